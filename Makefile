@@ -1,0 +1,79 @@
+# `make` alone lists the targets. Every target that needs the environment makes it first.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+BOOTSTRAP := .venv-bootstrap
+PIP_QUIET := -qq --disable-pip-version-check
+
+# PYTHON=/some/python chooses the interpreter; otherwise the first of these that is new enough.
+PYTHON ?=
+CANDIDATES := python3.13 python3.12 python3.11 python3 python
+
+# Set when the environment's interpreter is gone, whatever its stamp says.
+STALE := $(shell $(BIN)/python -c '' 2>/dev/null || echo stale)
+
+.PHONY: help setup check test demo sim bench clean stale
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## Make .venv with everything in it; does nothing when it is up to date
+	@echo "$(VENV) is up to date"
+
+check: $(STAMP) ## Lint, format check, types and import contracts
+	@echo "Lint";             $(BIN)/ruff check
+	@echo "Format";           $(BIN)/ruff format --check
+	@echo "Types";            $(BIN)/mypy
+	@echo "Import contracts"; $(BIN)/lint-imports --no-logo
+
+test: check ## Everything CI runs: check, all tests, and 100 % branch coverage of the protocol
+	@$(BIN)/python -m pytest \
+		--cov=cutwater.protocol --cov-branch --cov-report=term-missing --cov-fail-under=100
+
+demo: $(STAMP) ## Show one checkpoint flow through a simulated pipeline
+	@$(BIN)/python -m cutwater.testing.simulation --demo
+
+sim: $(STAMP) ## Run 5,000 seeds of the fault simulator
+	@$(BIN)/python -m cutwater.testing.simulation --seeds 5000
+
+bench: $(STAMP) ## Measure the cost of alignment
+	@$(BIN)/python benchmarks/alignment.py
+
+clean: ## Remove caches, reports and build output; keeps .venv
+	@rm -rf build dist htmlcov src/cutwater.egg-info .coverage .coverage.* $(BOOTSTRAP) \
+		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find . \( -path ./$(VENV) -o -path ./.git \) -prune -o -type d -name __pycache__ \
+		-exec rm -rf {} +
+
+# A virtual environment that lost its interpreter, or never got its pip, is made anew. Debian ships
+# venv without ensurepip; there virtualenv, installed into a directory of its own, does the same.
+$(STAMP): pyproject.toml constraints.txt $(STALE)
+	@set -e; \
+	new_enough() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }; \
+	if ! { new_enough $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1; }; then \
+		found=; \
+		for candidate in $(or $(PYTHON),$(CANDIDATES)); do \
+			if new_enough "$$candidate"; then found=$$candidate; break; fi; \
+		done; \
+		if [ -z "$$found" ]; then \
+			echo "Cutwater needs Python 3.11 or newer, and none of these is one:" \
+				"$(or $(PYTHON),$(CANDIDATES)); install it or name it with PYTHON=." >&2; \
+			exit 1; \
+		fi; \
+		echo "Making $(VENV) with $$found ($$("$$found" --version))"; \
+		rm -rf $(VENV); \
+		if ! "$$found" -m venv $(VENV) >/dev/null 2>&1; then \
+			echo "This Python cannot make a complete venv; using virtualenv instead"; \
+			rm -rf $(VENV) $(BOOTSTRAP); \
+			"$$found" -m pip install $(PIP_QUIET) --target $(BOOTSTRAP) virtualenv; \
+			PYTHONPATH=$(BOOTSTRAP) "$$found" -m virtualenv -q $(VENV); \
+			rm -rf $(BOOTSTRAP); \
+		fi; \
+	fi; \
+	echo "Installing Cutwater and its tools into $(VENV)"; \
+	$(BIN)/python -m pip install $(PIP_QUIET) -c constraints.txt -e '.[dev]'; \
+	touch $@

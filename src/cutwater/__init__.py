@@ -1,0 +1,8 @@
+"""Cutwater: one consistent, durable checkpoint of a whole DAG of PySpark streaming queries.
+
+Nothing is imported here that needs Spark; see `ARCHITECTURE.md` for the map of the package.
+"""
+
+__all__ = ["__version__"]
+
+from cutwater._version import __version__

@@ -1,0 +1,267 @@
+"""Two-phase commit: what a cut makes visible, and the machine that sees it through (section 9).
+
+Writers prepare; the decision is written once; only then do committers act, with a permit that
+nothing but the decision gives. With two or more sinks a cut with data in flight is a recovery
+point: what was prepared is carried to the next cut with nothing in flight, so that tables never
+disagree (rule F3). A sink that fails is repeated until it succeeds; past the budget the pipeline
+is COMMIT_BLOCKED, names the sink, and goes on by itself when the cause is gone (F41).
+Upholds I7, I8 and I10.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from cutwater.errors import ProtocolViolation
+from cutwater.ids import BatchId, CheckpointId, PipelineId, SinkId, Slot, StepId
+from cutwater.protocol.cut import Committable, Cut, StepSnapshot, Version
+from cutwater.protocol.failure import backoff_ms
+from cutwater.protocol.options import CommitOptions
+from cutwater.protocol.transitions import TransitionTable
+
+Staged = Mapping[SinkId, tuple[Committable, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPlan:
+    """What the sinks do at a cut."""
+
+    commit_point: bool
+    commit: Staged
+    carried: Staged
+
+
+def plan_commit(
+    snapshots: Mapping[StepId, StepSnapshot],
+    sinks: tuple[SinkId, ...],
+    carried: Staged,
+    decided: Mapping[StepId, BatchId],
+    options: CommitOptions,
+) -> CommitPlan:
+    """Choose between commit point and recovery point and gather what was staged.
+
+    Args:
+        snapshots: The cut's snapshots.
+        sinks: All sinks of the pipeline.
+        carried: What earlier cuts prepared and nobody has committed.
+        decided: Each step's batch in the last decided cut: what it staged up to there is
+            already in that cut, whatever the snapshot lists (rule F8).
+        options: Whether unaligned cuts commit too.
+    """
+    pending = {sink: list(carried.get(sink, ())) for sink in sinks}
+    for step, snapshot in sorted(snapshots.items()):
+        for one in snapshot.staged:
+            if one.batch > decided[step]:
+                pending[one.sink].append(one)
+    gathered = {sink: tuple(found) for sink, found in pending.items()}
+    nothing = dict.fromkeys(sinks, ())
+    aligned = not any(one.in_flight for one in snapshots.values())
+    if aligned or len(sinks) < 2 or options.commit_unaligned:
+        return CommitPlan(True, gathered, nothing)
+    return CommitPlan(False, nothing, gathered)
+
+
+_SEAL: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPermit:
+    """The right to act on one decision. Made by `grant` only; sinks ask for it."""
+
+    pipeline: PipelineId
+    slot: Slot
+    checkpoint_id: CheckpointId
+    seal: object = field(repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a permit that no decision gave.
+
+        Raises:
+            ProtocolViolation: If made anywhere else.
+        """
+        if self.seal is not _SEAL:
+            message = "a commit permit comes from a written decision only."
+            raise ProtocolViolation(message)
+
+    def key(self, sink: SinkId) -> str:
+        """Return the idempotence key of one sink's commit."""
+        return f"{self.pipeline}/{sink}/{self.slot}"
+
+
+def grant(pipeline: PipelineId, slot: Slot, checkpoint_id: CheckpointId) -> CommitPermit:
+    """Give the permit of a written decision. Called on reading the decision back, never before."""
+    return CommitPermit(pipeline, slot, checkpoint_id, _SEAL)
+
+
+class CommitterState(Enum):
+    """Whether sinks are busy with a decision."""
+
+    IDLE = auto()
+    COMMITTING = auto()
+    COMMIT_BLOCKED = auto()
+
+
+class CommitterTrigger(Enum):
+    """What moves the committer on."""
+
+    DECIDED = auto()
+    BUDGET_SPENT = auto()
+    SINK_DONE = auto()
+    RECORDED = auto()
+
+
+_C, _T = CommitterState, CommitterTrigger
+
+COMMITTER: Final = TransitionTable(
+    "committer",
+    _C.IDLE,
+    {
+        (_C.IDLE, _T.DECIDED): _C.COMMITTING,
+        (_C.COMMITTING, _T.SINK_DONE): _C.COMMITTING,
+        (_C.COMMITTING, _T.BUDGET_SPENT): _C.COMMIT_BLOCKED,
+        (_C.COMMIT_BLOCKED, _T.SINK_DONE): _C.COMMITTING,
+        (_C.COMMITTING, _T.RECORDED): _C.IDLE,
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSink:
+    """Let one sink act on the decision: commit these in order, or go back to a version."""
+
+    permit: CommitPermit
+    sink: SinkId
+    committables: tuple[Committable, ...]
+    restore: bool = False
+    version: Version | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCommit:
+    """All sinks are done: record what each made visible."""
+
+    permit: CommitPermit
+    versions: Mapping[SinkId, Version]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitBlocked:
+    """A sink has failed for longer than the budget; repetition goes on."""
+
+    slot: Slot
+    sink: SinkId
+    reason: str
+
+
+CommitCommand = CommitSink | RecordCommit | CommitBlocked
+
+
+@dataclass(slots=True)
+class _Retry:
+    failures: int = 0
+    at_ms: int | None = None
+
+
+class Committer:
+    """Sees one decision at a time through all sinks."""
+
+    def __init__(self, pipeline: PipelineId, options: CommitOptions) -> None:
+        """Make an idle committer."""
+        self._pipeline = pipeline
+        self._options = options
+        self._state = COMMITTER.initial
+        self._permit: CommitPermit | None = None
+        self._work: dict[SinkId, CommitSink] = {}
+        self._retries: dict[SinkId, _Retry] = {}
+        self._versions: dict[SinkId, Version] = {}
+        self._began_ms = 0
+
+    def decided(self, slot: Slot, cut: Cut, now_ms: int) -> tuple[CommitCommand, ...]:
+        """Begin with a written decision; nothing to do for a recovery point.
+
+        Raises:
+            ProtocolViolation: If the decision before it is not finished.
+        """
+        if not cut.commit_point:
+            if self._state is not CommitterState.IDLE:
+                COMMITTER.next(self._state, CommitterTrigger.DECIDED)
+            return ()
+        self._state = COMMITTER.next(self._state, CommitterTrigger.DECIDED)
+        permit = grant(self._pipeline, slot, cut.checkpoint_id)
+        self._permit = permit
+        self._began_ms = now_ms
+        self._versions = {}
+        rewinds = bool(cut.restores)
+        self._work = {
+            sink: CommitSink(permit, sink, cut.commit[sink], rewinds, cut.restores.get(sink))
+            for sink in cut.commit
+        }
+        self._retries = {sink: _Retry() for sink in self._work}
+        if not self._work:
+            return (RecordCommit(permit, {}),)
+        return tuple(self._work.values())
+
+    def sink_done(self, slot: Slot, sink: SinkId, version: Version) -> tuple[CommitCommand, ...]:
+        """Note that a sink has acted. A repeated answer changes nothing."""
+        permit = self._current(slot)
+        if permit is None or sink not in self._work:
+            return ()
+        self._state = COMMITTER.next(self._state, CommitterTrigger.SINK_DONE)
+        del self._work[sink]
+        self._versions[sink] = version
+        return () if self._work else (RecordCommit(permit, dict(self._versions)),)
+
+    def sink_failed(
+        self, slot: Slot, sink: SinkId, reason: str, now_ms: int
+    ) -> tuple[CommitCommand, ...]:
+        """Note that a sink could not act; it is asked again after a pause."""
+        if self._current(slot) is None or sink not in self._work:
+            return ()
+        options, retry = self._options, self._retries[sink]
+        retry.failures += 1
+        retry.at_ms = now_ms + backoff_ms(retry.failures, options.retry_ms, options.retry_max_ms)
+        over = now_ms - self._began_ms >= options.budget_ms
+        if over and self._state is CommitterState.COMMITTING:
+            self._state = COMMITTER.next(self._state, CommitterTrigger.BUDGET_SPENT)
+            return (CommitBlocked(slot, sink, reason),)
+        return ()
+
+    def tick(self, now_ms: int) -> tuple[CommitCommand, ...]:
+        """Ask the sinks again whose pause is over."""
+        again: list[CommitCommand] = []
+        for sink, command in self._work.items():
+            retry = self._retries[sink]
+            if retry.at_ms is not None and now_ms >= retry.at_ms:
+                retry.at_ms = None
+                again.append(command)
+        return tuple(again)
+
+    def recorded(self, slot: Slot) -> Mapping[SinkId, Version] | None:
+        """Note that the record is written; return what is visible now, or None if not ours.
+
+        Raises:
+            ProtocolViolation: If a sink has not acted yet.
+        """
+        if self._current(slot) is None:
+            return None
+        if self._work:
+            message = f"slot {slot} cannot be recorded: {sorted(self._work)} have not committed."
+            raise ProtocolViolation(message)
+        self._state = COMMITTER.next(self._state, CommitterTrigger.RECORDED)
+        self._permit = None
+        return self._versions
+
+    def _current(self, slot: Slot) -> CommitPermit | None:
+        permit = self._permit
+        return permit if permit is not None and permit.slot == slot else None
+
+    @property
+    def state(self) -> CommitterState:
+        """Whether a decision is being seen through, and whether that is stuck."""
+        return self._state
+
+    @property
+    def waiting_for(self) -> tuple[SinkId, ...]:
+        """The sinks that have not acted on the present decision."""
+        return tuple(sorted(self._work))

@@ -1,0 +1,253 @@
+"""The cut: one snapshot per step, one barrier place per channel, and the equation between them.
+
+`faults` is the cut equation (PROTOCOL.md section 8). For every channel: the barrier's place is the
+number of Events of batches up to the producer's snapshot; for every consumer: its position plus
+the Events recorded in flight is that same place. The coordinator refuses an attempt that breaks
+it, whatever the reason; the simulator treats a refusal as a defect. Upholds I3, I4 and I5.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from cutwater.ids import BatchId, CheckpointId, Generation, InputId, SinkId, Slot, StepId
+from cutwater.protocol.alignment_events import Cause
+from cutwater.protocol.message import Event, Place
+from cutwater.protocol.topology import StepSpec, Topology
+
+
+class CheckpointKind(Enum):
+    """What was asked for.
+
+    CHECKPOINT: for recovery; may be incremental and unaligned; pruned in time.
+    FULL: the same, standing alone and therefore aligned.
+    SAVEPOINT: named, standing alone, belongs to the user, never pruned.
+    REWIND: an older cut made current again.
+    """
+
+    CHECKPOINT = auto()
+    FULL = auto()
+    SAVEPOINT = auto()
+    REWIND = auto()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BlobRef:
+    """A durable object, by name, with what is needed to check it."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEvent:
+    """One in-flight Event: its ordinal, what it was, and the stored copy of its rows."""
+
+    position: int
+    event: Event
+    blobs: tuple[BlobRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """The in-flight Events of one input, in order, from the step's position to the barrier."""
+
+    input: InputId
+    events: tuple[RecordedEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committable:
+    """What a sink's writer staged in one batch: files outside scratch, ready to be committed.
+
+    It belongs to a generation and a batch, never to an attempt (rule F8).
+    """
+
+    sink: SinkId
+    generation: Generation
+    batch: BatchId
+    rows: int
+    blobs: tuple[BlobRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepSnapshot:
+    """One step's part of a checkpoint. Everything in it is of one instant (I5).
+
+    Attributes:
+        step: The step.
+        checkpoint_id: The attempt.
+        generation: The generation that took it.
+        batch: The last batch appended before the barrier, `NO_BATCH` for none.
+        positions: Where the step stood on each input.
+        barriers: Where the barrier was on each input.
+        output: Where the step's own barrier went.
+        output_batch: The batch of the last Event before it in this generation, or `NO_BATCH`.
+        in_flight: What lies between positions and barriers.
+        offsets: Positions in outside streams, per stream and partition, as opaque text.
+        watermark_ms: The step's event-time watermark.
+        owes_batch: Whether a batch without new data is due (rule F22).
+        state: The files of the step's state.
+        staged: What the sink's writer staged and no decided cut holds yet.
+        cause: Why the barrier went out.
+        finished: Whether the step had ended by itself.
+    """
+
+    step: StepId
+    checkpoint_id: CheckpointId
+    generation: Generation
+    batch: BatchId
+    positions: Mapping[InputId, Place] = field(default_factory=dict)
+    barriers: Mapping[InputId, Place] = field(default_factory=dict)
+    output: Place = Place(0, 0)
+    output_batch: BatchId = BatchId(-1)
+    in_flight: tuple[InFlight, ...] = ()
+    offsets: Mapping[str, str] = field(default_factory=dict)
+    watermark_ms: int | None = None
+    owes_batch: bool = False
+    state: tuple[BlobRef, ...] = ()
+    staged: tuple[Committable, ...] = ()
+    cause: Cause = Cause.ALIGNED
+    finished: bool = False
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """How many bytes were recorded in flight."""
+        return sum(one.event.size_bytes for part in self.in_flight for one in part.events)
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes the snapshot has: state and in-flight data."""
+        return sum(blob.size_bytes for blob in self.state) + self.in_flight_bytes
+
+    @property
+    def blobs(self) -> frozenset[BlobRef]:
+        """Every object of the state and of the in-flight data."""
+        recorded = (blob for part in self.in_flight for one in part.events for blob in one.blobs)
+        return frozenset((*self.state, *recorded))
+
+
+Version = str
+"""What a sink calls one of its states, for instance a Delta table version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The global checkpoint: all that recovery needs, as its manifest describes it.
+
+    Attributes:
+        checkpoint_id: Its number.
+        generation: The generation that took it.
+        kind: What was asked for.
+        name: The savepoint's name, if it is one.
+        started_at_ms: When the attempt began.
+        snapshots: One per step.
+        commit: What every sink commits after the decision; for a commit point, one entry per
+            sink, empty where it has nothing new.
+        carried: What sinks prepared and a later commit point will commit (rule F3).
+        commit_point: Whether sinks commit at this cut.
+        visible: The version every sink showed before this decision.
+        restores: For a rewind: the version every sink is taken back to.
+        origin: For a rewind: the slot of the cut it makes current again.
+    """
+
+    checkpoint_id: CheckpointId
+    generation: Generation
+    kind: CheckpointKind
+    snapshots: Mapping[StepId, StepSnapshot]
+    commit: Mapping[SinkId, tuple[Committable, ...]] = field(default_factory=dict)
+    carried: Mapping[SinkId, tuple[Committable, ...]] = field(default_factory=dict)
+    commit_point: bool = True
+    visible: Mapping[SinkId, Version | None] = field(default_factory=dict)
+    restores: Mapping[SinkId, Version | None] = field(default_factory=dict)
+    name: str | None = None
+    started_at_ms: int = 0
+    origin: Slot | None = None
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """How many bytes were recorded in flight, over all steps."""
+        return sum(one.in_flight_bytes for one in self.snapshots.values())
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether nothing was in flight anywhere."""
+        return not any(one.in_flight for one in self.snapshots.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes the cut has, over all steps, each counted once."""
+        return sum(one.size_bytes for one in self.snapshots.values())
+
+    def blobs(self, *, committed: bool) -> frozenset[BlobRef]:
+        """Return every object that going back to this cut needs.
+
+        Args:
+            committed: Whether the sinks have acted on it: what they committed is theirs then,
+                and only what is still carried must be kept.
+        """
+        pending = (*self.carried.values(), *(() if committed else self.commit.values()))
+        staged = frozenset(blob for found in pending for one in found for blob in one.blobs)
+        return staged.union(*(one.blobs for one in self.snapshots.values()))
+
+    @property
+    def stream_positions(self) -> Mapping[str, str]:
+        """Positions in all outside streams."""
+        return {
+            stream: offset
+            for _, one in sorted(self.snapshots.items())
+            for stream, offset in sorted(one.offsets.items())
+        }
+
+
+def faults(topology: Topology, snapshots: Mapping[StepId, StepSnapshot]) -> tuple[str, ...]:
+    """Check the cut equation.
+
+    Args:
+        topology: The pipeline.
+        snapshots: What the steps acknowledged.
+
+    Returns:
+        One sentence per contradiction; empty for a consistent cut.
+    """
+    found: list[str] = []
+    missing = sorted(topology.participants - set(snapshots))
+    unknown = sorted(set(snapshots) - topology.participants)
+    found += [f"{step} has no snapshot" for step in missing]
+    found += [f"{step} is not a step of this pipeline" for step in unknown]
+    if found:
+        return tuple(found)
+    for spec in topology.steps:
+        snapshot = snapshots[spec.step]
+        if snapshot.output_batch > snapshot.batch:
+            found.append(
+                f"{spec.step}: batch {snapshot.output_batch} lies before the barrier but the "
+                f"snapshot is of batch {snapshot.batch}"
+            )
+        if spec.is_source and not snapshot.offsets:
+            found.append(f"{spec.step}: a source's snapshot has no offsets")
+        found += _input_faults(spec, snapshots)
+    return tuple(found)
+
+
+def _input_faults(spec: StepSpec, snapshots: Mapping[StepId, StepSnapshot]) -> list[str]:
+    found = []
+    snapshot = snapshots[spec.step]
+    recorded = {part.input: part.events for part in snapshot.in_flight}
+    for source in spec.inputs:
+        expected = snapshots[StepId(source.channel)].output.position
+        position = snapshot.positions[source].position
+        events = recorded.pop(source, ())
+        if snapshot.barriers[source].position != expected:
+            found.append(
+                f"{spec.step}: barrier of input {source} at {snapshot.barriers[source]}, but "
+                f"its producer put it at @{expected}"
+            )
+        if [one.position for one in events] != list(range(position, expected)):
+            found.append(
+                f"{spec.step}: input {source} at @{position} with {len(events)} in flight does "
+                f"not reach the barrier at @{expected}"
+            )
+    found += [f"{spec.step}: in-flight data of unknown input {source}" for source in recorded]
+    return found

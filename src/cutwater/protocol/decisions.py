@@ -1,0 +1,130 @@
+"""The decision log as values: consecutive slots, claims and decisions (PROTOCOL.md section 9).
+
+The log is the only truth. Whoever decides must create exactly the slot after the last one it has
+read; a claim takes the slot that a paused predecessor wanted, so the predecessor's create fails
+(rule F5). Recovery, retention and listings follow the log, never the highest id. Upholds I7, I8.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, Slot
+from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.invariants import invariant
+
+
+class DecisionOutcome(Enum):
+    """What became of the attempt to create a slot."""
+
+    WRITTEN = auto()
+    """The slot holds our entry; also when a repeated create found it there."""
+    TAKEN = auto()
+    """The slot holds somebody else's entry: we are fenced out."""
+    UNKNOWN = auto()
+    """Nobody can say; only a new process that reads the log may go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A new generation owns the pipeline from here on."""
+
+    slot: Slot
+    generation: Generation
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A checkpoint or a rewind is decided.
+
+    Attributes:
+        slot: Its place in the log; with the pipeline's uuid the sinks' idempotence key.
+        generation: Who decided.
+        nonce: Made by whoever created the entry, to know it again after a lost answer (F15).
+        kind: What was decided.
+        checkpoint_id: The manifest's number.
+        manifest_sha256: The manifest's hash.
+        commit_point: Whether sinks act on this decision.
+        origin: For a rewind, the slot of the cut it makes current again.
+    """
+
+    slot: Slot
+    generation: Generation
+    nonce: str
+    kind: CheckpointKind
+    checkpoint_id: CheckpointId
+    manifest_sha256: str
+    commit_point: bool
+    origin: Slot | None = None
+
+
+LogEntry = Claim | Decision
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """The log as somebody has read it, from its first slot on."""
+
+    entries: tuple[LogEntry, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a log with holes: it has been damaged, and guessing would lose data.
+
+        Raises:
+            InvariantBroken: If slots are not consecutive from 1.
+        """
+        for index, entry in enumerate(self.entries):
+            invariant(entry.slot == index + 1, "I7", f"slot {index + 1} of the log is missing")
+
+    @property
+    def last_slot(self) -> Slot:
+        """The last slot read; `NO_SLOT` for an empty log."""
+        return Slot(len(self.entries)) if self.entries else NO_SLOT
+
+    @property
+    def generation(self) -> Generation:
+        """The newest generation that claimed the pipeline; 0 before the first claim."""
+        claims = [one.generation for one in self.entries if isinstance(one, Claim)]
+        return claims[-1] if claims else Generation(0)
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """All decisions, oldest first."""
+        return tuple(one for one in self.entries if isinstance(one, Decision))
+
+    @property
+    def head(self) -> Decision | None:
+        """The decision the pipeline stands on."""
+        return self.decisions[-1] if self.decisions else None
+
+    @property
+    def highest_id(self) -> CheckpointId:
+        """The highest checkpoint id decided; only for choosing a higher one."""
+        return max((one.checkpoint_id for one in self.decisions), default=NO_CHECKPOINT)
+
+    def at(self, slot: Slot) -> LogEntry:
+        """Return the entry in a slot that has been read."""
+        return self.entries[slot - 1]
+
+
+def uncommitted(log: LogView, committed_through: Slot) -> tuple[Decision, ...]:
+    """Return the decisions whose sinks may not have acted, in the order to repeat them.
+
+    A decision that a later rewind goes back behind is left out: the rewind restores its sinks to
+    an older state anyway, and its staged rows may be the very thing that is damaged.
+
+    Args:
+        log: The log.
+        committed_through: The newest slot known to be committed on every sink.
+    """
+    rewinds = [one for one in log.decisions if one.origin is not None]
+    return tuple(
+        one
+        for one in log.decisions
+        if one.slot > committed_through
+        and one.commit_point
+        and not any(
+            later.slot > one.slot and later.origin is not None and later.origin < one.slot
+            for later in rewinds
+        )
+    )

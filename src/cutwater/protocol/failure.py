@@ -1,0 +1,67 @@
+"""Why attempts fail, and what follows from failing again and again (PROTOCOL.md section 7).
+
+One closed enum of reasons; each says whether it counts against `tolerable_failed`. Reaching the
+limit asks for a restart of the pipeline from its last decided checkpoint; without a limit a
+failed attempt is an alarm and nothing more.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class FailureReason(Enum):
+    """Why an attempt ended without a checkpoint.
+
+    Members carry the sentence shown to people and whether the failure is counted.
+    """
+
+    EXPIRED = ("the deadline passed before every step had acknowledged", True)
+    STEP_FAILED = ("a step failed", True)
+    SNAPSHOT_FAILED = ("a step could not store its snapshot", True)
+    INFLIGHT_TOO_LARGE = ("a step would have recorded more than max_inflight_bytes", True)
+    SINK_CANNOT_OVERTAKE = ("an overtaking barrier reached a step that takes whole cuts only", True)
+    INCONSISTENT_CUT = ("the snapshots do not form a consistent cut", True)
+    STORE_FAILED = ("the store refused to take the checkpoint's description", True)
+    ID_TAKEN = ("the attempt's number had already been used", False)
+    SUBSUMED = ("a later attempt was decided first", False)
+    CANCELLED = ("somebody cancelled it", False)
+    STOPPED = ("the pipeline stopped", False)
+
+    def __init__(self, sentence: str, counted: bool) -> None:
+        """Keep the sentence and whether it counts."""
+        self.sentence = sentence
+        self.counted = counted
+
+
+@dataclass(slots=True)
+class FailureStreak:
+    """How many attempts in a row have failed, and how long to pause because of it."""
+
+    tolerable: int | None
+    retry_ms: int
+    retry_max_ms: int
+    counted: int = 0
+
+    def failed(self, reason: FailureReason) -> bool:
+        """Note a failure; return whether the pipeline must restart because of it."""
+        if not reason.counted:
+            return False
+        self.counted += 1
+        return self.tolerable is not None and self.counted > self.tolerable
+
+    def completed(self) -> None:
+        """Note a completed attempt: the streak is over."""
+        self.counted = 0
+
+    @property
+    def pause_ms(self) -> int:
+        """How long to wait before the next automatic attempt; 0 without failures."""
+        return backoff_ms(self.counted, self.retry_ms, self.retry_max_ms)
+
+
+def backoff_ms(failures: int, first_ms: int, longest_ms: int) -> int:
+    """Return the pause after that many failures in a row: doubled each time, bounded."""
+    if failures == 0:
+        return 0
+    # Beyond 40 doublings any pause is the longest; the bound keeps the shift small.
+    return min(longest_ms, first_ms << min(failures - 1, 40))

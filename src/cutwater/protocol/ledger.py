@@ -1,0 +1,101 @@
+"""What one generation has decided so far, and the next cut that can follow from it (section 9).
+
+Keeps the last slot of the log, what is carried, each step's batch in the last decided cut and what
+sinks show; builds the description of a cut from an attempt whose acknowledgements are complete.
+It decides nothing. Upholds I5, I7 and I12.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cutwater.ids import NO_BATCH, Generation, SinkId, Slot
+from cutwater.protocol.commit import plan_commit
+from cutwater.protocol.coordinator_events import Standing
+from cutwater.protocol.cut import Cut, Version, faults
+from cutwater.protocol.options import CheckpointOptions
+from cutwater.protocol.pending import Attempt
+from cutwater.protocol.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Contradictions:
+    """Why acknowledgements do not form a cut, one sentence each."""
+
+    sentences: tuple[str, ...]
+
+
+class Ledger:
+    """The decided past of a generation."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        options: CheckpointOptions,
+        generation: Generation,
+        standing: Standing,
+    ) -> None:
+        """Begin where recovery left off."""
+        self._topology = topology
+        self._options = options
+        self._generation = generation
+        self._slot = standing.slot
+        self._carried = standing.carried
+        self._visible: dict[SinkId, Version | None] = {
+            sink: standing.visible.get(sink) for sink in topology.sinks
+        }
+        self._batches = {
+            step: standing.decided.get(step, NO_BATCH) for step in topology.participants
+        }
+        self._completed: deque[Cut] = deque(maxlen=options.retained)
+        self._count = 0
+
+    def build(self, attempt: Attempt) -> Cut | Contradictions:
+        """Make the cut of an attempt, if its snapshots agree with each other."""
+        snapshots = attempt.snapshots
+        contradictions = faults(self._topology, snapshots)
+        if contradictions:
+            return Contradictions(contradictions)
+        plan = plan_commit(
+            snapshots, self._topology.sinks, self._carried, self._batches, self._options.commit
+        )
+        return Cut(
+            checkpoint_id=attempt.checkpoint_id,
+            generation=self._generation,
+            kind=attempt.request.kind,
+            name=attempt.request.name,
+            started_at_ms=attempt.started_at_ms,
+            snapshots={step: replace(one, staged=()) for step, one in snapshots.items()},
+            commit=plan.commit,
+            carried=plan.carried,
+            commit_point=plan.commit_point,
+            visible=dict(self._visible),
+        )
+
+    def decided(self, cut: Cut) -> Slot:
+        """Note that the cut is decided; return its slot."""
+        self._slot = self.next_slot
+        self._carried = cut.carried
+        self._batches = {step: one.batch for step, one in cut.snapshots.items()}
+        self._completed.append(cut)
+        self._count += 1
+        return self._slot
+
+    def committed(self, versions: Mapping[SinkId, Version] | None) -> None:
+        """Note what sinks show now."""
+        self._visible.update(versions or {})
+
+    @property
+    def next_slot(self) -> Slot:
+        """The only slot the next decision may be created in."""
+        return Slot(self._slot + 1)
+
+    @property
+    def completed(self) -> tuple[Cut, ...]:
+        """The newest decided cuts, oldest first; as many as retention keeps."""
+        return tuple(self._completed)
+
+    @property
+    def completed_count(self) -> int:
+        """How many cuts this generation has decided."""
+        return self._count

@@ -1,0 +1,179 @@
+"""Recovery: the next thing to do, chosen from what has been observed (PROTOCOL.md section 10).
+
+`next_action` is called again after every effect with the facts so far; it never remembers. The
+order is fixed: claim, verify the head, repeat unfinished commits in order, restore. A bad head is
+never left silently: somebody decides a rewind, which takes the sinks back too (rule F4). What
+cannot be read is an error, never "not there". Upholds I5, I7, I8 and I9.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkId, Slot
+from cutwater.protocol.coordinator_events import Standing
+from cutwater.protocol.cut import Cut, Version
+from cutwater.protocol.decisions import Claim, Decision, LogView, uncommitted
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """An object that is missing or is not what its manifest says."""
+
+    name: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryFacts:
+    """What has been observed so far.
+
+    Attributes:
+        log: The log, read completely.
+        nonce: What this process wrote into its claim; finds the claim in the log.
+        committed_through: The newest slot whose commit is recorded.
+        committed: What each recorded commit made visible, newest record only.
+        highest_id: The highest attempt id ever taken, wherever it left a trace.
+        manifests: The manifests read so far; None for one that cannot be read or has another
+            hash than its decision says.
+        verified: The damages found in each cut whose objects were checked; empty if sound.
+    """
+
+    log: LogView
+    nonce: str
+    committed_through: Slot = NO_SLOT
+    committed: Mapping[SinkId, Version] = field(default_factory=dict)
+    highest_id: CheckpointId = NO_CHECKPOINT
+    manifests: Mapping[CheckpointId, Cut | None] = field(default_factory=dict)
+    verified: Mapping[CheckpointId, tuple[Damage, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimGeneration:
+    """Create this claim; then read the log again, whatever came of it."""
+
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class ReadManifest:
+    """Read the manifest of this decision and compare its hash."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyObjects:
+    """Check size and hash of everything this cut needs."""
+
+    decision: Decision
+    cut: Cut
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatCommit:
+    """Let the sinks act on this decision again and record it."""
+
+    decision: Decision
+    cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Build everything from this cut and start; None means an empty start."""
+
+    generation: Generation
+    cut: Cut | None
+    standing: Standing
+
+
+class RefusalReason(Enum):
+    """Why recovery does not go on by itself."""
+
+    MANIFEST_UNREADABLE = auto()
+    OBJECTS_DAMAGED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Stop; the way out is a rewind to a sound cut, decided by somebody."""
+
+    reason: RefusalReason
+    decision: Decision
+    damages: tuple[Damage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepAside:
+    """Another process has claimed the pipeline after us: exit."""
+
+    generation: Generation
+
+
+RecoveryAction = (
+    ClaimGeneration | ReadManifest | VerifyObjects | RepeatCommit | Restore | Refuse | StepAside
+)
+
+
+def own_claim(log: LogView, nonce: str) -> Claim | None:
+    """Return the claim this process has written, if the log holds it."""
+    for entry in reversed(log.entries):
+        if isinstance(entry, Claim) and entry.nonce == nonce:
+            return entry
+    return None
+
+
+def next_action(facts: RecoveryFacts) -> RecoveryAction:
+    """Choose the next thing to do."""
+    log = facts.log
+    claim = own_claim(log, facts.nonce)
+    if claim is None:
+        slot, generation = Slot(log.last_slot + 1), Generation(log.generation + 1)
+        return ClaimGeneration(Claim(slot, generation, facts.nonce))
+    if log.generation != claim.generation:
+        return StepAside(log.generation)
+    head = log.head
+    if head is None:
+        standing = Standing(slot=log.last_slot, highest_id=facts.highest_id)
+        return Restore(claim.generation, None, standing)
+    waiting = uncommitted(log, facts.committed_through)
+    blocked = _sound(head, facts, committed=head not in waiting)
+    if blocked is not None:
+        return blocked
+    for decision in waiting:
+        blocked = _sound(decision, facts, committed=False)
+        if blocked is not None:
+            return blocked
+        cut = facts.manifests[decision.checkpoint_id]
+        assert cut is not None
+        return RepeatCommit(decision, cut)
+    cut = facts.manifests[head.checkpoint_id]
+    assert cut is not None
+    return Restore(claim.generation, cut, _standing(cut, facts))
+
+
+def _sound(decision: Decision, facts: RecoveryFacts, *, committed: bool) -> RecoveryAction | None:
+    """Return what must happen before the decision's cut may be used; None if it may."""
+    checkpoint_id = decision.checkpoint_id
+    if checkpoint_id not in facts.manifests:
+        return ReadManifest(decision)
+    cut = facts.manifests[checkpoint_id]
+    if cut is None:
+        return Refuse(RefusalReason.MANIFEST_UNREADABLE, decision)
+    if checkpoint_id not in facts.verified:
+        return VerifyObjects(decision, cut, committed)
+    damages = facts.verified[checkpoint_id]
+    if damages:
+        return Refuse(RefusalReason.OBJECTS_DAMAGED, decision, damages)
+    return None
+
+
+def _standing(cut: Cut, facts: RecoveryFacts) -> Standing:
+    return Standing(
+        slot=facts.log.last_slot,
+        highest_id=max(facts.highest_id, facts.log.highest_id),
+        decided={step: one.batch for step, one in cut.snapshots.items()},
+        carried=cut.carried,
+        visible={**cut.visible, **facts.committed},
+    )

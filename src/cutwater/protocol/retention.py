@@ -1,0 +1,103 @@
+"""Retention: what may be deleted, planned before anything is (PROTOCOL.md section 12).
+
+Kept are the decision the pipeline stands on, every decision whose sinks may not have acted, the
+newest `retained` others, all savepoints, and every object any of them needs. The order follows
+the log, never the id, so a rewind's target cannot fall out (rule F13). Plans are made and carried
+out while no attempt is open, by the holder of the claim only (F7). Upholds I9.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from cutwater.ids import CheckpointId, Generation, Slot
+from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut
+from cutwater.protocol.decisions import Decision, LogView, uncommitted
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object found in the store, and the generation that wrote it."""
+
+    name: str
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """What to delete, in this order: manifests oldest first, then objects nobody names."""
+
+    manifests: tuple[CheckpointId, ...]
+    objects: tuple[str, ...]
+
+
+def kept(log: LogView, committed_through: Slot, retained: int) -> tuple[Decision, ...]:
+    """Return the decisions whose cuts must stay, oldest first."""
+    decisions = log.decisions
+    waiting = uncommitted(log, committed_through)
+    savepoints = [one for one in decisions if one.kind is CheckpointKind.SAVEPOINT]
+    others = [one for one in decisions if one.kind is not CheckpointKind.SAVEPOINT]
+    keep = {*decisions[-1:], *waiting, *savepoints, *others[-retained:]}
+    return tuple(one for one in decisions if one in keep)
+
+
+def plan_retention(
+    keep: Collection[Decision],
+    cuts: Mapping[CheckpointId, Cut],
+    found: Iterable[StoredObject],
+    *,
+    committed_through: Slot,
+    generation: Generation,
+) -> RetentionPlan:
+    """Return what may be deleted.
+
+    Args:
+        keep: The decisions that stay (`kept`).
+        cuts: Every manifest in the store that can be read.
+        found: Every object in the store, staged output included.
+        committed_through: The newest slot whose commit is recorded.
+        generation: The generation that collects. What it wrote itself and no cut names is left
+            alone: it may belong to a batch that is still running.
+    """
+    keep_ids = {one.checkpoint_id for one in keep}
+    needed = {
+        blob.name
+        for one in keep
+        if one.checkpoint_id in cuts
+        for blob in cuts[one.checkpoint_id].blobs(committed=one.slot <= committed_through)
+    }
+    named = {
+        blob.name
+        for checkpoint_id, cut in cuts.items()
+        if checkpoint_id not in keep_ids
+        for blob in cut.blobs(committed=False)
+    }
+    objects = sorted(
+        one.name
+        for one in found
+        if one.name not in needed and (one.name in named or one.generation < generation)
+    )
+    manifests = sorted(one for one in cuts if one not in keep_ids)
+    return RetentionPlan(tuple(manifests), tuple(objects))
+
+
+def reusable(
+    cuts: Iterable[Cut], kind: CheckpointKind, *, incremental: bool
+) -> Mapping[str, BlobRef]:
+    """Return the objects an attempt need not store again, by content hash.
+
+    Only what a kept cut names counts; that an object merely exists proves nothing (rule F7). An
+    attempt that must stand alone reuses nothing.
+
+    Args:
+        cuts: The cuts that stay.
+        kind: What is being attempted.
+        incremental: Whether reuse is wanted at all.
+    """
+    if kind is not CheckpointKind.CHECKPOINT or not incremental:
+        return {}
+    return {
+        blob.sha256: blob
+        for cut in cuts
+        for snapshot in cut.snapshots.values()
+        for blob in snapshot.blobs
+    }

@@ -1,0 +1,131 @@
+"""Rewind and fork: making an older cut current again, here or in another pipeline (section 11).
+
+A rewind is a decision with a number of its own whose manifest repeats the older cut and whose
+"commit" takes every sink back to what it showed at that cut (rule F13). Everything is proven
+before the decision is written; afterwards it can only be finished. A fork begins another pipeline
+from the same cut and never touches the first one's sinks (F14). Upholds I7, I8 and I9.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from cutwater.ids import CheckpointId, Generation, SinkId
+from cutwater.protocol.cut import CheckpointKind, Cut, Version
+from cutwater.protocol.decisions import Decision
+from cutwater.protocol.recovery import Damage
+
+
+class RewindRefusal(Enum):
+    """Why a rewind or fork cannot be done."""
+
+    MANIFEST_UNREADABLE = "the checkpoint's manifest is gone or cannot be read"
+    OBJECTS_DAMAGED = "objects of the checkpoint are missing or damaged"
+    NOT_COMMITTED = "its sinks have not committed it yet; recover the pipeline first"
+    SINK_CANNOT_RESTORE = "a sink cannot go back to what it showed then"
+    SOURCE_FORGOT = "a source no longer has what came after it"
+    CARRIES_OUTPUT = "it is a recovery point whose output is committed later; take a savepoint"
+    SAME_TARGET = "a sink of the fork writes to the original's target"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewindFacts:
+    """What was observed about the cut to go back to.
+
+    Attributes:
+        target: Its decision.
+        cut: Its manifest; None if it cannot be read.
+        damages: What is wrong with its objects.
+        committed: What its commit made visible; None while that is not recorded.
+        cannot_restore: Sinks that cannot go back to that version, with the reason.
+        forgotten: Sources that no longer have what follows, with the reason.
+        leave_sinks: Leave the sinks as they are; rows after the cut will come again.
+    """
+
+    target: Decision
+    cut: Cut | None
+    damages: tuple[Damage, ...] = ()
+    committed: Mapping[SinkId, Version] | None = None
+    cannot_restore: Mapping[SinkId, str] = field(default_factory=dict)
+    forgotten: Mapping[str, str] = field(default_factory=dict)
+    leave_sinks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A rewind or fork that cannot be done, and the things that stand against it."""
+
+    reason: RewindRefusal
+    things: tuple[str, ...] = ()
+
+
+def plan_rewind(
+    facts: RewindFacts, checkpoint_id: CheckpointId, generation: Generation
+) -> Cut | Refused:
+    """Return the cut to decide, or why not.
+
+    Args:
+        facts: What was observed.
+        checkpoint_id: The new decision's number, higher than any before.
+        generation: The generation that decides.
+    """
+    cut = facts.cut
+    if cut is None:
+        return Refused(RewindRefusal.MANIFEST_UNREADABLE)
+    if facts.damages:
+        return Refused(
+            RewindRefusal.OBJECTS_DAMAGED,
+            tuple(f"{one.name}: {one.problem}" for one in facts.damages),
+        )
+    if facts.forgotten:
+        return Refused(RewindRefusal.SOURCE_FORGOT, _listed(facts.forgotten))
+    shown: Mapping[SinkId, Version | None] | None = cut.visible
+    if facts.target.commit_point:
+        shown = facts.committed
+    if shown is None:
+        return Refused(RewindRefusal.NOT_COMMITTED)
+    if facts.cannot_restore and not facts.leave_sinks:
+        return Refused(RewindRefusal.SINK_CANNOT_RESTORE, _listed(facts.cannot_restore))
+    return replace(
+        cut,
+        checkpoint_id=checkpoint_id,
+        generation=generation,
+        kind=CheckpointKind.REWIND,
+        name=None,
+        commit=dict.fromkeys(shown, ()),
+        commit_point=True,
+        restores={} if facts.leave_sinks else dict(shown),
+        visible=dict(shown),
+        origin=facts.target.slot,
+    )
+
+
+def plan_fork(cut: Cut, shared_targets: tuple[SinkId, ...] = ()) -> Cut | Refused:
+    """Return the first cut of a new pipeline, or why not.
+
+    It carries no committables and no versions: the fork's sinks are other tables, and its uuid
+    makes other idempotence keys.
+
+    Args:
+        cut: The cut to begin from.
+        shared_targets: Sinks whose target is still the original's.
+    """
+    if shared_targets:
+        return Refused(RewindRefusal.SAME_TARGET, tuple(shared_targets))
+    if any(cut.carried.values()):
+        return Refused(RewindRefusal.CARRIES_OUTPUT)
+    return replace(
+        cut,
+        checkpoint_id=CheckpointId(1),
+        generation=Generation(1),
+        commit={},
+        carried={},
+        visible={},
+        restores={},
+        commit_point=False,
+        origin=None,
+    )
+
+
+def _listed(things: Mapping[SinkId, str] | Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{name}: {reason}" for name, reason in sorted(things.items()))

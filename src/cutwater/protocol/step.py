@@ -1,0 +1,355 @@
+"""One step's part of the protocol: what it appends, what its snapshot is, when it acknowledges.
+
+A step is a source (with an injector) or a consumer (with an aligner), never both (F11). All events
+of a step are handled one at a time, under the step's lock; in that critical section appending Event
+N makes N the last batch, and appending the barrier notes "the snapshot is the last batch" (F1). The
+acknowledgement waits until that batch is committed, everything in flight is known and the bytes
+are stored (PROTOCOL.md section 6). Any failure ends the generation; no step restarts alone (F10).
+Upholds I1, I3, I5, I6 and I10.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cutwater.errors import ProtocolViolation
+from cutwater.ids import NO_BATCH, NO_CHECKPOINT, BatchId, CheckpointId, Generation, InputId
+from cutwater.protocol.alignment import Aligner
+from cutwater.protocol.alignment_events import (
+    Advanced,
+    AlignerCommand,
+    Announced,
+    AttemptOver,
+    BarrierSeen,
+    Captured,
+    Cause,
+    Decline,
+    Emit,
+    EndSeen,
+    LogGrew,
+    Tick,
+)
+from cutwater.protocol.barrier import Barrier
+from cutwater.protocol.cut import Committable, StepSnapshot
+from cutwater.protocol.injector import Injector
+from cutwater.protocol.message import START, EndOfInput, Place, Watermark
+from cutwater.protocol.options import CheckpointOptions
+from cutwater.protocol.snapshot import SnapshotBook
+from cutwater.protocol.step_events import (
+    Append,
+    BatchAppended,
+    BatchCommitted,
+    Close,
+    CloseGate,
+    Ended,
+    EndReached,
+    OpenGate,
+    Poll,
+    StepCommand,
+    StepEvent,
+    Stored,
+)
+from cutwater.protocol.topology import StepSpec
+
+Commands = tuple[StepCommand, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """Where a step begins: empty, or as its snapshot in the restored cut says."""
+
+    batch: BatchId = NO_BATCH
+    positions: Mapping[InputId, Place] = field(default_factory=dict)
+    output: Place = START
+    offsets: Mapping[str, str] = field(default_factory=dict)
+    watermark_ms: int | None = None
+    owes_batch: bool = False
+
+
+class Step:
+    """The machine of one step in one generation."""
+
+    def __init__(
+        self,
+        spec: StepSpec,
+        options: CheckpointOptions,
+        generation: Generation,
+        restored: Restored | None = None,
+    ) -> None:
+        """Begin a step.
+
+        Args:
+            spec: The step.
+            options: The pipeline's options.
+            generation: The generation it runs in.
+            restored: Where it begins; None for an empty start.
+        """
+        begin = restored or Restored(positions=dict.fromkeys(spec.inputs, START))
+        self.spec = spec
+        self._generation = generation
+        self._last = begin.batch
+        self._committed = begin.batch
+        self._output = begin.output
+        self._output_batch = NO_BATCH
+        self._offsets = begin.offsets
+        self._watermark_ms = begin.watermark_ms
+        self._owes_batch = begin.owes_batch
+        self._staged: list[Committable] = []
+        self._emitted = NO_CHECKPOINT
+        self._announced: dict[CheckpointId, Barrier] = {}
+        self._book = SnapshotBook()
+        self._gate: CheckpointId | None = None
+        self._finished = False
+        self._closed = False
+        self.injector: Injector | None = None
+        self._aligner: Aligner | None = None
+        if spec.is_source:
+            self.injector = Injector(spec.step, generation, options.max_concurrent)
+            self._poll = self.injector.poll_handle()
+        else:
+            self._aligner = Aligner(
+                begin.positions,
+                options.unaligned,
+                generation=generation,
+                is_sink=spec.is_sink,
+                max_concurrent=options.max_concurrent,
+            )
+        self._handlers: dict[type, Callable[[Any], Commands]] = {
+            BatchAppended: self._on_appended,
+            BatchCommitted: self._on_committed,
+            Poll: self._on_poll,
+            EndReached: self._on_end_reached,
+            Stored: self._book.stored,
+            Announced: self._on_announced,
+            Ended: self._on_ended,
+            Close: self._on_close,
+            BarrierSeen: self._align,
+            EndSeen: self._align,
+            LogGrew: self._align,
+            Tick: self._align,
+        }
+
+    def handle(self, event: StepEvent) -> Commands:
+        """Take one event, under the step's lock, and return what is to be done, in order.
+
+        Raises:
+            ProtocolViolation: If the event is impossible here; the step has not changed.
+        """
+        if self._closed and not isinstance(event, Close):
+            message = f"{self.spec.step}: generation {self._generation} is closed."
+            raise ProtocolViolation(message)
+        return self._handlers[type(event)](event)
+
+    # -- batches
+
+    def _on_appended(self, event: BatchAppended) -> Commands:
+        self._check_append(event)
+        commands: list[StepCommand] = []
+        aligned: Iterable[AlignerCommand] = ()
+        if self._aligner is not None:
+            aligned = self._aligner.handle(Advanced(event.moved))
+        self._last = event.batch
+        if event.event is not None:
+            commands.append(Append(event.event))
+            self._output = self._output.after(event.event.size_bytes)
+            self._output_batch = event.batch
+        watermark_ms = event.watermark_ms
+        if watermark_ms is not None and (
+            self._watermark_ms is None or self._watermark_ms < watermark_ms
+        ):
+            commands.append(Append(Watermark(watermark_ms)))
+            self._watermark_ms = watermark_ms
+        self._offsets = event.offsets or self._offsets
+        self._owes_batch = event.owes_batch
+        self._staged += event.staged
+        return (*commands, *self._follow(aligned))
+
+    def _check_append(self, event: BatchAppended) -> None:
+        name = self.spec.step
+        problem = ""
+        if event.batch != self._last + 1:
+            problem = f"batch {event.batch} does not follow batch {self._last}"
+        elif self._finished:
+            problem = f"batch {event.batch} comes after the end"
+        elif self._gate is not None:
+            problem = f"batch {event.batch} must wait: checkpoint {self._gate} drains the source"
+        elif event.event is not None and event.event.batch != event.batch:
+            problem = f"the Event of batch {event.batch} names batch {event.event.batch}"
+        elif event.event is not None and event.event.rows < 1:
+            problem = f"batch {event.batch} has no rows and is no Event"
+        elif self._last != self._committed:
+            problem = f"batch {event.batch} came before batch {self._last} was committed"
+        if problem:
+            message = f"{name}: {problem}."
+            raise ProtocolViolation(message)
+
+    def _on_committed(self, event: BatchCommitted) -> Commands:
+        if event.batch != self._last or self._committed == self._last:
+            message = (
+                f"{self.spec.step}: batch {event.batch} cannot be committed, the last appended "
+                f"is {self._last}."
+            )
+            raise ProtocolViolation(message)
+        self._committed = event.batch
+        return self._book.batch_committed(event.batch)
+
+    # -- barriers
+
+    def _on_poll(self, _: Poll) -> Commands:
+        if self.injector is None:
+            message = f"{self.spec.step} is no source and has nothing to poll."
+            raise ProtocolViolation(message)
+        if self._last == NO_BATCH and not self.spec.pinned_start:
+            return ()
+        barrier = self._poll.poll()
+        return () if barrier is None else self._emit(barrier, Cause.ALIGNED)
+
+    def _align(self, event: BarrierSeen | EndSeen | LogGrew | Tick) -> Commands:
+        if self._aligner is None:
+            message = f"{self.spec.step} is a source and has no inputs."
+            raise ProtocolViolation(message)
+        return self._follow(self._aligner.handle(event))
+
+    def _follow(self, commands: Iterable[AlignerCommand]) -> Commands:
+        """Carry out what concerns this step and pass the rest on, in order."""
+        done: list[StepCommand] = []
+        for command in commands:
+            match command:
+                case Emit(barrier, cause):
+                    done += self._emit(barrier, cause)
+                case Captured():
+                    done += self._book.captured(command)
+                case Decline():
+                    done += self._book.forget(command.checkpoint_id)
+                    done.append(command)
+                case _:
+                    done.append(command)
+        return tuple(done)
+
+    def _emit(self, barrier: Barrier, cause: Cause) -> Commands:
+        if self._finished:
+            # The end of input stands for this barrier; only the snapshot is taken.
+            return self._note(barrier, cause)
+        self._emitted = barrier.checkpoint_id
+        commands: Commands = (Append(barrier),)
+        if barrier.is_drain and self.spec.is_source:
+            self._gate = barrier.checkpoint_id
+            commands += (CloseGate(barrier.checkpoint_id),)
+        return commands + self._note(barrier, cause)
+
+    def _note(self, barrier: Barrier, cause: Cause) -> Commands:
+        aligner = self._aligner
+        snapshot = StepSnapshot(
+            step=self.spec.step,
+            checkpoint_id=barrier.checkpoint_id,
+            generation=self._generation,
+            batch=self._last,
+            positions={} if aligner is None else aligner.positions,
+            output=self._output,
+            output_batch=self._output_batch,
+            offsets=self._offsets,
+            watermark_ms=self._watermark_ms,
+            owes_batch=self._owes_batch,
+            staged=tuple(self._staged),
+            cause=cause,
+            finished=self._finished,
+        )
+        committed = self._last == self._committed
+        return self._book.note(snapshot, committed=committed, captured=aligner is None)
+
+    # -- attempts and ends
+
+    def _on_announced(self, event: Announced) -> Commands:
+        barrier = event.barrier
+        if self.injector is not None and not self._finished:
+            self.injector.offer(barrier)
+        self._announced[barrier.checkpoint_id] = barrier
+        if self._finished:
+            return self._answer_finished()
+        return () if self._aligner is None else self._follow(self._aligner.handle(event))
+
+    def _on_ended(self, event: Ended) -> Commands:
+        checkpoint_id = event.checkpoint_id
+        commands: list[StepCommand] = []
+        batch = self._book.batch_of(checkpoint_id)
+        if batch is not None and event.decided:
+            # What the decided cut holds is no longer the next one's to commit.
+            self._staged = [one for one in self._staged if one.batch > batch]
+        commands += self._book.forget(checkpoint_id)
+        self._announced.pop(checkpoint_id, None)
+        if self.injector is not None:
+            self.injector.withdraw(checkpoint_id)
+        if not event.decided and self._emitted == checkpoint_id and not self._finished:
+            barrier = Barrier(checkpoint_id, self._generation).cancelled()
+            commands.append(Append(barrier))
+        if self._gate == checkpoint_id and not event.decided:
+            self._gate = None
+            commands.append(OpenGate(checkpoint_id))
+        if self._aligner is not None:
+            commands += self._follow(self._aligner.handle(AttemptOver(checkpoint_id)))
+        return tuple(commands)
+
+    def _on_end_reached(self, _: EndReached) -> Commands:
+        problem = ""
+        if self._finished:
+            problem = "has ended already"
+        elif self._last != self._committed:
+            problem = "cannot end with an uncommitted batch"
+        elif self._owes_batch:
+            problem = "cannot end while a batch is owed"
+        elif self._aligner is not None and not self._aligner.drained:
+            problem = "cannot end before its inputs are drained"
+        if problem:
+            message = f"{self.spec.step} {problem}."
+            raise ProtocolViolation(message)
+        self._finished = True
+        return (Append(EndOfInput()), *self._answer_finished())
+
+    def _answer_finished(self) -> Commands:
+        """Let the final snapshot answer for attempts whose barrier the step did not emit."""
+        commands: Commands = ()
+        for checkpoint_id, barrier in self._announced.items():
+            if checkpoint_id <= self._emitted or checkpoint_id in self._book:
+                continue
+            if self._aligner is not None:
+                commands += self._follow(self._aligner.handle(Announced(barrier)))
+            elif self.injector is not None:
+                self.injector.withdraw(checkpoint_id)
+                commands += self._note(barrier, Cause.ALIGNED)
+        return commands
+
+    def _on_close(self, _: Close) -> Commands:
+        self._closed = True
+        return ()
+
+    # -- facts
+
+    @property
+    def barrier_waiting(self) -> bool:
+        """Whether a source has a barrier to take; cheap enough to ask before every batch."""
+        return self.injector is not None and self.injector.waiting > 0
+
+    @property
+    def last(self) -> BatchId:
+        """The last appended batch."""
+        return self._last
+
+    @property
+    def may_append(self) -> bool:
+        """Whether a source's gate is open and the generation runs."""
+        return self._gate is None and not self._closed and not self._finished
+
+    @property
+    def finished(self) -> bool:
+        """Whether the step has ended by itself."""
+        return self._finished
+
+    @property
+    def aligner(self) -> Aligner | None:
+        """The aligner of a consumer, for reading only."""
+        return self._aligner
+
+    @property
+    def staged(self) -> tuple[Committable, ...]:
+        """What the writer staged and no decided cut holds."""
+        return tuple(self._staged)

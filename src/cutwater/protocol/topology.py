@@ -1,0 +1,127 @@
+"""The shape of a pipeline as the protocol sees it: steps, their inputs, their sinks.
+
+A topology is fixed for a generation, so the participants of every attempt are a fixed set (I2);
+adding or removing a step is a new generation. A step without inputs is a source and gets barriers
+from its injector; every other step has an aligner; no step has both (rule F11).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cutwater.errors import ConfigError
+from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """One step.
+
+    Attributes:
+        step: Its name.
+        inputs: The channels it reads, in plan order; none for a source.
+        sink: The sink whose writer runs in this step, if any.
+        is_sink: The step only ever takes whole cuts: it never overtakes its input and declines
+            an attempt whose barrier has overtaken. A writer that can record its input needs
+            it not; the committer behind every sink is always so.
+        pinned_start: For a source: a restart before the first batch begins at the same place,
+            so a snapshot without any batch is sound (rule F12).
+    """
+
+    step: StepId
+    inputs: tuple[InputId, ...] = ()
+    sink: SinkId | None = None
+    is_sink: bool = False
+    pinned_start: bool = True
+
+    @property
+    def is_source(self) -> bool:
+        """Whether barriers enter the pipeline here."""
+        return not self.inputs
+
+    @property
+    def output(self) -> ChannelId:
+        """The channel this step writes if anybody reads it."""
+        return ChannelId(self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """All steps of a pipeline, sources first, each after the steps it reads from."""
+
+    steps: tuple[StepSpec, ...]
+    _by_id: Mapping[StepId, StepSpec] = field(init=False, repr=False, compare=False)
+    _readers: Mapping[ChannelId, tuple[ReaderId, ...]] = field(
+        init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a shape no checkpoint could be taken of.
+
+        Raises:
+            ConfigError: For no steps, two of one name, an unknown or later input (a cycle), or
+                two sinks of one name.
+        """
+        by_id: dict[StepId, StepSpec] = {}
+        sinks: set[SinkId] = set()
+        readers: dict[ChannelId, list[ReaderId]] = {}
+        if not self.steps:
+            raise ConfigError("steps", "a pipeline needs at least one step")
+        for spec in self.steps:
+            self._check_step(spec, by_id, sinks)
+            by_id[spec.step] = spec
+            if spec.sink is not None:
+                sinks.add(spec.sink)
+            for source in spec.inputs:
+                readers.setdefault(source.channel, []).append(ReaderId(spec.step, source))
+        object.__setattr__(self, "_by_id", by_id)
+        object.__setattr__(
+            self, "_readers", {channel: tuple(found) for channel, found in readers.items()}
+        )
+
+    @staticmethod
+    def _check_step(
+        spec: StepSpec, known: Mapping[StepId, StepSpec], sinks: Iterable[SinkId]
+    ) -> None:
+        if spec.step in known:
+            raise ConfigError("steps", f"two steps are called {spec.step}")
+        if spec.sink is not None and spec.sink in sinks:
+            raise ConfigError("steps", f"two sinks are called {spec.sink}")
+        for ordinal, source in enumerate(spec.inputs):
+            if source.ordinal != ordinal:
+                raise ConfigError("steps", f"input {source} of {spec.step} is number {ordinal}")
+            if StepId(source.channel) not in known:
+                raise ConfigError(
+                    "steps", f"{spec.step} reads {source.channel}, which no earlier step writes"
+                )
+
+    def __getitem__(self, step: StepId) -> StepSpec:
+        """Return the step of that name."""
+        return self._by_id[step]
+
+    def __contains__(self, step: StepId) -> bool:
+        """Say whether there is a step of that name."""
+        return step in self._by_id
+
+    def readers(self, channel: ChannelId) -> tuple[ReaderId, ...]:
+        """Return who reads the channel; empty when the step has no consumers."""
+        return self._readers.get(channel, ())
+
+    @property
+    def participants(self) -> frozenset[StepId]:
+        """Everyone who must acknowledge an attempt."""
+        return frozenset(self._by_id)
+
+    @property
+    def sinks(self) -> tuple[SinkId, ...]:
+        """All sinks, in plan order."""
+        return tuple(spec.sink for spec in self.steps if spec.sink is not None)
+
+    @property
+    def sources(self) -> tuple[StepId, ...]:
+        """All steps where barriers enter."""
+        return tuple(spec.step for spec in self.steps if spec.is_source)
+
+
+def inputs_of(*channels: str) -> tuple[InputId, ...]:
+    """Number the channels in the order given, as a step's inputs."""
+    return tuple(InputId(ordinal, ChannelId(name)) for ordinal, name in enumerate(channels))

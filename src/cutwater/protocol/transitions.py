@@ -1,0 +1,67 @@
+"""Transition tables: the legal moves of a machine, as data.
+
+A machine asks its table for the next state and gets a `ProtocolViolation` for a move that is not
+in it, before anything has changed. The state diagrams in docs/reference are drawn from the same
+tables, so a diagram cannot differ from the code (PROTOCOL.md section 1).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+from cutwater.errors import ProtocolViolation
+
+S = TypeVar("S", bound=Enum)
+T = TypeVar("T", bound=Enum)
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionTable(Generic[S, T]):
+    """The legal moves of one kind of machine.
+
+    Attributes:
+        name: What the machine is, for messages and diagrams.
+        initial: The state a new machine is in.
+        moves: Where each (state, trigger) leads.
+    """
+
+    name: str
+    initial: S
+    moves: Mapping[tuple[S, T], S]
+
+    def next(self, state: S, trigger: T) -> S:
+        """Return the state that follows.
+
+        Raises:
+            ProtocolViolation: If the table has no such move.
+        """
+        following = self.moves.get((state, trigger))
+        if following is None:
+            message = f"{self.name}: {trigger.name} is not allowed in {state.name}."
+            raise ProtocolViolation(message)
+        return following
+
+    def allows(self, state: S, trigger: T) -> bool:
+        """Say whether the table has this move."""
+        return (state, trigger) in self.moves
+
+    def terminal(self) -> frozenset[S]:
+        """Return the states that no move leaves."""
+        leaving = {state for state, _ in self.moves}
+        return frozenset(state for state in self.moves.values() if state not in leaving)
+
+
+def mermaid(table: TransitionTable[S, T]) -> str:
+    """Draw the table as a Mermaid state diagram, in the table's own order."""
+    lines = ["stateDiagram-v2", f"    [*] --> {table.initial.name}"]
+    lines += [
+        f"    {state.name} --> {following.name}: {trigger.name}"
+        for (state, trigger), following in table.moves.items()
+    ]
+    lines += [f"    {state.name} --> [*]" for state in sorted(table.terminal(), key=_name)]
+    return "\n".join(lines) + "\n"
+
+
+def _name(state: Enum) -> str:
+    return state.name
