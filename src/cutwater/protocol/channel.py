@@ -149,15 +149,22 @@ class ChannelLog:
         self._controls[self._control_end] = Placed(self._end, message)
         self._control_end += 1
 
-    def has_room(self, bound: Bound) -> bool:
+    def has_room(self, bound: Bound, *, lets_barrier_out: bool = False) -> bool:
         """Say whether the producer may append one more Event.
 
         The test is made before appending and knows nothing of the Event's size, so one Event
         larger than the bound still gets in (rule F24).
+
+        Args:
+            bound: How far the slowest reader may lie behind.
+            lets_barrier_out: The Event ends at a held barrier, which could then go out: one
+                such Event may exceed the bound, never more.
         """
+        messages = bound.messages + lets_barrier_out
+        size_bytes = bound.size_bytes * (1 + lets_barrier_out)
         return all(
-            self._end.position - reader.position.position < bound.messages
-            and self._end.log_bytes - reader.position.log_bytes < bound.size_bytes
+            self._end.position - reader.position.position < messages
+            and self._end.log_bytes - reader.position.log_bytes < size_bytes
             for reader in self._readers.values()
         )
 
@@ -282,6 +289,11 @@ class ChannelLog:
     def end(self) -> Place:
         """The place behind the last Event."""
         return self._end
+
+    @property
+    def controls(self) -> int:
+        """How many control messages are held."""
+        return self._control_end - self._control_base
 
     @property
     def last_batch(self) -> BatchId:

@@ -84,6 +84,7 @@ class Coordinator:
             events.DecisionMade: self._on_decision,
             events.SinkCommitted: self._on_sink_committed,
             events.SinkFailed: self._on_sink_failed,
+            events.SinkFenced: self._on_sink_fenced,
             events.CommitRecorded: self._on_recorded,
             events.GarbageCollected: self._on_collected,
             events.Cancelled: self._on_cancelled,
@@ -245,6 +246,9 @@ class Coordinator:
     def _on_sink_failed(self, event: events.SinkFailed) -> Commands:
         return self._committer.sink_failed(event.slot, event.sink, event.reason, event.now_ms)
 
+    def _on_sink_fenced(self, _: events.SinkFenced) -> Commands:
+        return self._halt(events.HaltReason.FENCED)
+
     def _on_recorded(self, event: events.CommitRecorded) -> Commands:
         self._ledger.committed(self._committer.recorded(event.slot))
         return ()
@@ -314,7 +318,9 @@ class Coordinator:
         if self._garbage_due and idle and not self._attempts:
             self._garbage_due, self._collecting = False, True
             commands += (events.CollectGarbage(),)
-        if decide(self._facts(now_ms), self._options) is Verdict.START:
+        # Attempts start in the order of their numbers, so one at a time takes its number.
+        reserving = any(one.phase is Phase.RESERVING for one in self._attempts.values())
+        if not reserving and decide(self._facts(now_ms), self._options) is Verdict.START:
             commands += self._start(now_ms)
         return commands
 

@@ -139,6 +139,18 @@ class SinkFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkFenced:
+    """A sink has acted on a later slot and never on this one: somebody rewound past us.
+
+    Recording a version for it would name a state that never held this commit (rule F41).
+    """
+
+    slot: Slot
+    sink: SinkId
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class CommitRecorded:
     """What the sinks made visible is recorded."""
 
@@ -188,6 +200,7 @@ CoordinatorEvent = (
     | DecisionMade
     | SinkCommitted
     | SinkFailed
+    | SinkFenced
     | CommitRecorded
     | GarbageCollected
     | Cancelled

@@ -10,16 +10,18 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from cutwater.ids import CheckpointId, Generation, Slot
+from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut
 from cutwater.protocol.decisions import Decision, LogView, uncommitted
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object found in the store, and the generation that wrote it."""
+    """An object found in the store: who wrote it, and whether it is a sink's staged output."""
 
     name: str
     generation: Generation
+    staged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ def kept(log: LogView, committed_through: Slot, retained: int) -> tuple[Decision
 
 
 def plan_retention(
+    log: LogView,
     keep: Collection[Decision],
     cuts: Mapping[CheckpointId, Cut],
     found: Iterable[StoredObject],
@@ -51,13 +54,16 @@ def plan_retention(
     """Return what may be deleted.
 
     Args:
+        log: The log.
         keep: The decisions that stay (`kept`).
         cuts: Every manifest in the store that can be read.
         found: Every object in the store, staged output included.
         committed_through: The newest slot whose commit is recorded.
-        generation: The generation that collects. What it wrote itself and no cut names is left
-            alone: it may belong to a batch that is still running.
+        generation: The generation that collects. What its own writers have staged is left alone
+            until a decided cut has held it: a manifest that was never decided names rows that
+            the next cut has yet to hold.
     """
+    decided_ids = {one.checkpoint_id for one in log.decisions}
     keep_ids = {one.checkpoint_id for one in keep}
     needed = {
         blob.name
@@ -68,21 +74,20 @@ def plan_retention(
     named = {
         blob.name
         for checkpoint_id, cut in cuts.items()
-        if checkpoint_id not in keep_ids
+        if checkpoint_id in decided_ids - keep_ids
         for blob in cut.blobs(committed=False)
     }
     objects = sorted(
         one.name
         for one in found
-        if one.name not in needed and (one.name in named or one.generation < generation)
+        if one.name not in needed
+        and (not one.staged or one.name in named or one.generation < generation)
     )
     manifests = sorted(one for one in cuts if one not in keep_ids)
     return RetentionPlan(tuple(manifests), tuple(objects))
 
 
-def reusable(
-    cuts: Iterable[Cut], kind: CheckpointKind, *, incremental: bool
-) -> Mapping[str, BlobRef]:
+def reusable(cuts: Iterable[Cut], barrier: Barrier, *, incremental: bool) -> Mapping[str, BlobRef]:
     """Return the objects an attempt need not store again, by content hash.
 
     Only what a kept cut names counts; that an object merely exists proves nothing (rule F7). An
@@ -90,10 +95,10 @@ def reusable(
 
     Args:
         cuts: The cuts that stay.
-        kind: What is being attempted.
+        barrier: The attempt's barrier.
         incremental: Whether reuse is wanted at all.
     """
-    if kind is not CheckpointKind.CHECKPOINT or not incremental:
+    if barrier.is_full_snapshot or not incremental:
         return {}
     return {
         blob.sha256: blob

@@ -65,6 +65,21 @@ class Restored:
     watermark_ms: int | None = None
     owes_batch: bool = False
 
+    @classmethod
+    def from_snapshot(cls, snapshot: StepSnapshot) -> "Restored":
+        """Begin where a snapshot stood, the owed batch included (rule F22).
+
+        EndOfInput is not restored: a step that had finished finds its own end again (F2).
+        """
+        return cls(
+            batch=snapshot.batch,
+            positions=snapshot.positions,
+            output=snapshot.output,
+            offsets=snapshot.offsets,
+            watermark_ms=snapshot.watermark_ms,
+            owes_batch=snapshot.owes_batch,
+        )
+
 
 class Step:
     """The machine of one step in one generation."""

@@ -1,0 +1,246 @@
+"""Independent checkers: what must be true, judged by the record of what really happened.
+
+Nothing here asks the code under test. A decided cut is compared with the history of every step; a
+commit is compared with what the whole computation gives for the cut's source prefix; the end of a
+run is compared with the fault-free result.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, ReaderId, SinkId, Slot, StepId
+from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
+from cutwater.protocol.decisions import Decision
+from cutwater.protocol.failure import FailureReason
+from cutwater.protocol.topology import StepSpec
+from cutwater.testing.simulation.history import BatchRecord, Wrong
+from cutwater.testing.simulation.process import Process
+from cutwater.testing.simulation.rows import Row, Token, without_tokens
+from cutwater.testing.simulation.store import unpack
+
+if TYPE_CHECKING:
+    from cutwater.testing.simulation.world import World
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise the verdict unless the condition holds.
+
+    Raises:
+        Wrong: If it does not.
+    """
+    if not condition:
+        raise Wrong(message)
+
+
+class Checkers:
+    """All checkers of one world."""
+
+    def __init__(self, world: "World") -> None:
+        """Judge this world."""
+        self.world = world
+        self.last_decided = NO_CHECKPOINT
+        self.seen_attempts: set[CheckpointId] = set()
+
+    # -- attempts
+
+    def attempt_started(self, generation: Generation, checkpoint_id: CheckpointId) -> None:
+        """No number is used twice, whichever process used it first."""
+        require(checkpoint_id not in self.seen_attempts, f"attempt {checkpoint_id} started twice")
+        self.seen_attempts.add(checkpoint_id)
+        mine = [one for owner, one in self.world.history.started if owner == generation]
+        require(mine == sorted(mine), f"attempt numbers of generation {generation} do not grow")
+
+    def attempt_ended(self, reason: FailureReason | None, detail: str) -> None:
+        """The cut equation may protect users, but here it must never have to."""
+        require(reason is not FailureReason.INCONSISTENT_CUT, f"inconsistent cut: {detail}")
+
+    # -- cuts
+
+    def decided(self, entry: Decision) -> None:
+        """A decision has just been written: compare its cut with the history."""
+        require(
+            entry.checkpoint_id > self.last_decided,
+            f"decision {entry.checkpoint_id} follows {self.last_decided}",
+        )
+        self.last_decided = entry.checkpoint_id
+        cut = self.world.judged.read_cut(entry.checkpoint_id, entry.manifest_sha256)
+        require(cut is not None, f"decision {entry.checkpoint_id} names no readable manifest")
+        assert cut is not None
+        counts = self.world.history.counts
+        if entry.kind is CheckpointKind.REWIND:
+            return
+        require(
+            entry.generation == self.world.judged.read_log().generation,
+            f"generation {entry.generation} decided after it was fenced",
+        )
+        counts["checkpoints aligned" if cut.is_aligned else "checkpoints unaligned"] += 1
+        counts["savepoints"] += entry.kind is CheckpointKind.SAVEPOINT
+        for spec in self.world.topology.steps:
+            self._check_snapshot(spec, cut)
+
+    def _check_snapshot(self, spec: StepSpec, cut: Cut) -> None:
+        snapshot = cut.snapshots[spec.step]
+        record = self._record(cut, spec.step)
+        where = f"checkpoint {cut.checkpoint_id}, {spec.step} at batch {snapshot.batch}"
+        require(
+            snapshot.state[0].sha256 == record.state_sha256,
+            f"{where}: the stored state is not the state after that batch",
+        )
+        require(
+            {one: place.position for one, place in snapshot.positions.items()} == record.ends,
+            f"{where}: positions {snapshot.positions} are not where the batch ended",
+        )
+        if spec.is_source:
+            require(
+                snapshot.offsets[spec.step] == str(record.offset),
+                f"{where}: offset {snapshot.offsets} is not where the batch ended",
+            )
+        limit = self.world.options.unaligned.max_inflight_bytes
+        require(
+            snapshot.in_flight_bytes <= limit,
+            f"{where}: {snapshot.in_flight_bytes} bytes in flight, allowed {limit}",
+        )
+        for blob in snapshot.blobs:
+            problem = self.world.judged.problem(blob)
+            require(problem is None or self.world.damaged, f"{where}: {blob.name} is {problem}")
+        self._check_channels(spec, cut, snapshot)
+
+    def _check_channels(self, spec: StepSpec, cut: Cut, snapshot: StepSnapshot) -> None:
+        history = self.world.history
+        for source in spec.inputs:
+            sent = self._record(cut, StepId(source.channel)).output
+            position = snapshot.positions[source].position
+            events = history.events.get((cut.generation, source.channel), {})
+            lost = [events.get(number) for number in range(position, sent)]
+            kept = [
+                unpack(self.world.judged.objects.get(one.blobs[0].name, b"N."))
+                for part in snapshot.in_flight
+                if part.input == source
+                for one in part.events
+            ]
+            require(
+                kept == lost or self.world.damaged,
+                f"checkpoint {cut.checkpoint_id}: {ReaderId(spec.step, source)} stands at "
+                f"@{position} of {sent} sent, but {len(kept)} Events are recorded or differ",
+            )
+
+    def _record(self, cut: Cut, step: StepId) -> BatchRecord:
+        batch = cut.snapshots[step].batch
+        known = self.world.history.batches[(cut.generation, step)]
+        require(batch in known, f"{step} never appended batch {batch}")
+        return known[batch]
+
+    # -- commits
+
+    def committed(self, slot: Slot) -> None:
+        """A commit has just been recorded: tables show exactly the cut's source prefix."""
+        world = self.world
+        if any(table.last_slot != slot for table in world.tables.values()):
+            return
+        entry = world.judged.read_log().at(slot)
+        assert isinstance(entry, Decision)
+        cut = world.judged.read_cut(entry.checkpoint_id)
+        if cut is None:
+            return
+        world.history.counts["commit points"] += 1
+        whole = cut.is_aligned and not any(cut.carried.values())
+        self._compare(self._prefix(cut), f"commit of checkpoint {entry.checkpoint_id}", whole=whole)
+        if whole:
+            self._check_tokens()
+
+    def _prefix(self, cut: Cut) -> Mapping[str, int]:
+        return {
+            name: int(cut.snapshots[StepId(name)].offsets[name])
+            for name in self.world.shape.sources()
+        }
+
+    def _compare(self, lengths: Mapping[str, int], where: str, *, whole: bool) -> None:
+        expected = self.world.shape.expected(lengths)
+        for sink, table in self.world.tables.items():
+            wanted = Counter(map(without_tokens, expected[sink]))
+            shown = Counter(map(without_tokens, table.rows))
+            extra, missing = shown - wanted, wanted - shown
+            require(not extra, f"{where}: {sink} shows too much: {_some(extra)}")
+            if whole and not self.world.shape.waits_for_watermark(sink):
+                require(not missing, f"{where}: {sink} lacks {_some(missing)}")
+            self._check_order(sink, table.rows, where)
+
+    def _check_order(self, sink: SinkId, rows: tuple[Row, ...], where: str) -> None:
+        last: dict[str, int] = {}
+        for row in rows:
+            if ">" in row.origin:
+                require(
+                    last.get(row.origin, -1) < row.seq,
+                    f"{where}: {sink} shows {row.origin} {row.seq} after {last.get(row.origin)}",
+                )
+                last[row.origin] = row.seq
+
+    def _check_tokens(self) -> None:
+        """What a random step drew for a row is the same wherever the row went."""
+        tokens: dict[int, Token] = {}
+        for table in self.world.tables.values():
+            for row in table.rows:
+                for token in (part for part in row.value if isinstance(part, Token)):
+                    known = tokens.setdefault(row.seq, token)
+                    require(known == token, f"row {row.seq} has two random values")
+        for seq, token in tokens.items():
+            before = tokens.get(seq - 1)
+            if before is not None:
+                require(token.before == before.now, f"row {seq} follows another row {seq - 1}")
+
+    # -- bounds and ends
+
+    def bounds(self, process: Process) -> None:
+        """Memory is bounded: channels, control messages, open attempts."""
+        bound = self.world.bound
+        options = self.world.options
+        # One Event that lets a held barrier go out may exceed the bound.
+        most = bound.messages + 1
+        for spec in self.world.topology.steps:
+            log = process.logs.get(spec.output)
+            if log is None:
+                continue
+            for reader in self.world.topology.readers(spec.output):
+                backlog = log.backlog(reader).messages
+                # An overtaking step reads on while it records, so a restored backlog may be
+                # longer than the bound; it only shrinks.
+                restored = process.restored_ends[spec.output] - log.position(reader).position
+                require(backlog <= max(most, restored), f"{reader} lies {backlog} Events behind")
+            require(log.controls < 400, f"{log.channel} keeps {log.controls} control messages")
+        if process.coordinator is not None:
+            opened = len(process.coordinator.open_attempts)
+            require(opened <= options.max_concurrent, f"{opened} attempts are open")
+
+    def stopped(self, process: Process) -> None:
+        """A pipeline stopped with a savepoint has appended nothing behind it."""
+        head = self.world.judged.read_log().head
+        cut = None if head is None else self.world.judged.read_cut(head.checkpoint_id)
+        if cut is None or process.stop_after != cut.checkpoint_id:
+            return
+        for name, offset in self._prefix(cut).items():
+            appended = process.engines[StepId(name)].offset
+            require(appended == offset, f"{name} went on to {appended} behind the drain {offset}")
+
+    def final(self, process: Process) -> None:
+        """The run is over and healed: everything is there, once, and every attempt ended."""
+        history = self.world.history
+        totals = {str(name): stream.total or 0 for name, stream in self.world.streams.items()}
+        expected = self.world.shape.expected(totals)
+        self._compare(totals, "the end", whole=True)
+        for sink, table in self.world.tables.items():
+            missing = Counter(map(without_tokens, expected[sink])) - Counter(
+                map(without_tokens, table.rows)
+            )
+            require(not missing, f"the end: {sink} lacks {_some(missing)}")
+        self._check_tokens()
+        for attempt in history.started:
+            ended = history.ended[attempt]
+            require(ended <= 1, f"attempt {attempt} ended {ended} times")
+            if attempt[0] == process.generation:
+                require(ended == 1, f"attempt {attempt} never ended")
+
+
+def _some(rows: Counter[Row]) -> str:
+    first = sorted(rows.items(), key=repr)[:3]
+    return ", ".join(f"{count} x {row}" for row, count in first) + f" ({len(rows)} in all)"

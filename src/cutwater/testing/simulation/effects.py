@@ -1,0 +1,294 @@
+"""The durable effects of a process, one write at a time.
+
+Each effect is a generator: it yields after (and sometimes before) every write, and the process may
+be killed or paused at every yield. Nothing here decides anything; decisions come from the protocol
+and results go back to it.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cutwater.ids import CheckpointId, Slot
+from cutwater.protocol import coordinator_events as events
+from cutwater.protocol.barrier import Barrier
+from cutwater.protocol.commit import CommitBlocked, CommitSink, RecordCommit
+from cutwater.protocol.cut import BlobRef, Cut, InFlight, RecordedEvent, StepSnapshot
+from cutwater.protocol.decisions import Decision, DecisionOutcome
+from cutwater.protocol.failure import FailureReason
+from cutwater.protocol.in_flight import InFlightRange
+from cutwater.protocol.retention import kept, plan_retention, reusable
+from cutwater.protocol.step import Step
+from cutwater.protocol.step_events import Stored
+from cutwater.testing.simulation.process import Process
+from cutwater.testing.simulation.rows import Row
+from cutwater.testing.simulation.store import (
+    OutOfReach,
+    attempt_name,
+    blob_name,
+    committed_name,
+    digest,
+    log_name,
+    manifest_name,
+    pack,
+    unpack,
+)
+from cutwater.testing.simulation.tables import Superseded, TableDown
+
+if TYPE_CHECKING:
+    from cutwater.testing.simulation.world import World
+
+Task = Iterator[None]
+
+
+class Effects:
+    """Carries out what coordinators and steps ask for."""
+
+    def __init__(self, world: "World") -> None:
+        """Work in this world."""
+        self.world = world
+        self.store = world.store
+
+    def carry_out(self, process: Process, command: events.CoordinatorCommand) -> None:
+        """Do a coordinator's command, or start the task that does it."""
+        world, history = self.world, self.world.history
+        world.trace(process, "coordinator !", command)
+        match command:
+            case events.ReserveId(checkpoint_id):
+                process.start_task(f"reserve {checkpoint_id}", self._reserve(process, command))
+            case events.StartAttempt(barrier):
+                self._start_attempt(process, barrier)
+                process.announce(barrier)
+            case events.EndAttempt(checkpoint_id, decided, reason, detail):
+                history.ended[(process.generation, checkpoint_id)] += 1
+                if reason is not None:
+                    history.counts[f"failed: {reason.name.lower()}"] += 1
+                world.checkers.attempt_ended(reason, detail)
+                process.tell_ended(checkpoint_id, decided=decided)
+                self._maybe_stop(process, checkpoint_id, decided=decided)
+            case events.PublishManifest(cut):
+                process.start_task(f"publish {cut.checkpoint_id}", self._publish(process, cut))
+            case events.CreateDecision():
+                process.start_task(f"decide slot {command.slot}", self._decide(process, command))
+            case CommitSink():
+                process.start_task(f"commit {command.sink}", self._commit(process, command))
+            case RecordCommit():
+                process.start_task("record commit", self._record(process, command))
+            case CommitBlocked():
+                history.counts["commit blocked"] += 1
+            case events.CollectGarbage():
+                process.start_task("collect garbage", self._collect(process))
+            case events.RestartPipeline() | events.Halt():
+                world.process_ends(process, command)
+            case events.AnswerAck(_, _, result):
+                history.counts[f"ack {result.name.lower()}"] += 1
+            case events.AnswerRequest(_, result):
+                history.counts[f"request {result.name.lower()}"] += 1
+
+    def _maybe_stop(self, process: Process, checkpoint_id: CheckpointId, *, decided: bool) -> None:
+        """End the pipeline once the checkpoint it was to be stopped with is decided."""
+        if process.stop_after == checkpoint_id:
+            if decided:
+                process.inbox.append(events.Stop(self.world.now_ms))
+            else:
+                process.stop_after = None
+
+    def _start_attempt(self, process: Process, barrier: Barrier) -> None:
+        history, coordinator = self.world.history, process.coordinator
+        history.started.append((process.generation, barrier.checkpoint_id))
+        self.world.checkers.attempt_started(process.generation, barrier.checkpoint_id)
+        if barrier.is_drain:
+            process.stop_after = barrier.checkpoint_id
+        assert coordinator is not None
+        if len(coordinator.open_attempts) > 1:
+            history.counts["overlapping attempts"] += 1
+        incremental = self.world.options.incremental
+        process.reusable = dict(reusable(process.cuts.values(), barrier, incremental=incremental))
+
+    # -- attempts
+
+    def _reserve(self, process: Process, command: events.ReserveId) -> Task:
+        while self.store.out_of_reach:
+            yield
+        won = self.store.create(attempt_name(command.checkpoint_id), pack(process.generation))
+        yield
+        process.inbox.append(events.Reserved(command.checkpoint_id, won, self.world.now_ms))
+
+    def _put(self, process: Process, data: bytes) -> BlobRef:
+        known = process.reusable.get(digest(data))
+        if known is not None:
+            self.world.history.counts["objects reused"] += 1
+            return known
+        return self.store.put(blob_name(process.generation, digest(data)), data)
+
+    def upload(
+        self,
+        process: Process,
+        machine: Step,
+        snapshot: StepSnapshot,
+        ranges: tuple[InFlightRange, ...],
+    ) -> Task:
+        """Store a snapshot's state and in-flight Events, then tell the step."""
+        checkpoint_id = snapshot.checkpoint_id
+        pins = process.engines[snapshot.step].pins
+        in_flight = []
+        try:
+            yield
+            if checkpoint_id not in pins:
+                return
+            state = self._put(process, pins[checkpoint_id])
+            for part in ranges:
+                recorded = []
+                log = process.logs[part.input.channel]
+                for position in range(part.start.position, part.end.position):
+                    yield
+                    if checkpoint_id not in pins:
+                        return
+                    (event,) = log.read(log.place(position), log.place(position + 1))
+                    blob = self._put(process, pack(process.files[event.files[0]]))
+                    recorded.append(RecordedEvent(position, event, (blob,)))
+                in_flight.append(InFlight(part.input, tuple(recorded)))
+        except OutOfReach:
+            process.inbox.append(
+                events.Declined(
+                    snapshot.step,
+                    process.generation,
+                    checkpoint_id,
+                    FailureReason.SNAPSHOT_FAILED,
+                    self.world.now_ms,
+                )
+            )
+            return
+        yield
+        process.tell(machine, Stored(checkpoint_id, (state,), tuple(in_flight)))
+
+    # -- the decision
+
+    def _publish(self, process: Process, cut: Cut) -> Task:
+        yield
+        data = pack(cut)
+        try:
+            self.store.put(manifest_name(cut.checkpoint_id), data)
+        except OutOfReach:
+            process.inbox.append(events.PublishFailed(cut.checkpoint_id, self.world.now_ms))
+            return
+        yield
+        process.inbox.append(events.Published(cut.checkpoint_id, digest(data), self.world.now_ms))
+
+    def _decide(self, process: Process, command: events.CreateDecision) -> Task:
+        cut = command.cut
+        entry = Decision(
+            command.slot,
+            process.generation,
+            f"{process}/{cut.checkpoint_id}",
+            cut.kind,
+            cut.checkpoint_id,
+            command.manifest_sha256,
+            cut.commit_point,
+            cut.origin,
+        )
+        yield
+        outcome = self.create_entry(entry)
+        if outcome is DecisionOutcome.WRITTEN:
+            process.cuts[cut.checkpoint_id] = cut
+        yield
+        process.inbox.append(events.DecisionMade(cut.checkpoint_id, outcome, self.world.now_ms))
+
+    def create_entry(self, entry: Decision) -> DecisionOutcome:
+        """Create a slot; on doubt read it back and compare the nonce (rule F15)."""
+        name = log_name(entry.slot)
+        try:
+            if self.store.create(name, pack(entry)):
+                self.world.checkers.decided(entry)
+                if not self.world.faults.response_lost():
+                    return DecisionOutcome.WRITTEN
+            found = self.store.get(name)
+        except OutOfReach:
+            return DecisionOutcome.UNKNOWN
+        assert found is not None
+        ours = unpack(found).nonce == entry.nonce
+        return DecisionOutcome.WRITTEN if ours else DecisionOutcome.TAKEN
+
+    # -- sinks
+
+    def commit_sink(self, command: CommitSink) -> str:
+        """Let one table act on a decision.
+
+        Raises:
+            TableDown: If it cannot now.
+            Superseded: If it has acted on a later slot instead.
+            OutOfReach: If the staged rows cannot be read now.
+        """
+        table = self.world.tables[command.sink]
+        slot = command.permit.slot
+        if command.restore:
+            return table.restore(slot, command.version)
+        rows: list[Row] = []
+        if slot > table.last_slot:
+            for one in command.committables:
+                for blob in one.blobs:
+                    rows += unpack(self.store.checked(blob))
+        return table.commit(slot, rows)
+
+    def _commit(self, process: Process, command: CommitSink) -> Task:
+        slot, sink = command.permit.slot, command.sink
+        yield
+        try:
+            version = self.commit_sink(command)
+        except (TableDown, OutOfReach) as error:
+            reason = type(error).__name__
+            process.inbox.append(events.SinkFailed(slot, sink, reason, self.world.now_ms))
+            return
+        except Superseded:
+            process.inbox.append(events.SinkFenced(slot, sink, self.world.now_ms))
+            return
+        yield
+        process.inbox.append(events.SinkCommitted(slot, sink, version, self.world.now_ms))
+
+    def _record(self, process: Process, command: RecordCommit) -> Task:
+        while self.store.out_of_reach:
+            yield
+        self.record(command)
+        yield
+        process.inbox.append(events.CommitRecorded(command.permit.slot, self.world.now_ms))
+
+    def record(self, command: RecordCommit) -> None:
+        """Write what the sinks made visible."""
+        slot = command.permit.slot
+        self.store.create(committed_name(slot), pack(dict(command.versions)))
+        self.world.checkers.committed(slot)
+
+    # -- garbage
+
+    def _collect(self, process: Process) -> Task:
+        yield
+        try:
+            yield from self._collect_reachable(process)
+        except OutOfReach:
+            self.world.history.counts["garbage collection interrupted"] += 1
+        process.inbox.append(events.GarbageCollected(self.world.now_ms))
+
+    def _collect_reachable(self, process: Process) -> Task:
+        log = self.store.read_log()
+        committed_through = max(self.store.committed_slots(), default=Slot(0))
+        keep = kept(log, committed_through, self.world.options.retained)
+        cuts = {one: self.store.read_cut(one) for one in self.store.manifests()}
+        readable = {one: cut for one, cut in cuts.items() if cut is not None}
+        plan = plan_retention(
+            log,
+            keep,
+            readable,
+            self.store.found(),
+            committed_through=committed_through,
+            generation=process.generation,
+        )
+        yield
+        for name in (*(manifest_name(one) for one in plan.manifests), *plan.objects):
+            # The claim is read again before every delete: a fenced process deletes nothing.
+            if self.store.read_log().generation != process.generation:
+                return
+            yield
+            self.store.delete(name)
+            self.world.history.counts["objects deleted"] += 1
+            yield
+        for checkpoint_id in plan.manifests:
+            process.cuts.pop(checkpoint_id, None)

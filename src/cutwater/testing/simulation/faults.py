@@ -1,0 +1,258 @@
+"""What goes wrong in the simulated world, and how often it really did.
+
+Every seed draws its own mix (a swarm): some runs have many crashes and no damage, others the
+reverse. A fault counts as delivered only when it changed something.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from cutwater.ids import CheckpointId
+from cutwater.protocol.coordinator_events import Acknowledged, Cancelled, Requested, StepFailed
+from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.pending import CheckpointRequest
+from cutwater.testing.simulation.process import Process
+from cutwater.testing.simulation.store import committed_name, manifest_name
+
+if TYPE_CHECKING:
+    from cutwater.testing.simulation.world import World
+
+KINDS: Final = (
+    "crash",
+    "crash in recovery",
+    "crash during an effect",
+    "step failure",
+    "pause",
+    "store out of reach",
+    "response lost",
+    "ack lost",
+    "ack repeated late",
+    "torn object",
+    "missing object",
+    "corrupt object",
+    "table down",
+    "attempt cancelled",
+    "savepoint requested",
+    "full checkpoint requested",
+    "stop with savepoint",
+    "rewind",
+    "end of input",
+    "slow step",
+    "new data after the end",
+)
+
+
+class Faults:
+    """The faults of one run."""
+
+    def __init__(self, world: "World") -> None:
+        """Draw this run's mix."""
+        self.world = world
+        rng = world.rng
+        drawn = {kind for kind in KINDS if rng.random() < 0.5}
+        self.enabled = set() if world.calm else drawn
+        self.rate = rng.choice((0.001, 0.003, 0.006, 0.012))
+        self.ack_loss = rng.choice((0.0, 0.02, 0.1))
+        self.late: list[tuple[int, Process, Acknowledged]] = []
+        self._actions: dict[str, Callable[[], bool]] = {
+            "crash": self._crash,
+            "crash in recovery": self._crash_in_recovery,
+            "crash during an effect": self._crash_during_effect,
+            "step failure": self._step_failure,
+            "pause": self._pause,
+            "store out of reach": self._out_of_reach,
+            "torn object": lambda: self._damage("torn"),
+            "missing object": lambda: self._damage("missing"),
+            "corrupt object": lambda: self._damage("corrupt"),
+            "table down": self._table_down,
+            "attempt cancelled": self._cancel,
+            "savepoint requested": lambda: self._request(CheckpointKind.SAVEPOINT),
+            "full checkpoint requested": lambda: self._request(CheckpointKind.FULL),
+            "stop with savepoint": lambda: self._request(CheckpointKind.SAVEPOINT, drain=True),
+            "rewind": self._rewind,
+            "end of input": self._end_of_input,
+            "slow step": self._slow,
+        }
+
+    def count(self, kind: str) -> None:
+        """Note a delivered fault."""
+        self.world.history.counts[f"fault: {kind}"] += 1
+        self.world.trace(None, "fault", kind)
+
+    def maybe(self) -> None:
+        """Perhaps let something go wrong."""
+        rng = self.world.rng
+        self._deliver_late()
+        if rng.random() >= self.rate:
+            return
+        kind = rng.choice(sorted(self.enabled & set(self._actions)) or ["crash"])
+        if self._actions[kind]():
+            self.count(kind)
+
+    # -- processes
+
+    def _crash(self) -> bool:
+        process = self.world.current
+        if process is None or not process.running:
+            return False
+        process.die()
+        return True
+
+    def _crash_in_recovery(self) -> bool:
+        process = self.world.current
+        if process is None or process.running or not process.alive:
+            return False
+        process.die()
+        return True
+
+    def _crash_during_effect(self) -> bool:
+        process = self.world.current
+        if process is None or not process.running or not process.tasks:
+            return False
+        process.die()
+        return True
+
+    def _step_failure(self) -> bool:
+        process = self.world.current
+        if process is None or not process.running:
+            return False
+        step = self.world.rng.choice(sorted(process.steps))
+        process.inbox.append(StepFailed(step, self.world.now_ms))
+        return True
+
+    def _pause(self) -> bool:
+        process = self.world.current
+        if process is None or process.paused or not process.alive:
+            return False
+        process.paused = True
+        self.world.wake_at[process.number] = self.world.now_ms + self.world.rng.randint(20, 900)
+        return True
+
+    # -- messages
+
+    def send_ack(self, process: Process, ack: Acknowledged) -> None:
+        """Put an acknowledgement on its way; it may be lost, or come twice."""
+        rng = self.world.rng
+        if not self.world.healing and rng.random() < self.ack_loss:
+            if "ack lost" in self.enabled:
+                self.count("ack lost")
+                return
+            if "ack repeated late" in self.enabled:
+                self.late.append((self.world.now_ms + rng.randint(5, 1500), process, ack))
+        process.inbox.append(ack)
+
+    def _deliver_late(self) -> None:
+        """Hand repeated acknowledgements to whoever coordinates now, whoever sent them."""
+        due = [one for one in self.late if one[0] <= self.world.now_ms]
+        if not due:
+            return
+        self.late = [one for one in self.late if one[0] > self.world.now_ms]
+        for _, _, ack in due:
+            process = self.world.current
+            if process is not None and process.running:
+                process.inbox.append(ack)
+                self.count("ack repeated late")
+
+    def response_lost(self) -> bool:
+        """Say whether the answer to a create gets lost."""
+        world = self.world
+        lost = "response lost" in self.enabled and world.rng.random() < 0.15
+        if lost and not world.healing:
+            self.count("response lost")
+            if world.rng.random() < 0.3:
+                world.reach_again(out_of_reach_ms=world.rng.randint(10, 200))
+            return True
+        return False
+
+    # -- the store and the tables
+
+    def _out_of_reach(self) -> bool:
+        if self.world.store.out_of_reach:
+            return False
+        self.world.reach_again(out_of_reach_ms=self.world.rng.randint(10, 400))
+        return True
+
+    def _damage(self, how: str) -> bool:
+        """Damage an object of the head while an older cut stays sound, and kill the process."""
+        world, rng = self.world, self.world.rng
+        if world.store.out_of_reach:
+            return False
+        sound = world.sound_decisions()
+        head = world.judged.read_log().head
+        if len(sound) < 2 or head is None or sound[-1].slot != head.slot:
+            return False
+        cut = world.judged.read_cut(head.checkpoint_id)
+        spared = world.judged.read_cut(sound[-2].checkpoint_id)
+        assert cut is not None
+        assert spared is not None
+        names = {blob.name for blob in cut.blobs(committed=False)}
+        names -= {blob.name for blob in spared.blobs(committed=False)}
+        names |= {manifest_name(head.checkpoint_id), committed_name(head.slot)}
+        name = rng.choice(sorted(names & set(world.store.objects)))
+        self._break(name, how)
+        world.damaged = True
+        for process in world.processes:
+            process.die()
+        return True
+
+    def _break(self, name: str, how: str) -> None:
+        objects, rng = self.world.store.objects, self.world.rng
+        data = objects[name]
+        if how == "missing" or name.startswith("committed/"):
+            del objects[name]
+        elif how == "torn":
+            objects[name] = data[: rng.randrange(len(data))]
+        else:
+            changed = bytearray(data)
+            changed[rng.randrange(len(data))] ^= 1 + rng.randrange(255)
+            objects[name] = bytes(changed)
+
+    def _table_down(self) -> bool:
+        world = self.world
+        table = world.tables[world.rng.choice(sorted(world.tables))]
+        if table.down:
+            return False
+        table.down = True
+        world.table_up_at[table.sink] = world.now_ms + world.rng.randint(20, 900)
+        return True
+
+    # -- people
+
+    def _cancel(self) -> bool:
+        process = self.world.current
+        if process is None or process.coordinator is None or not process.coordinator.open_attempts:
+            return False
+        attempt = self.world.rng.choice(sorted(process.coordinator.open_attempts))
+        process.inbox.append(Cancelled(CheckpointId(attempt), self.world.now_ms))
+        return True
+
+    def _request(self, kind: CheckpointKind, *, drain: bool = False) -> bool:
+        process = self.world.current
+        if process is None or not process.running:
+            return False
+        name = f"n{self.world.now_ms}" if kind is CheckpointKind.SAVEPOINT else None
+        request = CheckpointRequest(kind, name, drain)
+        process.inbox.append(Requested(request, self.world.now_ms))
+        return True
+
+    def _rewind(self) -> bool:
+        if not self.world.judged.read_log().decisions or self.world.store.out_of_reach:
+            return False
+        self.world.start_rewind()
+        return True
+
+    def _end_of_input(self) -> bool:
+        world = self.world
+        open_streams = sorted(name for name, one in world.streams.items() if one.total is None)
+        if not open_streams:
+            return False
+        world.streams[world.rng.choice(open_streams)].end(world.now_ms)
+        return True
+
+    def _slow(self) -> bool:
+        self.world.slow = not self.world.slow
+        process = self.world.current
+        if process is not None and process.running:
+            for engine in process.engines.values():
+                engine.slow = self.world.is_slow(engine.spec.step)
+        return True

@@ -1,0 +1,87 @@
+"""What really happened, written down beside the protocol and never read by it.
+
+The checkers compare every decided cut and every commit with this record. It is kept per
+generation, since what a fenced process does to its own scratch concerns nobody else.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cutwater.ids import BatchId, ChannelId, CheckpointId, Generation, InputId, StepId
+from cutwater.testing.simulation.rows import Row
+
+
+class Wrong(Exception):
+    """A checker found that the protocol broke a promise."""
+
+
+@dataclass(slots=True)
+class BatchRecord:
+    """One appended batch: where it ended, what it produced, the state it left."""
+
+    batch: BatchId
+    ends: Mapping[InputId, int]
+    offset: int
+    output: int
+    state_sha256: str
+
+
+@dataclass(slots=True)
+class History:
+    """The record of one run."""
+
+    batches: dict[tuple[Generation, StepId], dict[BatchId, BatchRecord]] = field(
+        default_factory=dict
+    )
+    events: dict[tuple[Generation, ChannelId], dict[int, tuple[Row, ...]]] = field(
+        default_factory=dict
+    )
+    started: list[tuple[Generation, CheckpointId]] = field(default_factory=list)
+    ended: Counter[tuple[Generation, CheckpointId]] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def begin(self, generation: Generation, step: StepId, record: BatchRecord) -> None:
+        """Note where a step begins in a generation."""
+        self.batches[(generation, step)] = {record.batch: record}
+
+    def batch(self, generation: Generation, step: StepId, record: BatchRecord) -> None:
+        """Note an appended batch.
+
+        Raises:
+            Wrong: If the step had appended a batch of that number before.
+        """
+        known = self.batches[(generation, step)]
+        if record.batch in known:
+            message = f"{step} appended batch {record.batch} twice in generation {generation}"
+            raise Wrong(message)
+        known[record.batch] = record
+
+    def event(
+        self, generation: Generation, channel: ChannelId, position: int, rows: tuple[Row, ...]
+    ) -> None:
+        """Note an Event in a channel.
+
+        Raises:
+            Wrong: If it has no rows, or its ordinal was used before for other rows.
+        """
+        known = self.events.setdefault((generation, channel), {})
+        if not rows:
+            message = f"{channel} got an Event without rows"
+            raise Wrong(message)
+        if known.get(position, rows) != rows:
+            message = f"{channel} has two Events at @{position}"
+            raise Wrong(message)
+        known[position] = rows
+
+    def read(
+        self, generation: Generation, channel: ChannelId, position: int, rows: tuple[Row, ...]
+    ) -> None:
+        """Compare what a consumer reads with what was appended.
+
+        Raises:
+            Wrong: If they differ.
+        """
+        if self.events[(generation, channel)].get(position) != rows:
+            message = f"the Event at @{position} of {channel} was not read as it was appended"
+            raise Wrong(message)

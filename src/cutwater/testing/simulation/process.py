@@ -1,0 +1,231 @@
+"""One driver process of the simulated world: a generation of the pipeline and its effects.
+
+It feeds the machines and carries out their commands. What happens inside a step's critical section
+happens at once; everything durable is a task of single writes, and the process may die between
+any two. Acknowledgements and results travel through an inbox in any order; control messages reach
+each step in order but at different times.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cutwater.ids import CheckpointId, Generation, ReaderId, StepId
+from cutwater.protocol.alignment_events import (
+    Announced,
+    BarrierSeen,
+    Decline,
+    EndSeen,
+    LogGrew,
+    Protect,
+    Release,
+    Tick,
+)
+from cutwater.protocol.barrier import Barrier
+from cutwater.protocol.channel import ChannelLog, Placed
+from cutwater.protocol.coordinator import Coordinator
+from cutwater.protocol.coordinator_events import (
+    Acknowledged,
+    Clock,
+    CoordinatorEvent,
+    Declined,
+    Drained,
+)
+from cutwater.protocol.cut import BlobRef, Cut
+from cutwater.protocol.message import EndOfInput
+from cutwater.protocol.step import Step
+from cutwater.protocol.step_events import (
+    Acknowledge,
+    Append,
+    CloseGate,
+    Ended,
+    Forget,
+    OpenGate,
+    Pin,
+    StepCommand,
+    StepEvent,
+    Upload,
+)
+from cutwater.testing.simulation.runner import Engine
+
+if TYPE_CHECKING:
+    from cutwater.testing.simulation.rows import Row
+    from cutwater.testing.simulation.world import World
+
+Task = Iterator[None]
+
+
+class Process:
+    """A process: dead, paused, recovering or running."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        """Start a process; what it does first is a task of the world's."""
+        self.world = world
+        self.number = number
+        self.store = world.store
+        self.history = world.history
+        self.generation = Generation(0)
+        self.alive = True
+        self.paused = False
+        self.coordinator: Coordinator | None = None
+        self.steps: dict[StepId, Step] = {}
+        self.engines: dict[StepId, Engine] = {}
+        self.logs: dict[str, ChannelLog] = {}
+        self.restored_ends: dict[str, int] = {}
+        self.files: dict[str, tuple[Row, ...]] = {}
+        self.tasks: list[tuple[str, Task]] = []
+        self.inbox: list[CoordinatorEvent] = []
+        self.control: dict[StepId, deque[StepEvent]] = {}
+        self.news: dict[ReaderId, deque[Placed]] = {}
+        self.cuts: dict[CheckpointId, Cut] = {}
+        self.reusable: dict[str, BlobRef] = {}
+        self.stop_after: CheckpointId | None = None
+
+    def __str__(self) -> str:
+        """Give the name used in traces."""
+        return f"p{self.number}g{self.generation}"
+
+    def die(self) -> None:
+        """End at once; nothing of it but the store remains."""
+        self.alive = False
+        self.tasks.clear()
+
+    def start_task(self, name: str, task: Task) -> None:
+        """Let a task of single effects run beside the others."""
+        self.tasks.append((name, task))
+
+    # -- what can happen next; each says whether anything did
+
+    def run_task(self) -> bool:
+        """Carry out one effect of some task."""
+        if not self.tasks:
+            return False
+        index = self.world.rng.randrange(len(self.tasks))
+        name, task = self.tasks[index]
+        try:
+            next(task)
+        except StopIteration:
+            self.tasks = [one for one in self.tasks if one[1] is not task]
+        self.world.trace(self, "task", name)
+        return True
+
+    def deliver_inbox(self) -> bool:
+        """Hand some message to the coordinator."""
+        if not self.inbox or self.coordinator is None:
+            return False
+        event = self.inbox.pop(self.world.rng.randrange(len(self.inbox)))
+        self.coordinate(event)
+        return True
+
+    def deliver_control(self, step: StepId) -> bool:
+        """Hand the next control message to a step."""
+        waiting = self.control[step]
+        if not waiting:
+            return False
+        self.tell(self.steps[step], waiting.popleft())
+        return True
+
+    def deliver_news(self, step: StepId) -> bool:
+        """Let a step's aligner notice the next control message of one of its inputs."""
+        machine = self.steps[step]
+        inputs = machine.spec.inputs
+        if not inputs:
+            return False
+        source = self.world.rng.choice(inputs)
+        reader = ReaderId(step, source)
+        log, told = self.logs[source.channel], self.news[reader]
+        told += log.news(reader)
+        assert machine.aligner is not None
+        if machine.aligner.is_recording(source):
+            self.tell(machine, LogGrew(source, log.end))
+        while told:
+            placed = told.popleft()
+            if isinstance(placed.message, Barrier):
+                self.tell(machine, BarrierSeen(source, placed.message, placed.place))
+                return True
+            if isinstance(placed.message, EndOfInput):
+                self.tell(machine, EndSeen(source, placed.place))
+                return True
+        return False
+
+    def tick(self) -> None:
+        """Tell everybody the time."""
+        now_ms = self.world.now_ms
+        if self.coordinator is not None:
+            self.coordinate(Clock(now_ms))
+        for machine in self.steps.values():
+            if machine.aligner is not None and self.alive:
+                self.tell(machine, Tick(now_ms))
+
+    def notice_drained(self) -> None:
+        """Tell the coordinator when sinks wait and nothing else happens."""
+        if self.coordinator is None or any(one.busy for one in self.engines.values()):
+            return
+        waiting = any(one.staged for one in self.steps.values())
+        if waiting:
+            self.coordinate(Drained(True, self.world.now_ms))
+
+    # -- feeding the machines
+
+    def coordinate(self, event: CoordinatorEvent) -> None:
+        """Hand an event to the coordinator and carry out what it answers."""
+        assert self.coordinator is not None
+        self.world.trace(self, "coordinator", event)
+        for command in self.coordinator.handle(event):
+            self.world.effects.carry_out(self, command)
+
+    def tell(self, machine: Step, event: StepEvent) -> None:
+        """Hand an event to a step, in its critical section, and carry out what it answers."""
+        self.world.trace(self, machine.spec.step, event)
+        for command in machine.handle(event):
+            self._carry_out(machine, command)
+
+    def _carry_out(self, machine: Step, command: StepCommand) -> None:
+        step = machine.spec.step
+        self.world.trace(self, f"{step} !", command)
+        match command:
+            case Append(message):
+                if machine.spec.output in self.logs:
+                    self.logs[machine.spec.output].append(message)
+            case Release(checkpoint_id):
+                for source in machine.spec.inputs:
+                    self.logs[source.channel].release(ReaderId(step, source), checkpoint_id)
+            case Protect(checkpoint_id, source, start):
+                self.logs[source.channel].protect(checkpoint_id, ReaderId(step, source), start)
+            case Pin(checkpoint_id, _):
+                self.engines[step].pins[checkpoint_id] = self.engines[step].state
+            case Upload(snapshot, ranges):
+                task = self.world.effects.upload(self, machine, snapshot, ranges)
+                self.start_task(f"upload {snapshot.checkpoint_id} of {step}", task)
+            case Acknowledge(snapshot):
+                self.world.faults.send_ack(self, Acknowledged(snapshot, self.world.now_ms))
+            case Decline(checkpoint_id, reason):
+                self.inbox.append(
+                    Declined(step, self.generation, checkpoint_id, reason, self.world.now_ms)
+                )
+            case Forget(checkpoint_id):
+                self.engines[step].pins.pop(checkpoint_id, None)
+                for source in machine.spec.inputs:
+                    self.logs[source.channel].unprotect(checkpoint_id, ReaderId(step, source))
+            case CloseGate() | OpenGate():
+                pass
+
+    def announce(self, barrier: Barrier) -> None:
+        """Queue the start of an attempt for every step."""
+        for waiting in self.control.values():
+            waiting.append(Announced(barrier))
+
+    def tell_ended(self, checkpoint_id: CheckpointId, *, decided: bool) -> None:
+        """Queue the end of an attempt for every step."""
+        for waiting in self.control.values():
+            waiting.append(Ended(checkpoint_id, decided))
+
+    @property
+    def running(self) -> bool:
+        """Whether recovery is over and the pipeline runs."""
+        return self.alive and self.coordinator is not None
+
+    @property
+    def finished(self) -> bool:
+        """Whether every step has ended and nothing waits to be committed."""
+        return self.running and all(one.finished and not one.staged for one in self.steps.values())

@@ -1,0 +1,188 @@
+"""The durable store of the simulated world: objects that survive crashes, and what breaks them.
+
+Puts are atomic and creates are create-if-absent; damage is done from outside, by the faults. A
+store that is out of reach answers nothing. Names follow one layout, which only this module knows.
+"""
+
+import hashlib
+import pickle
+from typing import Any, Final
+
+from cutwater.ids import CheckpointId, Generation, SinkId, Slot
+from cutwater.protocol.cut import BlobRef, Cut
+from cutwater.protocol.decisions import LogEntry, LogView
+from cutwater.protocol.retention import StoredObject
+
+_BLOBS: Final = "blobs"
+_STAGED: Final = "staged"
+
+
+class OutOfReach(Exception):
+    """The store does not answer at the moment."""
+
+
+class Damaged(Exception):
+    """An object is missing or is not what it should be."""
+
+
+def pack(value: object) -> bytes:
+    """Turn a value into bytes."""
+    return pickle.dumps(value, protocol=5)
+
+
+def unpack(data: bytes) -> Any:  # noqa: ANN401 - the caller knows what it wrote
+    """Turn bytes back into a value."""
+    return pickle.loads(data)
+
+
+def digest(data: bytes) -> str:
+    """Return the content hash."""
+    return hashlib.sha256(data).hexdigest()[:24]
+
+
+def log_name(slot: Slot) -> str:
+    """Return the name of a decision log entry."""
+    return f"log/{slot:06d}"
+
+
+def manifest_name(checkpoint_id: CheckpointId) -> str:
+    """Return the name of a manifest."""
+    return f"manifests/{checkpoint_id:06d}"
+
+
+def attempt_name(checkpoint_id: CheckpointId) -> str:
+    """Return the name that reserves an attempt's number."""
+    return f"attempts/{checkpoint_id:06d}"
+
+
+def committed_name(slot: Slot) -> str:
+    """Return the name of the record of a commit."""
+    return f"committed/{slot:06d}"
+
+
+def blob_name(generation: Generation, sha256: str) -> str:
+    """Return the name of a state or in-flight object.
+
+    The generation is part of it, so an object that a fenced process is about to delete can
+    never be one that its successor has just written (docs/adr/0004).
+    """
+    return f"{_BLOBS}/{generation:04d}/{sha256}"
+
+
+def staged_name(generation: Generation, sink: SinkId, batch: int) -> str:
+    """Return the name of what a sink's writer staged in one batch."""
+    return f"{_STAGED}/{generation:04d}/{sink}/{batch:06d}"
+
+
+class SimulatedStore:
+    """All objects, by name."""
+
+    def __init__(self) -> None:
+        """Begin empty and in reach."""
+        self.objects: dict[str, bytes] = {}
+        self.out_of_reach = False
+        self.writes = 0
+        # What was once written as a manifest: a reader never unpickles anything else.
+        self.known_manifests: dict[str, bytes] = {}
+
+    def judged(self) -> "SimulatedStore":
+        """Return the same objects as the checkers see them: always in reach."""
+        view = SimulatedStore()
+        view.objects = self.objects
+        view.known_manifests = self.known_manifests
+        return view
+
+    def read_cut(self, checkpoint_id: CheckpointId, sha256: str | None = None) -> Cut | None:
+        """Read a manifest; None if it is missing, damaged or another one than expected."""
+        data = self.get(manifest_name(checkpoint_id))
+        if data is None or (sha256 is not None and digest(data) != sha256):
+            return None
+        known = self.known_manifests.get(digest(data))
+        cut: Cut | None = None if known is None else unpack(known)
+        return cut
+
+    def _check(self) -> None:
+        if self.out_of_reach:
+            raise OutOfReach
+
+    def put(self, name: str, data: bytes) -> BlobRef:
+        """Write an object, whole or not at all."""
+        self._check()
+        self.objects[name] = data
+        self.writes += 1
+        if name.startswith("manifests/"):
+            self.known_manifests[digest(data)] = data
+        return BlobRef(name, len(data), digest(data))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object unless there is one of that name; say whether it was written."""
+        self._check()
+        if name in self.objects:
+            return False
+        self.objects[name] = data
+        self.writes += 1
+        return True
+
+    def get(self, name: str) -> bytes | None:
+        """Read an object; None if there is none."""
+        self._check()
+        return self.objects.get(name)
+
+    def checked(self, blob: BlobRef) -> bytes:
+        """Read an object and compare it with what its name promises.
+
+        Raises:
+            Damaged: If it is missing or differs.
+        """
+        problem = self.problem(blob)
+        if problem is not None:
+            message = f"{blob.name}: {problem}"
+            raise Damaged(message)
+        return self.objects[blob.name]
+
+    def problem(self, blob: BlobRef) -> str | None:
+        """Say what is wrong with an object; None if nothing is."""
+        data = self.get(blob.name)
+        if data is None:
+            return "missing"
+        if len(data) != blob.size_bytes:
+            return f"{len(data)} bytes instead of {blob.size_bytes}"
+        return None if digest(data) == blob.sha256 else "other content"
+
+    def delete(self, name: str) -> None:
+        """Delete an object if it is there."""
+        self._check()
+        self.objects.pop(name, None)
+
+    def names(self, kind: str) -> list[str]:
+        """Return the names of all objects of a kind, sorted."""
+        self._check()
+        return sorted(name for name in self.objects if name.startswith(f"{kind}/"))
+
+    def read_log(self) -> LogView:
+        """Read the decision log from its first slot to the first one that is free."""
+        entries: list[LogEntry] = []
+        while (data := self.get(log_name(Slot(len(entries) + 1)))) is not None:
+            entries.append(unpack(data))
+        return LogView(tuple(entries))
+
+    def found(self) -> list[StoredObject]:
+        """List state, in-flight and staged objects with the generation that wrote each."""
+        return [
+            StoredObject(name, Generation(int(name.split("/")[1])), kind == _STAGED)
+            for kind in (_BLOBS, _STAGED)
+            for name in self.names(kind)
+        ]
+
+    def highest_attempt(self) -> CheckpointId:
+        """Return the highest attempt number anybody has taken."""
+        names = self.names("attempts")
+        return CheckpointId(int(names[-1].split("/")[1]) if names else 0)
+
+    def manifests(self) -> list[CheckpointId]:
+        """Return the numbers of all manifests, sorted."""
+        return [CheckpointId(int(name.split("/")[1])) for name in self.names("manifests")]
+
+    def committed_slots(self) -> list[Slot]:
+        """Return the slots of all commit records, sorted."""
+        return [Slot(int(name.split("/")[1])) for name in self.names("committed")]

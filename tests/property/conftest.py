@@ -1,0 +1,26 @@
+"""How long and how randomly the property tests search.
+
+`ci`, the default, runs the same examples every time. `CUTWATER_HYPOTHESIS=thorough` searches new
+and longer ones for minutes; what it finds is kept in .hypothesis and tried first the next time.
+"""
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile(
+    "ci",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=250,
+    stateful_step_count=60,
+)
+settings.register_profile(
+    "thorough",
+    deadline=None,
+    max_examples=10_000,
+    stateful_step_count=150,
+    print_blob=True,
+)
+settings.load_profile(os.environ.get("CUTWATER_HYPOTHESIS", "ci"))

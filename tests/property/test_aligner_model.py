@@ -1,0 +1,440 @@
+"""`Aligner` and real `ChannelLog`s against `NaiveStep`, under any order of what can happen.
+
+Control messages (an attempt begins, an attempt ends) reach the step in order but late; what is in
+the logs is shown late too, and the step reads as far as the logs let it, no further. So barriers
+come before their announcement, after their end, and after those of the next attempt.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from cutwater.errors import ProtocolViolation
+from cutwater.ids import BatchId, ChannelId, CheckpointId, Generation, InputId, ReaderId, StepId
+from cutwater.protocol.alignment import Aligner
+from cutwater.protocol.alignment_events import (
+    Advanced,
+    AlignerCommand,
+    AlignerEvent,
+    Announced,
+    AttemptOver,
+    BarrierSeen,
+    Captured,
+    Cause,
+    Decline,
+    Emit,
+    EndSeen,
+    LogGrew,
+    Protect,
+    Release,
+    Tick,
+)
+from cutwater.protocol.barrier import Barrier, Flag
+from cutwater.protocol.channel import ChannelLog, Placed
+from cutwater.protocol.in_flight import InFlightRange
+from cutwater.protocol.message import EndOfInput, Event, Message, Place
+from cutwater.protocol.options import UnalignedOptions
+from cutwater.protocol.topology import inputs_of
+from tests.property.naive_step import Expected, Fate, NaiveStep
+from tests.property.state import state_of
+
+STEP = StepId("join")
+GENERATION = Generation(3)
+STRANGER = InputId(9, ChannelId("nowhere"))
+
+INDEX = st.integers(0, 5)
+CHANNELS = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=5
+)
+LIMITS = st.sampled_from([1, 15, 60, 10_000])
+UNALIGNED = st.builds(
+    UnalignedOptions,
+    forced=st.booleans(),
+    alignment_timeout_ms=st.sampled_from([0, 10, 50]),
+    max_inflight_bytes=LIMITS,
+)
+ALIGNED = st.builds(UnalignedOptions, enabled=st.just(False))
+CONFIGURATIONS = st.one_of(
+    st.tuples(UNALIGNED, st.booleans(), st.just(1)),
+    st.tuples(ALIGNED, st.booleans(), st.integers(1, 2)),
+)
+
+
+class AlignerMachine(RuleBasedStateMachine):
+    """One step, its inputs, and a coordinator that starts and ends attempts as it likes."""
+
+    agrees = False
+
+    @initialize(channels=CHANNELS, read_twice=st.booleans(), configuration=CONFIGURATIONS)
+    def begin(
+        self,
+        channels: list[tuple[int, int]],
+        read_twice: bool,
+        configuration: tuple[UnalignedOptions, bool, int],
+    ) -> None:
+        names = [f"c{number}" for number in range(len(channels))]
+        self.inputs = inputs_of(*names, *(names[:1] if read_twice else ()))
+        histories: dict[ChannelId, list[Message]] = {
+            ChannelId(name): [Event(BatchId(n), 1, 5) for n in range(restored)]
+            for name, (restored, _) in zip(names, channels, strict=True)
+        }
+        starts = {one: min(channels[int(one.channel[1:])]) for one in self.inputs}
+        options, is_sink, self.max_concurrent = configuration
+        self.model = NaiveStep(histories, starts, options, is_sink, self.max_concurrent)
+        self.logs = {
+            name: ChannelLog(
+                name,
+                {
+                    ReaderId(STEP, one): Place(starts[one], 5 * starts[one])
+                    for one in self.inputs
+                    if one.channel == name
+                },
+                events=(one for one in history if isinstance(one, Event)),
+            )
+            for name, history in histories.items()
+        }
+        self.aligner = Aligner(
+            {one: Place(start, 5 * start) for one, start in starts.items()},
+            options,
+            generation=GENERATION,
+            is_sink=is_sink,
+            max_concurrent=self.max_concurrent,
+        )
+        self.now_ms = 0
+        self.running: list[CheckpointId] = []
+        self.control: deque[AlignerEvent] = deque()
+        self.news: dict[InputId, deque[Placed]] = {one: deque() for one in self.inputs}
+        self.read: dict[InputId, list[Event]] = {
+            one: self.model.events(one.channel)[: starts[one]] for one in self.inputs
+        }
+        self.emitted: dict[CheckpointId, dict[InputId, int]] = {}
+        self.captured: dict[CheckpointId, Captured] = {}
+
+    # -- names of things
+
+    def input_at(self, index: int) -> InputId:
+        return self.inputs[index % len(self.inputs)]
+
+    def channel_at(self, index: int) -> ChannelId:
+        names = tuple(self.logs)
+        return names[index % len(names)]
+
+    def log_of(self, source: InputId) -> ChannelLog:
+        return self.logs[source.channel]
+
+    # -- the producers
+
+    def append(self, channel: ChannelId, message: Message) -> None:
+        self.model.channels[channel].append(message)
+        self.logs[channel].append(message)
+
+    def barriers_in(self, channel: ChannelId) -> list[CheckpointId]:
+        found = (one for _, one in self.model.controls(channel) if isinstance(one, Barrier))
+        return [one.checkpoint_id for one in found if not one.is_cancel]
+
+    @rule(index=INDEX, sizes=st.lists(st.integers(0, 20), min_size=1, max_size=3))
+    def append_events(self, index: int, sizes: list[int]) -> None:
+        channel = self.channel_at(index)
+        for size in () if self.logs[channel].ended else sizes:
+            batch = BatchId(len(self.model.events(channel)))
+            self.append(channel, Event(batch, 1, size))
+
+    @precondition(lambda self: self.model.barriers)
+    @rule(
+        indexes=st.lists(INDEX, min_size=1, max_size=5, unique=True),
+        back=st.sampled_from([0, 0, 0, 1, 2]),
+        overtaken=st.booleans(),
+    )
+    def append_a_barrier(self, indexes: list[int], back: int, overtaken: bool) -> None:
+        known = sorted(self.model.barriers)
+        barrier = self.model.barriers[known[max(0, len(known) - 1 - back)]]
+        if overtaken and barrier.may_overtake and self.max_concurrent == 1:
+            barrier = barrier.overtaking()
+        for channel in {self.channel_at(index): None for index in indexes}:
+            newest = max(self.barriers_in(channel), default=0)
+            if not self.logs[channel].ended and barrier.checkpoint_id > newest:
+                self.append(channel, barrier)
+
+    @precondition(lambda self: len(self.model.barriers) > 1)
+    @rule(index=INDEX, ends=st.sampled_from([False, False, True]))
+    def append_a_cancel_or_the_end(self, index: int, ends: bool) -> None:
+        channel = self.channel_at(index)
+        newest = max(self.barriers_in(channel), default=None)
+        if self.logs[channel].ended:
+            return
+        if ends:
+            self.append(channel, EndOfInput())
+        elif newest is not None and newest not in self.running:
+            self.append(channel, self.model.barriers[newest].cancelled())
+
+    # -- the coordinator
+
+    @rule(
+        skipped=st.integers(0, 1),
+        flags=st.sampled_from(
+            [Flag.NONE, Flag.NONE, Flag.FULL_SNAPSHOT, Flag.FULL_SNAPSHOT | Flag.DRAIN]
+        ),
+        index=INDEX,
+    )
+    def start_or_end_an_attempt(self, skipped: int, flags: Flag, index: int) -> None:
+        if len(self.running) == self.max_concurrent:
+            number = self.running.pop(index % len(self.running))
+            self.control.append(AttemptOver(number))
+            return
+        number = CheckpointId(max(self.model.barriers, default=0) + 1 + skipped)
+        barrier = Barrier(number, GENERATION, flags, self.now_ms)
+        self.model.barriers[number] = barrier
+        self.running.append(number)
+        self.control.append(Announced(barrier))
+
+    # -- the step is told something
+
+    def tell(self, event: AlignerEvent, expected: Expected) -> tuple[AlignerCommand, ...]:
+        """Hand over an event; what comes back is what the model says, apart from bookkeeping."""
+        self.agrees = False
+        commands = self.aligner.handle(event)
+        done = [one for one in commands if not isinstance(one, Release | Protect)]
+        assert done == expected
+        self.carry_out(commands)
+        return commands
+
+    def carry_out(self, commands: Iterable[AlignerCommand]) -> None:
+        for command in commands:
+            match command:
+                case Release(number):
+                    for one in self.inputs:
+                        self.log_of(one).release(ReaderId(STEP, one), number)
+                case Protect(number, source, start):
+                    self.log_of(source).protect(number, ReaderId(STEP, source), start)
+                case Emit(barrier, _):
+                    number = barrier.checkpoint_id
+                    assert number not in self.emitted
+                    self.emitted[number] = {one: len(self.read[one]) for one in self.inputs}
+                case Captured(number, ranges, places):
+                    self.captured[number] = command
+                    self.check_the_cut(number, ranges, places)
+                case Decline(number, _):
+                    self.forget(number)
+
+    def forget(self, number: CheckpointId) -> None:
+        self.captured.pop(number, None)
+        for one in self.inputs:
+            self.log_of(one).unprotect(number, ReaderId(STEP, one))
+
+    def check_the_cut(
+        self,
+        number: CheckpointId,
+        ranges: tuple[InFlightRange, ...],
+        places: Mapping[InputId, Place],
+    ) -> None:
+        """What the step had read, and then what was recorded, is all before the barrier."""
+        recorded = {
+            part.input: self.log_of(part.input).read(part.start, part.end) for part in ranges
+        }
+        for one in self.inputs:
+            before = self.model.events(one.channel)[: places[one].position]
+            had_read = self.read[one][: self.emitted[number][one]]
+            assert [*had_read, *recorded.get(one, ())] == before
+
+    @precondition(lambda self: self.control)
+    @rule(count=st.integers(1, 3))
+    def deliver_control(self, count: int) -> None:
+        for _ in range(min(count, len(self.control))):
+            event = self.control.popleft()
+            if isinstance(event, Announced):
+                self.tell(event, self.model.announced(event.barrier.checkpoint_id))
+            elif isinstance(event, AttemptOver):
+                self.tell(event, self.model.end(event.checkpoint_id))
+
+    @rule(indexes=st.lists(INDEX, min_size=1, max_size=6), grown_first=st.booleans())
+    def look_into_the_logs(self, indexes: list[int], grown_first: bool) -> None:
+        for index in indexes:
+            source = self.input_at(index)
+            if grown_first:
+                self.show_growth(source)
+            self.show_a_control_message(source)
+            if not grown_first:
+                self.show_growth(source)
+
+    def show_a_control_message(self, source: InputId) -> None:
+        waiting = self.news[source]
+        waiting += self.log_of(source).news(ReaderId(STEP, source))
+        if not waiting:
+            return
+        place, message = waiting.popleft()
+        expected = self.model.shown_next(source)
+        if isinstance(message, Barrier):
+            self.tell(BarrierSeen(source, message, place), expected)
+        elif isinstance(message, EndOfInput):
+            self.tell(EndSeen(source, place), expected)
+
+    def show_growth(self, source: InputId) -> None:
+        if self.aligner.is_recording(source):
+            self.tell(LogGrew(source, self.log_of(source).end), self.model.grew(source))
+
+    @rule(shares=st.lists(st.sampled_from([0, 0.5, 1]), min_size=6, max_size=6))
+    def append_a_batch(self, shares: list[float]) -> None:
+        moved: dict[InputId, int] = {}
+        for one, share in zip(self.inputs, shares, strict=False):
+            limit = self.log_of(one).limit(ReaderId(STEP, one)).position
+            moved[one] = self.model.read[one] + round(share * (limit - self.model.read[one]))
+        places = {one: self.log_of(one).place(position) for one, position in moved.items()}
+        for one, place in places.items():
+            log, reader = self.log_of(one), ReaderId(STEP, one)
+            self.read[one] += log.read(log.position(reader), place)
+            log.advance(reader, place)
+        would_align = self.aligner.would_align(places)
+
+        commands = self.tell(Advanced(places), self.model.moved(moved))
+
+        causes = [one.cause for one in commands if isinstance(one, Emit)]
+        assert would_align == (Cause.ALIGNED in causes)
+
+    @rule()
+    def commit_the_batch_and_free_what_nobody_needs(self) -> None:
+        for one in self.inputs:
+            self.log_of(one).settle(ReaderId(STEP, one))
+        for log in self.logs.values():
+            log.free()
+
+    @rule(passed_ms=st.integers(0, 30))
+    def let_time_pass(self, passed_ms: int) -> None:
+        self.now_ms += passed_ms
+        self.tell(Tick(self.now_ms), self.model.look_around(self.now_ms))
+
+    # -- what cannot happen
+
+    def refuses(self, event: AlignerEvent) -> None:
+        self.agrees = False
+        before = state_of(self.aligner)
+        with pytest.raises(ProtocolViolation):
+            self.aligner.handle(event)
+        assert state_of(self.aligner) == before
+
+    def beside(self, source: InputId, position: int, by: int) -> dict[InputId, Place]:
+        at = self.model.place(source.channel, position)
+        return {source: Place(position + by, at.log_bytes + 5 * by)}
+
+    @rule(index=INDEX, by=st.integers(1, 2), data=st.data())
+    def refuse_what_cannot_be(self, index: int, by: int, data: st.DataObject) -> None:
+        impossible = list(self.impossible(self.input_at(index), by))
+        event = data.draw(st.sampled_from(impossible))
+        self.agrees = False
+        before = state_of(self.aligner)
+
+        with pytest.raises(ProtocolViolation):
+            self.aligner.handle(event)
+
+        assert state_of(self.aligner) == before
+
+    def impossible(self, source: InputId, by: int) -> Iterator[AlignerEvent]:
+        """Events that no order of real ones can lead to here."""
+        barrier = Barrier(CheckpointId(99), GENERATION)
+        # A stranger, alone and beside a move that would be fine.
+        yield BarrierSeen(STRANGER, barrier, Place(99, 99))
+        yield EndSeen(STRANGER, Place(99, 99))
+        yield LogGrew(STRANGER, Place(99, 99))
+        yield Advanced({source: self.aligner.positions[source], STRANGER: Place(0, 0)})
+        # A message of another generation, and an end announced as a beginning.
+        foreign = Barrier(CheckpointId(99), Generation(GENERATION + (-1) ** by))
+        yield Announced(foreign)
+        yield BarrierSeen(source, foreign, Place(99, 99))
+        yield Announced(barrier.cancelled())
+        # What lies behind the step.
+        read = self.model.read[source]
+        if read > 0:
+            yield BarrierSeen(source, barrier, self.beside(source, read, -1))
+            yield EndSeen(source, self.beside(source, read, -1))
+            yield Advanced({source: self.beside(source, read, -1)})
+        # A second end, and what lies behind the first.
+        end = self.model.end_of(source)
+        if end is not None:
+            yield EndSeen(source, self.beside(source, end, 0))
+            yield Advanced({source: self.beside(source, end, by)})
+        yield from self.impossible_in_open_attempts(source, by)
+
+    def impossible_in_open_attempts(self, source: InputId, by: int) -> Iterator[AlignerEvent]:
+        for number, attempt in self.model.open.items():
+            place = self.model.barrier_on(source, number)
+            if place is not None:
+                elsewhere = self.beside(source, place, by)
+                yield BarrierSeen(source, self.model.barriers[number], elsewhere)
+            if place is not None and attempt.fate is Fate.WAITING:
+                others = {one: self.aligner.positions[one] for one in self.inputs}
+                yield Advanced(others | {source: self.beside(source, place, by)})
+            grown = attempt.grown.get(source, 0)
+            if place is None and attempt.fate is Fate.RECORDING and grown > 0:
+                yield LogGrew(source, self.beside(source, grown, -1))
+
+    def beside(self, source: InputId, position: int, by: int) -> Place:
+        at = self.model.place(source.channel, position)
+        return Place(position + by, at.log_bytes + 5 * by)
+
+    # -- after every step
+
+    @invariant()
+    def the_aligner_agrees_with_the_model(self) -> None:
+        self.agrees = False
+        self.the_step_may_read_exactly_what_is_released()
+        self.an_overtaking_barrier_is_never_waited_for()
+        self.the_facts_are_those_of_the_model()
+        self.what_was_recorded_stays_within_the_bound_and_can_be_read()
+        self.agrees = True
+
+    def the_step_may_read_exactly_what_is_released(self) -> None:
+        for one in self.inputs:
+            limit = self.log_of(one).limit(ReaderId(STEP, one)).position
+            ignored = {number for number in self.model.barriers if self.model.is_ignored(number)}
+            assert limit >= self.model.limit(one, self.model.freed)
+            assert limit <= self.model.limit(one, self.model.freed | ignored)
+
+    def an_overtaking_barrier_is_never_waited_for(self) -> None:
+        number = self.model.waiting()
+        assert number is None or not self.model.barrier(number).is_unaligned
+
+    def the_facts_are_those_of_the_model(self) -> None:
+        model, aligner = self.model, self.aligner
+        assert aligner.positions == model.as_places(model.read)
+        assert aligner.drained == all(model.end_of(one) == model.read[one] for one in self.inputs)
+        for one in self.inputs:
+            assert aligner.is_recording(one) == any(
+                attempt.fate is Fate.RECORDING and model.barrier_on(one, number) is None
+                for number, attempt in model.open.items()
+            )
+        number = model.waiting()
+        patient = (
+            number is not None and model.may_overtake(number) and model.barrier_places(number)
+        )
+        deadline_ms = None
+        if number is not None and patient:
+            started_at_ms = model.barriers[number].started_at_ms
+            deadline_ms = started_at_ms + model.options.alignment_timeout_ms
+        assert aligner.deadline_ms == deadline_ms
+
+    def what_was_recorded_stays_within_the_bound_and_can_be_read(self) -> None:
+        for number, captured in tuple(self.captured.items()):
+            size_bytes = sum(part.size_bytes for part in captured.ranges)
+            assert size_bytes <= self.model.options.max_inflight_bytes
+            self.check_the_cut(number, captured.ranges, captured.places)
+            if number in self.model.ended:
+                self.forget(number)
+
+    def teardown(self) -> None:
+        """End every attempt: nothing is held, and the step can read to the end of every log."""
+        if not self.agrees:
+            return
+        for number in self.running:
+            self.control.append(AttemptOver(number))
+        self.deliver_control(len(self.control))
+        self.the_step_may_read_exactly_what_is_released()
+        for one in self.inputs:
+            log, reader = self.log_of(one), ReaderId(STEP, one)
+            assert log.limit(reader) == log.end
+            rest = log.read(log.position(reader), log.end)
+            assert [*self.read[one], *rest] == self.model.events(one.channel)
+
+
+TestAligner = AlignerMachine.TestCase
