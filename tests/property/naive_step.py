@@ -69,9 +69,7 @@ class NaiveStep:
         return [one for one in self.channels[channel] if isinstance(one, Event)]
 
     def place(self, channel: ChannelId, position: int) -> Place:
-        return Place(
-            position, sum(one.size_bytes for one in self.events(channel)[:position])
-        )
+        return Place(position, sum(one.size_bytes for one in self.events(channel)[:position]))
 
     def controls(self, channel: ChannelId) -> list[tuple[int, Control]]:
         position, found = 0, []
@@ -131,8 +129,7 @@ class NaiveStep:
         if checkpoint_id in self.open:
             return False
         return checkpoint_id in self.ended or any(
-            later > checkpoint_id and all(one > later for one in self.open)
-            for later in self.ended
+            later > checkpoint_id and all(one > later for one in self.open) for later in self.ended
         )
 
     def may_overtake(self, checkpoint_id: CheckpointId) -> bool:

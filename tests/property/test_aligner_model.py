@@ -7,10 +7,13 @@ come before their announcement, after their end, and after those of the next att
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, assert_never
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.property.naive_step import Expected, Fate, NaiveStep
+from tests.unit.protocol.builders import state_of
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import BatchId, ChannelId, CheckpointId, Generation, InputId, ReaderId, StepId
@@ -38,18 +41,17 @@ from cutwater.protocol.in_flight import InFlightRange
 from cutwater.protocol.message import EndOfInput, Event, Message, Place
 from cutwater.protocol.options import UnalignedOptions
 from cutwater.protocol.topology import inputs_of
-from tests.property.naive_step import Expected, Fate, NaiveStep
-from tests.property.state import state_of
 
 STEP = StepId("join")
 GENERATION = Generation(3)
 STRANGER = InputId(9, ChannelId("nowhere"))
 
 INDEX = st.integers(0, 5)
-CHANNELS = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=5
-)
-LIMITS = st.sampled_from([1, 15, 60, 10_000])
+ALL = tuple(range(6))
+SOME = st.sampled_from([*[ALL] * 6, *((one,) for one in ALL), (0, 2, 4), (1, 3, 5), (0, 5)])
+CHANNELS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=5)
+LIMITS = st.sampled_from([1, 40, 90, 10_000, 10_000])
+MOSTLY_NOT = st.sampled_from([False, False, False, True])
 UNALIGNED = st.builds(
     UnalignedOptions,
     forced=st.booleans(),
@@ -58,9 +60,129 @@ UNALIGNED = st.builds(
 )
 ALIGNED = st.builds(UnalignedOptions, enabled=st.just(False))
 CONFIGURATIONS = st.one_of(
-    st.tuples(UNALIGNED, st.booleans(), st.just(1)),
-    st.tuples(ALIGNED, st.booleans(), st.integers(1, 2)),
+    st.tuples(UNALIGNED, MOSTLY_NOT, st.just(1)),
+    st.tuples(UNALIGNED, MOSTLY_NOT, st.just(1)),
+    st.tuples(ALIGNED, MOSTLY_NOT, st.integers(1, 2)),
 )
+
+
+class EventsAppended(NamedTuple):
+    """Producers append `times` Events to some channels."""
+
+    some: tuple[int, ...]
+    size: int
+    times: int
+
+
+class BarrierAppended(NamedTuple):
+    """Producers append the barrier of a recent attempt to some channels."""
+
+    some: tuple[int, ...]
+    back: int
+    overtaken: bool
+
+
+class CancelAppended(NamedTuple):
+    """A producer records that the attempt of its last barrier has ended."""
+
+    which: int
+
+
+class EndAppended(NamedTuple):
+    """A producer ends."""
+
+    which: int
+
+
+class AttemptStarted(NamedTuple):
+    """The coordinator starts an attempt, ending one if need be."""
+
+    skipped: int
+    flags: Flag
+
+
+class AttemptEnded(NamedTuple):
+    """The coordinator ends an attempt."""
+
+    which: int
+
+
+class ControlDelivered(NamedTuple):
+    """The step hears what the coordinator has said."""
+
+    times: int
+
+
+class LogsLookedInto(NamedTuple):
+    """The step sees the next control message and the growth of some inputs."""
+
+    some: tuple[int, ...]
+    grown_first: bool
+
+
+class BatchAppended(NamedTuple):
+    """The step reads up to `most` Events of some inputs."""
+
+    some: tuple[int, ...]
+    most: int
+    committed: bool
+
+
+class CaughtUp(NamedTuple):
+    """The step hears and sees everything and reads as far as it may."""
+
+    some: tuple[int, ...]
+
+
+class TimePassed(NamedTuple):
+    """The clock goes on."""
+
+    passed_ms: int
+
+
+class ImpossibleTold(NamedTuple):
+    """Somebody tells the step what cannot be."""
+
+    which: int
+    by: int
+    kind: int
+
+
+Move = (
+    EventsAppended
+    | BarrierAppended
+    | CancelAppended
+    | EndAppended
+    | AttemptStarted
+    | AttemptEnded
+    | ControlDelivered
+    | LogsLookedInto
+    | BatchAppended
+    | CaughtUp
+    | TimePassed
+    | ImpossibleTold
+)
+
+FLAGS = st.sampled_from([Flag.NONE, Flag.NONE, Flag.NONE, Flag.FULL_SNAPSHOT, Flag.DRAIN])
+APPEND_EVENTS = st.builds(EventsAppended, SOME, st.integers(0, 20), st.integers(1, 2))
+APPEND_BARRIER = st.builds(BarrierAppended, SOME, st.sampled_from([0, 0, 0, 1, 2]), st.booleans())
+LOOK = st.builds(LogsLookedInto, SOME, st.booleans())
+READ = st.builds(BatchAppended, SOME, st.sampled_from([0, 1, 2, 9]), st.booleans())
+WEIGHTED: list[st.SearchStrategy[Move]] = [
+    *[APPEND_EVENTS] * 4,
+    *[APPEND_BARRIER] * 4,
+    *[LOOK] * 4,
+    *[READ] * 3,
+    *[st.builds(AttemptStarted, st.integers(0, 1), FLAGS)] * 2,
+    st.builds(AttemptEnded, INDEX),
+    *[st.builds(ControlDelivered, st.integers(1, 3))] * 2,
+    st.builds(CancelAppended, INDEX),
+    st.builds(EndAppended, INDEX),
+    *[st.builds(CaughtUp, SOME)] * 2,
+    *[st.builds(TimePassed, st.integers(0, 30))] * 2,
+    *[st.builds(ImpossibleTold, INDEX, st.integers(1, 2), st.integers(0, 99))] * 2,
+]
+MOVES = st.sampled_from(WEIGHTED).flatmap(lambda moves: moves)
 
 
 class AlignerMachine(RuleBasedStateMachine):
@@ -118,12 +240,45 @@ class AlignerMachine(RuleBasedStateMachine):
     def input_at(self, index: int) -> InputId:
         return self.inputs[index % len(self.inputs)]
 
-    def channel_at(self, index: int) -> ChannelId:
-        names = tuple(self.logs)
-        return names[index % len(names)]
+    def inputs_at(self, some: tuple[int, ...]) -> list[InputId]:
+        return sorted({self.input_at(index) for index in some})
+
+    def channels_at(self, some: tuple[int, ...]) -> list[ChannelId]:
+        names = sorted(self.logs)
+        return sorted({names[index % len(names)] for index in some})
 
     def log_of(self, source: InputId) -> ChannelLog:
         return self.logs[source.channel]
+
+    @rule(move=MOVES)
+    def happens(self, move: Move) -> None:
+        match move:
+            case EventsAppended():
+                self.append_events(*move)
+            case BarrierAppended():
+                self.append_a_barrier(*move)
+            case CancelAppended(which):
+                self.append_a_cancel(which)
+            case EndAppended(which):
+                self.append_the_end(which)
+            case AttemptStarted():
+                self.start_an_attempt(*move)
+            case AttemptEnded(which):
+                self.end_an_attempt(which)
+            case ControlDelivered(times):
+                self.deliver_control(times)
+            case LogsLookedInto():
+                self.look_into_the_logs(*move)
+            case BatchAppended():
+                self.append_a_batch(*move)
+            case CaughtUp(some):
+                self.catch_up(some)
+            case TimePassed(passed_ms):
+                self.let_time_pass(passed_ms)
+            case ImpossibleTold():
+                self.refuse_what_cannot_be(*move)
+            case _:
+                assert_never(move)
 
     # -- the producers
 
@@ -135,60 +290,50 @@ class AlignerMachine(RuleBasedStateMachine):
         found = (one for _, one in self.model.controls(channel) if isinstance(one, Barrier))
         return [one.checkpoint_id for one in found if not one.is_cancel]
 
-    @rule(index=INDEX, sizes=st.lists(st.integers(0, 20), min_size=1, max_size=3))
-    def append_events(self, index: int, sizes: list[int]) -> None:
-        channel = self.channel_at(index)
-        for size in () if self.logs[channel].ended else sizes:
-            batch = BatchId(len(self.model.events(channel)))
-            self.append(channel, Event(batch, 1, size))
+    def append_events(self, some: tuple[int, ...], size: int, times: int) -> None:
+        for channel in self.channels_at(some):
+            for _ in range(0 if self.logs[channel].ended else times):
+                batch = BatchId(len(self.model.events(channel)))
+                self.append(channel, Event(batch, 1, size))
 
-    @precondition(lambda self: self.model.barriers)
-    @rule(
-        indexes=st.lists(INDEX, min_size=1, max_size=5, unique=True),
-        back=st.sampled_from([0, 0, 0, 1, 2]),
-        overtaken=st.booleans(),
-    )
-    def append_a_barrier(self, indexes: list[int], back: int, overtaken: bool) -> None:
+    def append_a_barrier(self, some: tuple[int, ...], back: int, overtaken: bool) -> None:
         known = sorted(self.model.barriers)
+        if not known:
+            return
         barrier = self.model.barriers[known[max(0, len(known) - 1 - back)]]
         if overtaken and barrier.may_overtake and self.max_concurrent == 1:
             barrier = barrier.overtaking()
-        for channel in {self.channel_at(index): None for index in indexes}:
+        for channel in self.channels_at(some):
             newest = max(self.barriers_in(channel), default=0)
             if not self.logs[channel].ended and barrier.checkpoint_id > newest:
                 self.append(channel, barrier)
 
-    @precondition(lambda self: len(self.model.barriers) > 1)
-    @rule(index=INDEX, ends=st.sampled_from([False, False, True]))
-    def append_a_cancel_or_the_end(self, index: int, ends: bool) -> None:
-        channel = self.channel_at(index)
+    def append_a_cancel(self, index: int) -> None:
+        channel = self.channels_at((index,))[0]
         newest = max(self.barriers_in(channel), default=None)
-        if self.logs[channel].ended:
-            return
-        if ends:
-            self.append(channel, EndOfInput())
-        elif newest is not None and newest not in self.running:
+        if newest is not None and newest not in self.running and not self.logs[channel].ended:
             self.append(channel, self.model.barriers[newest].cancelled())
+
+    def append_the_end(self, index: int) -> None:
+        channel = self.channels_at((index,))[0]
+        if len(self.model.events(channel)) > 3 and not self.logs[channel].ended:
+            self.append(channel, EndOfInput())
 
     # -- the coordinator
 
-    @rule(
-        skipped=st.integers(0, 1),
-        flags=st.sampled_from(
-            [Flag.NONE, Flag.NONE, Flag.FULL_SNAPSHOT, Flag.FULL_SNAPSHOT | Flag.DRAIN]
-        ),
-        index=INDEX,
-    )
-    def start_or_end_an_attempt(self, skipped: int, flags: Flag, index: int) -> None:
+    def start_an_attempt(self, skipped: int, flags: Flag) -> None:
         if len(self.running) == self.max_concurrent:
-            number = self.running.pop(index % len(self.running))
-            self.control.append(AttemptOver(number))
-            return
+            self.end_an_attempt(skipped)
         number = CheckpointId(max(self.model.barriers, default=0) + 1 + skipped)
         barrier = Barrier(number, GENERATION, flags, self.now_ms)
         self.model.barriers[number] = barrier
         self.running.append(number)
         self.control.append(Announced(barrier))
+
+    def end_an_attempt(self, index: int) -> None:
+        if self.running:
+            number = self.running.pop(index % len(self.running))
+            self.control.append(AttemptOver(number))
 
     # -- the step is told something
 
@@ -239,20 +384,16 @@ class AlignerMachine(RuleBasedStateMachine):
             had_read = self.read[one][: self.emitted[number][one]]
             assert [*had_read, *recorded.get(one, ())] == before
 
-    @precondition(lambda self: self.control)
-    @rule(count=st.integers(1, 3))
-    def deliver_control(self, count: int) -> None:
-        for _ in range(min(count, len(self.control))):
+    def deliver_control(self, times: int) -> None:
+        for _ in range(min(times, len(self.control))):
             event = self.control.popleft()
             if isinstance(event, Announced):
                 self.tell(event, self.model.announced(event.barrier.checkpoint_id))
             elif isinstance(event, AttemptOver):
                 self.tell(event, self.model.end(event.checkpoint_id))
 
-    @rule(indexes=st.lists(INDEX, min_size=1, max_size=6), grown_first=st.booleans())
-    def look_into_the_logs(self, indexes: list[int], grown_first: bool) -> None:
-        for index in indexes:
-            source = self.input_at(index)
+    def look_into_the_logs(self, some: tuple[int, ...], grown_first: bool) -> None:
+        for source in self.inputs_at(some):
             if grown_first:
                 self.show_growth(source)
             self.show_a_control_message(source)
@@ -275,17 +416,18 @@ class AlignerMachine(RuleBasedStateMachine):
         if self.aligner.is_recording(source):
             self.tell(LogGrew(source, self.log_of(source).end), self.model.grew(source))
 
-    @rule(shares=st.lists(st.sampled_from([0, 0.5, 1]), min_size=6, max_size=6))
-    def append_a_batch(self, shares: list[float]) -> None:
+    def append_a_batch(self, some: tuple[int, ...], most: int, committed: bool) -> None:
         moved: dict[InputId, int] = {}
-        for one, share in zip(self.inputs, shares, strict=False):
+        for one in self.inputs_at(some):
             limit = self.log_of(one).limit(ReaderId(STEP, one)).position
-            moved[one] = self.model.read[one] + round(share * (limit - self.model.read[one]))
+            moved[one] = min(limit, self.model.read[one] + most)
         places = {one: self.log_of(one).place(position) for one, position in moved.items()}
         for one, place in places.items():
             log, reader = self.log_of(one), ReaderId(STEP, one)
             self.read[one] += log.read(log.position(reader), place)
             log.advance(reader, place)
+            if committed:
+                log.settle(reader)
         would_align = self.aligner.would_align(places)
 
         commands = self.tell(Advanced(places), self.model.moved(moved))
@@ -293,14 +435,18 @@ class AlignerMachine(RuleBasedStateMachine):
         causes = [one.cause for one in commands if isinstance(one, Emit)]
         assert would_align == (Cause.ALIGNED in causes)
 
-    @rule()
-    def commit_the_batch_and_free_what_nobody_needs(self) -> None:
-        for one in self.inputs:
-            self.log_of(one).settle(ReaderId(STEP, one))
-        for log in self.logs.values():
-            log.free()
+        if committed:
+            for log in self.logs.values():
+                log.free()
 
-    @rule(passed_ms=st.integers(0, 30))
+    def catch_up(self, some: tuple[int, ...]) -> None:
+        """Tell the step all there is about some inputs and let it read as far as it may."""
+        self.deliver_control(len(self.control))
+        for source in self.inputs_at(some):
+            for _ in self.model.controls(source.channel):
+                self.show_a_control_message(source)
+        self.append_a_batch(some, 99, committed=True)
+
     def let_time_pass(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
         self.tell(Tick(self.now_ms), self.model.look_around(self.now_ms))
@@ -314,19 +460,13 @@ class AlignerMachine(RuleBasedStateMachine):
             self.aligner.handle(event)
         assert state_of(self.aligner) == before
 
-    def beside(self, source: InputId, position: int, by: int) -> dict[InputId, Place]:
-        at = self.model.place(source.channel, position)
-        return {source: Place(position + by, at.log_bytes + 5 * by)}
-
-    @rule(index=INDEX, by=st.integers(1, 2), data=st.data())
-    def refuse_what_cannot_be(self, index: int, by: int, data: st.DataObject) -> None:
-        impossible = list(self.impossible(self.input_at(index), by))
-        event = data.draw(st.sampled_from(impossible))
-        self.agrees = False
+    def refuse_what_cannot_be(self, which: int, by: int, kind: int) -> None:
+        impossible = list(self.impossible(self.input_at(which), by))
         before = state_of(self.aligner)
+        self.agrees = False
 
         with pytest.raises(ProtocolViolation):
-            self.aligner.handle(event)
+            self.aligner.handle(impossible[kind % len(impossible)])
 
         assert state_of(self.aligner) == before
 
@@ -405,9 +545,7 @@ class AlignerMachine(RuleBasedStateMachine):
                 for number, attempt in model.open.items()
             )
         number = model.waiting()
-        patient = (
-            number is not None and model.may_overtake(number) and model.barrier_places(number)
-        )
+        patient = number is not None and model.may_overtake(number) and model.barrier_places(number)
         deadline_ms = None
         if number is not None and patient:
             started_at_ms = model.barriers[number].started_at_ms

@@ -326,8 +326,8 @@ class ChannelMachine(RuleBasedStateMachine):
         for checkpoint_id, reader in tuple(self.model.protected):
             self.log.unprotect(checkpoint_id, reader)
         for reader in self.model.readers:
-            for checkpoint_id in range(1, self.ids + 1):
-                self.log.release(reader, CheckpointId(checkpoint_id))
+            for number in range(1, self.ids + 1):
+                self.log.release(reader, CheckpointId(number))
             self.log.advance(reader, self.log.limit(reader))
             self.log.settle(reader)
             self.log.news(reader)

@@ -42,6 +42,9 @@ class _Reader:
     next_watermark: int = 0
     watermark_ms: int | None = None
 
+    def is_held_by(self, checkpoint_id: CheckpointId) -> bool:
+        return checkpoint_id > self.passed and checkpoint_id not in self.released
+
     def pass_barrier(self, checkpoint_id: CheckpointId) -> None:
         # Barriers of one channel only grow, so releases up to this one are spent.
         self.passed = checkpoint_id
@@ -182,6 +185,10 @@ class ChannelLog:
             state.next_hold += 1
         return self._end
 
+    def holds(self, reader: ReaderId, checkpoint_id: CheckpointId) -> bool:
+        """Say whether the barrier of an attempt would stop the reader."""
+        return self._readers[reader].is_held_by(checkpoint_id)
+
     def release(self, reader: ReaderId, checkpoint_id: CheckpointId) -> None:
         """Let the reader pass the barrier of one attempt. Never taken back."""
         state = self._readers[reader]
@@ -321,6 +328,5 @@ def _holds(message: Control, state: _Reader) -> bool:
     return (
         isinstance(message, Barrier)
         and not message.is_cancel
-        and message.checkpoint_id > state.passed
-        and message.checkpoint_id not in state.released
+        and state.is_held_by(message.checkpoint_id)
     )

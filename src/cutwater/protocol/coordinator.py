@@ -67,7 +67,8 @@ class Coordinator:
             options.tolerable_failed, options.retry_ms, options.retry_max_ms
         )
         self._committer = Committer(pipeline, options.commit)
-        self._garbage_due = False
+        # What a predecessor left behind is collected before the first attempt starts.
+        self._garbage_due = True
         self._collecting = False
         self._drained = False
         self._mode = events.COORDINATOR.initial

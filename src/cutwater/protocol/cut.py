@@ -237,12 +237,15 @@ def _input_faults(spec: StepSpec, snapshots: Mapping[StepId, StepSnapshot]) -> l
     recorded = {part.input: part.events for part in snapshot.in_flight}
     for source in spec.inputs:
         expected = snapshots[StepId(source.channel)].output.position
-        position = snapshot.positions[source].position
         events = recorded.pop(source, ())
-        if snapshot.barriers[source].position != expected:
+        if source not in snapshot.positions or source not in snapshot.barriers:
+            found.append(f"{spec.step}: nothing is known of input {source}")
+            continue
+        position, barrier = snapshot.positions[source].position, snapshot.barriers[source]
+        if barrier.position != expected:
             found.append(
-                f"{spec.step}: barrier of input {source} at {snapshot.barriers[source]}, but "
-                f"its producer put it at @{expected}"
+                f"{spec.step}: barrier of input {source} at {barrier}, but its producer put it "
+                f"at @{expected}"
             )
         if [one.position for one in events] != list(range(position, expected)):
             found.append(

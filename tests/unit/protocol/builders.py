@@ -431,6 +431,11 @@ CONCURRENT = CheckpointOptions(
 """Options under which two attempts are open at once, 10 ms apart."""
 
 
+def opened(now_ms: int = 0) -> tuple[events.Clock, events.GarbageCollected]:
+    """How a generation begins: what a predecessor left behind is cleaned up, then it starts."""
+    return events.Clock(now_ms), events.GarbageCollected(now_ms)
+
+
 def reserved(checkpoint_id: int = 1, now_ms: int = 0, *, won: bool = True) -> events.Reserved:
     return events.Reserved(CheckpointId(checkpoint_id), won, now_ms)
 
@@ -486,7 +491,7 @@ def requested(request: CheckpointRequest | None = None, now_ms: int = 0) -> even
 def collecting(options: CheckpointOptions | None = None, topology: Topology = LINE) -> Coordinator:
     """A coordinator whose attempt 1, started at 0, waits for acknowledgements."""
     machine = coordinator(options, topology)
-    tell(machine, events.Clock(0), reserved())
+    tell(machine, *opened(), reserved())
     return machine
 
 

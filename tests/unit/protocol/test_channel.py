@@ -157,6 +157,20 @@ def test_an_event_larger_than_the_bound_gets_in_when_there_is_room_before_it() -
     assert not log.has_room(Bound(10, 100))
 
 
+def test_the_one_event_that_lets_a_barrier_out_may_exceed_the_bound() -> None:
+    """Rule F24: cheap, and removes most unaligned cuts."""
+    log = channel(SLOW, events_held=2)
+    bound = Bound(2, 20)
+
+    before = log.has_room(bound, lets_barrier_out=True)
+    log.append(event(2, size_bytes=20))
+    after = log.has_room(bound, lets_barrier_out=True)
+
+    assert not log.has_room(bound)
+    assert before
+    assert not after
+
+
 def test_an_empty_channel_has_room_whatever_the_bound_says() -> None:
     """Rule F24: under the bound, or empty."""
     log = channel(SLOW)
@@ -235,6 +249,21 @@ def test_a_release_frees_one_attempt_and_one_reader_only() -> None:
 
     assert log.limit(FAST) == place(2)
     assert log.limit(SLOW) == place(1)
+
+
+def test_a_reader_knows_which_attempts_would_stop_it() -> None:
+    log = channel(FAST)
+    log.append(barrier(2))
+
+    before = [log.holds(FAST, ONE), log.holds(FAST, TWO)]
+    log.release(FAST, TWO)
+    released = [log.holds(FAST, ONE), log.holds(FAST, TWO)]
+    log.limit(FAST)
+    passed = [log.holds(FAST, ONE), log.holds(FAST, TWO)]
+
+    assert before == [True, True]
+    assert released == [True, False]
+    assert passed == [False, False]
 
 
 def test_a_later_release_does_not_open_an_earlier_barrier() -> None:
@@ -474,9 +503,10 @@ def test_control_messages_that_every_reader_has_passed_are_freed() -> None:
     log.news(FAST)
     log.limit(FAST)
 
+    held = log.controls
     log.free()
 
-    assert not log._controls
+    assert (held, log.controls) == (1, 0)
 
 
 def test_a_control_message_that_holds_a_reader_is_kept() -> None:

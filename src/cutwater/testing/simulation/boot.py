@@ -140,6 +140,7 @@ class Boot:
 
     def _give_up(self, process: Process, action: RecoveryAction) -> None:
         if isinstance(action, Refuse):
+            self.world.checkers.recovery_refused(action)
             self.world.history.counts["recovery refused"] += 1
             self.world.needs_rewind = True
         process.die()

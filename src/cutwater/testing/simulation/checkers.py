@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, ReaderId, SinkId, Slot, StepId
+from cutwater.protocol.alignment_events import BarrierSeen
 from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.decisions import Decision
 from cutwater.protocol.failure import FailureReason
+from cutwater.protocol.recovery import Refuse
+from cutwater.protocol.step import Step
 from cutwater.protocol.topology import StepSpec
 from cutwater.testing.simulation.history import BatchRecord, Wrong
 from cutwater.testing.simulation.process import Process
@@ -54,6 +57,19 @@ class Checkers:
     def attempt_ended(self, reason: FailureReason | None, detail: str) -> None:
         """The cut equation may protect users, but here it must never have to."""
         require(reason is not FailureReason.INCONSISTENT_CUT, f"inconsistent cut: {detail}")
+
+    def barrier_seen(self, process: Process, machine: Step, event: BarrierSeen) -> None:
+        """A barrier that has overtaken is never held (rule F18b)."""
+        reader = ReaderId(machine.spec.step, event.input)
+        held = process.logs[event.input.channel].holds(reader, event.barrier.checkpoint_id)
+        require(
+            not (event.barrier.is_unaligned and held),
+            f"{reader} holds the overtaking barrier {event.barrier.checkpoint_id}",
+        )
+
+    def recovery_refused(self, action: Refuse) -> None:
+        """Recovery may refuse only where something was damaged from outside."""
+        require(self.world.damaged, f"recovery refused without damage: {action}")
 
     # -- cuts
 
@@ -144,7 +160,10 @@ class Checkers:
         if cut is None:
             return
         world.history.counts["commit points"] += 1
-        whole = cut.is_aligned and not any(cut.carried.values())
+        # With several sinks a commit point is whole, or the tables disagree (rule F3).
+        options, several = world.options.commit, len(world.tables) > 1
+        aligned = cut.is_aligned or (several and not options.commit_unaligned)
+        whole = aligned and not any(cut.carried.values())
         self._compare(self._prefix(cut), f"commit of checkpoint {entry.checkpoint_id}", whole=whole)
         if whole:
             self._check_tokens()

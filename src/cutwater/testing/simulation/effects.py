@@ -223,7 +223,7 @@ class Effects:
         if command.restore:
             return table.restore(slot, command.version)
         rows: list[Row] = []
-        if slot > table.last_slot:
+        if table.seen(slot) is None:
             for one in command.committables:
                 for blob in one.blobs:
                     rows += unpack(self.store.checked(blob))

@@ -7,9 +7,9 @@ reverse. A fault counts as delivered only when it changed something.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from cutwater.ids import CheckpointId
+from cutwater.ids import BatchId, CheckpointId, StepId
 from cutwater.protocol.coordinator_events import Acknowledged, Cancelled, Requested, StepFailed
-from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.cut import CheckpointKind, StepSnapshot
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.testing.simulation.process import Process
 from cutwater.testing.simulation.store import committed_name, manifest_name
@@ -27,6 +27,7 @@ KINDS: Final = (
     "response lost",
     "ack lost",
     "ack repeated late",
+    "ack from a stranger",
     "torn object",
     "missing object",
     "corrupt object",
@@ -65,6 +66,7 @@ class Faults:
             "missing object": lambda: self._damage("missing"),
             "corrupt object": lambda: self._damage("corrupt"),
             "table down": self._table_down,
+            "ack from a stranger": self._stranger,
             "attempt cancelled": self._cancel,
             "savepoint requested": lambda: self._request(CheckpointKind.SAVEPOINT),
             "full checkpoint requested": lambda: self._request(CheckpointKind.FULL),
@@ -140,6 +142,16 @@ class Faults:
             if "ack repeated late" in self.enabled:
                 self.late.append((self.world.now_ms + rng.randint(5, 1500), process, ack))
         process.inbox.append(ack)
+
+    def _stranger(self) -> bool:
+        """Let somebody acknowledge who takes no part."""
+        process = self.world.current
+        if process is None or process.coordinator is None or not process.coordinator.open_attempts:
+            return False
+        attempt = self.world.rng.choice(sorted(process.coordinator.open_attempts))
+        snapshot = StepSnapshot(StepId("stranger"), attempt, process.generation, BatchId(0))
+        process.inbox.append(Acknowledged(snapshot, self.world.now_ms))
+        return True
 
     def _deliver_late(self) -> None:
         """Hand repeated acknowledgements to whoever coordinates now, whoever sent them."""

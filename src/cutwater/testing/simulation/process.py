@@ -129,7 +129,7 @@ class Process:
         """Let a step's aligner notice the next control message of one of its inputs."""
         machine = self.steps[step]
         inputs = machine.spec.inputs
-        if not inputs:
+        if not inputs or self.world.rng.random() < self.world.news_lag:
             return False
         source = self.world.rng.choice(inputs)
         reader = ReaderId(step, source)
@@ -179,6 +179,8 @@ class Process:
         self.world.trace(self, machine.spec.step, event)
         for command in machine.handle(event):
             self._carry_out(machine, command)
+        if isinstance(event, BarrierSeen):
+            self.world.checkers.barrier_seen(self, machine, event)
 
     def _carry_out(self, machine: Step, command: StepCommand) -> None:
         step = machine.spec.step

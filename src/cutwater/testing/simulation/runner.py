@@ -44,6 +44,7 @@ class _Batch:
     number: BatchId
     ends: Mapping[InputId, Place]
     offset: int
+    read: Mapping[int, list[Row]] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     state: bytes = b""
     owes: bool = False
@@ -84,6 +85,10 @@ class Engine:
     def act(self) -> bool:
         """Do the next thing; say whether there was one."""
         rng = self.process.world.rng
+        if self.step.barrier_waiting and not self.step.finished and rng.random() < 0.3:
+            # Also with a batch on its way, computing or waiting for room: it comes after.
+            self.process.tell(self.step, Poll())
+            return True
         if self.slow and rng.random() > 0.08:
             return False
         match self.state_of:
@@ -107,9 +112,6 @@ class Engine:
     def _between_batches(self) -> bool:
         if self.step.finished:
             return False
-        if self.step.barrier_waiting and self.process.world.rng.random() < 0.5:
-            self.process.tell(self.step, Poll())
-            return True
         return self._plan_source() if self.spec.is_source else self._plan_consumer()
 
     def _plan_source(self) -> bool:
@@ -158,15 +160,19 @@ class Engine:
     def _compute(self) -> None:
         batch = self.batch
         assert batch is not None
-        state: State = unpack(self.state)
-        function = self.process.world.functions[self.spec.step]
-        rows = function.apply(
-            self.spec.step, state, self._read(batch), self.process.world.random_of_steps
-        )
-        batch.rows = tuple(rows)
+        batch.read = self._read(batch)
+        state = self.evaluate(batch)
         batch.owes = owes_batch(state)
         batch.state = pack(state)
         self.state_of = EngineState.COMPUTED
+
+    def evaluate(self, batch: _Batch) -> State:
+        """Apply the step's function to what the batch read; return the new state."""
+        state: State = unpack(self.state)
+        function = self.process.world.functions[self.spec.step]
+        rng = self.process.world.random_of_steps
+        batch.rows = tuple(function.apply(self.spec.step, state, batch.read, rng))
+        return state
 
     def _read(self, batch: _Batch) -> Mapping[int, list[Row]]:
         if self.spec.is_source:

@@ -49,14 +49,23 @@ class SimulatedTable:
     def _act(self, slot: Slot, content: tuple[Row, ...]) -> Version:
         if self.down:
             raise TableDown
-        if slot in self.made:
-            return self.made[slot]
-        if slot < self.last_slot:
-            raise Superseded
+        known = self.seen(slot)
+        if known is not None:
+            return known
         self.versions.append(content)
         self.last_slot = slot
         self.made[slot] = str(len(self.versions) - 1)
         return self.made[slot]
+
+    def seen(self, slot: Slot) -> Version | None:
+        """Return the version a slot made here; None if it is still to come.
+
+        Raises:
+            Superseded: If a later slot came first.
+        """
+        if slot < self.last_slot and slot not in self.made:
+            raise Superseded
+        return self.made.get(slot)
 
     @property
     def rows(self) -> tuple[Row, ...]:

@@ -145,7 +145,12 @@ class World:
         self.judged = self.store.judged()
         self.tables = {sink: SimulatedTable(sink) for sink in self.topology.sinks}
         rate = self.rng.choice((15, 30, 60))
-        self.streams = {name: Stream(rate) for name in self.topology.sources}
+        early = not calm and self.rng.random() < 0.25
+        self.streams = {
+            name: Stream(rate, self.rng.randint(8, 40) if early else None)
+            for name in self.topology.sources
+        }
+        self.news_lag = self.rng.choice((0.0, 0.0, 0.6, 0.95))
         self.history = History()
         self.timers = _Timers()
         self.processes: list[Process] = []

@@ -1,0 +1,693 @@
+"""`Coordinator` against `NaiveCoordinator`, whatever the steps, the store, the sinks and people do.
+
+Every answer that the coordinator asks for may come late, in any order, or after the attempt has
+ended; the clock jumps; acknowledgements come twice, too late, from strangers and from another
+generation. Each example ends with a stop, driven by nothing but the coordinator's own alarm clock.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple, assert_never
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.property.naive_coordinator import NaiveAttempt, NaiveCoordinator, Stage
+from tests.unit.protocol.builders import state_of
+
+from cutwater.errors import ProtocolViolation
+from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot, StepId
+from cutwater.protocol import coordinator_events as events
+from cutwater.protocol.commit import CommitSink, CommitterState, RecordCommit
+from cutwater.protocol.coordinator import Coordinator
+from cutwater.protocol.cut import (
+    CheckpointKind,
+    Committable,
+    InFlight,
+    RecordedEvent,
+    StepSnapshot,
+)
+from cutwater.protocol.decisions import DecisionOutcome
+from cutwater.protocol.failure import FailureReason
+from cutwater.protocol.message import Event, Place
+from cutwater.protocol.options import CheckpointOptions, CommitOptions, UnalignedOptions
+from cutwater.protocol.pending import CheckpointRequest, Phase
+from cutwater.protocol.topology import StepSpec, Topology, inputs_of
+
+GENERATION = Generation(3)
+PIPELINE = PipelineId("5ca1ab1e")
+FIRST_SLOT = Slot(5)
+FIRST_ID = CheckpointId(7)
+
+TOPOLOGIES = (
+    Topology((StepSpec(StepId("s")), StepSpec(StepId("t"), inputs_of("s"), SinkId("t")))),
+    Topology(
+        (
+            StepSpec(StepId("s")),
+            StepSpec(StepId("u")),
+            StepSpec(StepId("j"), inputs_of("s", "u", "s"), SinkId("one")),
+            StepSpec(StepId("k"), inputs_of("j"), SinkId("two")),
+        )
+    ),
+    Topology((StepSpec(StepId("s")), StepSpec(StepId("x"), inputs_of("s")))),
+)
+
+COMMITS = st.builds(
+    CommitOptions,
+    commit_unaligned=st.booleans(),
+    retry_ms=st.just(5),
+    retry_max_ms=st.just(20),
+    budget_ms=st.sampled_from([0, 30]),
+)
+OPTIONS = st.builds(
+    CheckpointOptions,
+    interval_ms=st.sampled_from([1, 50, 400]),
+    timeout_ms=st.just(300),
+    savepoint_timeout_ms=st.just(700),
+    min_pause_ms=st.sampled_from([1, 10, 90]),
+    tolerable_failed=st.sampled_from([None, None, None, 0, 3]),
+    retry_ms=st.just(20),
+    retry_max_ms=st.just(100),
+    queue_limit=st.just(2),
+    retained=st.just(2),
+    flush_when_drained=st.booleans(),
+    commit=COMMITS,
+)
+ALIGNED = UnalignedOptions(enabled=False)
+CONFIGURATIONS = st.one_of(
+    OPTIONS,
+    st.builds(
+        lambda options, concurrent: replace(options, unaligned=ALIGNED, max_concurrent=concurrent),
+        OPTIONS,
+        st.integers(1, 3),
+    ),
+)
+
+
+class TimePassed(NamedTuple):
+    """The clock goes on."""
+
+    passed_ms: int
+
+
+class WokenUp(NamedTuple):
+    """The clock goes on to when the coordinator wants to be woken up."""
+
+
+class Asked(NamedTuple):
+    """Somebody asks for a checkpoint."""
+
+    kind: CheckpointKind
+    drain: bool
+
+
+class NumberTaken(NamedTuple):
+    """A reservation is answered; `lag` Events will be in flight on every input."""
+
+    which: int
+    won: bool
+    lag: int
+
+
+class Stored(NamedTuple):
+    """One step acknowledges an attempt; `wrong` is how its snapshot contradicts the others."""
+
+    which: int
+    who: int
+    wrong: int | None
+
+
+class AllStored(NamedTuple):
+    """Every step that has not acknowledged an attempt does so."""
+
+    which: int
+
+
+class Misdirected(NamedTuple):
+    """An acknowledgement that does not count."""
+
+    kind: str
+    which: int
+    who: int
+
+
+class Refused(NamedTuple):
+    """A step declines an attempt."""
+
+    which: int
+    generation: Generation
+
+
+class ManifestAnswered(NamedTuple):
+    """The oldest manifest under way is written, or not."""
+
+    written: bool
+
+
+class DecisionAnswered(NamedTuple):
+    """The decision under way has an outcome."""
+
+    outcome: DecisionOutcome
+
+
+class SinkAnswered(NamedTuple):
+    """A sink has acted, or could not."""
+
+    which: int
+    acted: bool
+
+
+class StoreAnswered(NamedTuple):
+    """A record of commits is written and garbage is collected, as far as asked for."""
+
+
+class WentWell(NamedTuple):
+    """Everything that is under way succeeds."""
+
+
+class CancelledByUser(NamedTuple):
+    """Somebody cancels an attempt."""
+
+    which: int
+
+
+class RanDry(NamedTuple):
+    """Everything is drained and sinks wait, or no longer."""
+
+    waiting: bool
+
+
+class Ended(NamedTuple):
+    """The pipeline ends, if this world is old enough."""
+
+    stopped: bool
+
+
+class ImpossibleTold(NamedTuple):
+    """Somebody says what cannot be."""
+
+    kind: int
+
+
+Move = (
+    TimePassed
+    | WokenUp
+    | Asked
+    | NumberTaken
+    | Stored
+    | AllStored
+    | Misdirected
+    | Refused
+    | ManifestAnswered
+    | DecisionAnswered
+    | SinkAnswered
+    | StoreAnswered
+    | WentWell
+    | CancelledByUser
+    | RanDry
+    | Ended
+    | ImpossibleTold
+)
+
+WHICH = st.integers(0, 3)
+MOSTLY = st.sampled_from([True, True, True, False])
+KINDS = st.sampled_from([CheckpointKind.CHECKPOINT, CheckpointKind.FULL, CheckpointKind.SAVEPOINT])
+ODD = st.sampled_from(["again", "stranger", "unknown", "late", "stale"])
+OUTCOMES = st.sampled_from(
+    [*[DecisionOutcome.WRITTEN] * 8, DecisionOutcome.TAKEN, DecisionOutcome.UNKNOWN]
+)
+WEIGHTED: list[st.SearchStrategy[Move]] = [
+    *[st.builds(TimePassed, st.sampled_from([0, 1, 10, 45, 120, 400]))] * 3,
+    *[st.just(WokenUp())] * 2,
+    *[st.builds(Asked, KINDS, st.booleans())] * 2,
+    *[st.builds(NumberTaken, WHICH, MOSTLY, st.integers(0, 2))] * 3,
+    *[st.builds(Stored, WHICH, WHICH, st.sampled_from([*[None] * 8, 0, 1, 2, 3]))] * 4,
+    *[st.builds(AllStored, WHICH)] * 3,
+    *[st.builds(Misdirected, ODD, WHICH, WHICH)] * 2,
+    st.builds(Refused, WHICH, st.sampled_from([GENERATION, GENERATION, Generation(2)])),
+    *[st.builds(ManifestAnswered, MOSTLY)] * 3,
+    *[st.builds(DecisionAnswered, OUTCOMES)] * 3,
+    *[st.builds(SinkAnswered, WHICH, MOSTLY)] * 4,
+    *[st.just(StoreAnswered())] * 2,
+    *[st.just(WentWell())] * 3,
+    st.builds(CancelledByUser, WHICH),
+    st.builds(RanDry, st.booleans()),
+    st.builds(Ended, st.booleans()),
+    *[st.builds(ImpossibleTold, st.integers(0, 99))] * 2,
+]
+MOVES = st.sampled_from(WEIGHTED).flatmap(lambda moves: moves)
+
+
+class CoordinatorMachine(RuleBasedStateMachine):
+    """A coordinator and everything around it that answers it, well or badly."""
+
+    agrees = False
+
+    @initialize(
+        topology=st.sampled_from(TOPOLOGIES),
+        options=CONFIGURATIONS,
+        carried=st.booleans(),
+        youth=st.sampled_from([5, 40, 999]),
+    )
+    def begin(
+        self, topology: Topology, options: CheckpointOptions, carried: bool, youth: int
+    ) -> None:
+        self.topology = topology
+        batches = {spec.step: BatchId(2) for spec in topology.steps}
+        pending = {sink: [BatchId(1), BatchId(2)] * carried for sink in topology.sinks}
+        self.model = NaiveCoordinator(
+            topology, options, GENERATION, FIRST_SLOT, FIRST_ID, dict(batches), pending
+        )
+        standing = events.Standing(
+            slot=FIRST_SLOT,
+            highest_id=FIRST_ID,
+            decided=batches,
+            carried={
+                sink: tuple(committable(sink, one) for one in found)
+                for sink, found in pending.items()
+            },
+        )
+        self.coordinator = Coordinator(PIPELINE, topology, options, GENERATION, standing)
+        self.now_ms = 1_000
+        self.youth = youth
+        self.latest = dict(batches)
+        self.snapshots: dict[tuple[CheckpointId, StepId], StepSnapshot] = {}
+        self.asked = 0
+        self.numbers: list[CheckpointId] = []
+        self.manifests: list[CheckpointId] = []
+        self.decisions: list[CheckpointId] = []
+        self.sinks: list[tuple[Slot, SinkId]] = []
+        self.records: list[Slot] = []
+        self.garbage = 0
+        self.started: list[CheckpointId] = []
+        self.slots: list[Slot] = []
+
+    # -- telling the coordinator
+
+    def tell(self, event: events.CoordinatorEvent) -> None:
+        self.agrees = False
+        commands = self.coordinator.handle(event)
+        self.model.judge(event, commands)
+        for command in commands:
+            self.carry_out(command)
+
+    def carry_out(self, command: events.CoordinatorCommand) -> None:
+        match command:
+            case events.ReserveId(number):
+                self.numbers.append(number)
+            case events.StartAttempt(barrier):
+                self.started.append(barrier.checkpoint_id)
+            case events.PublishManifest(cut):
+                self.check_snapshots(cut.checkpoint_id, cut.snapshots)
+                self.manifests.append(cut.checkpoint_id)
+            case events.CreateDecision(slot, cut):
+                self.slots.append(slot)
+                self.decisions.append(cut.checkpoint_id)
+            case CommitSink(permit, sink):
+                assert permit.slot == self.model.slot
+                self.sinks.append((permit.slot, sink))
+            case RecordCommit(permit):
+                self.records.append(permit.slot)
+            case events.CollectGarbage():
+                self.garbage += 1
+            case _:
+                pass
+
+    def check_snapshots(self, number: CheckpointId, found: Mapping[StepId, StepSnapshot]) -> None:
+        """The cut holds the first snapshot of every participant, and staged rows beside them."""
+        assert set(found) == self.topology.participants
+        for step, snapshot in found.items():
+            assert snapshot == replace(self.snapshots[number, step], staged=())
+
+    @rule(move=MOVES)
+    def happens(self, move: Move) -> None:
+        match move:
+            case TimePassed(passed_ms):
+                self.pass_time(passed_ms)
+            case WokenUp():
+                self.wake_up()
+            case Asked(kind, drain):
+                self.ask(kind, drain=drain)
+            case NumberTaken(which, won, lag):
+                self.answer_number(which, won=won, lag=lag)
+            case Stored(which, who, wrong):
+                self.store(which, who, wrong)
+            case AllStored(which):
+                self.store_all(which)
+            case Misdirected():
+                self.misdirect(*move)
+            case Refused(which, generation):
+                self.decline(which, generation)
+            case CancelledByUser(which):
+                self.tell(events.Cancelled(self.any_number(which), self.now_ms))
+            case RanDry(waiting):
+                self.tell(events.Drained(waiting, self.now_ms))
+            case Ended(stopped):
+                self.end(stopped=stopped)
+            case _:
+                self.something_is_answered(move)
+
+    def something_is_answered(
+        self,
+        move: ManifestAnswered
+        | DecisionAnswered
+        | SinkAnswered
+        | StoreAnswered
+        | WentWell
+        | ImpossibleTold,
+    ) -> None:
+        match move:
+            case ManifestAnswered(written):
+                self.answer_manifest(written=written)
+            case DecisionAnswered(outcome):
+                self.answer_decision(outcome)
+            case SinkAnswered(which, acted):
+                self.answer_sink(which, acted=acted)
+            case StoreAnswered():
+                self.answer_store()
+            case WentWell():
+                self.go_well()
+            case ImpossibleTold(kind):
+                self.refuse_what_cannot_be(kind)
+            case _:
+                assert_never(move)
+
+    # -- time and people
+
+    def pass_time(self, passed_ms: int) -> None:
+        self.youth -= 1
+        self.now_ms += passed_ms
+        self.tell(events.Clock(self.now_ms))
+
+    def wake_up(self) -> None:
+        self.now_ms = max(self.now_ms, self.coordinator.wake_at_ms or 0)
+        self.tell(events.Clock(self.now_ms))
+        wake_at_ms = self.coordinator.wake_at_ms
+        assert wake_at_ms is None or wake_at_ms > self.now_ms
+
+    def ask(self, kind: CheckpointKind, *, drain: bool) -> None:
+        self.asked += 1
+        request = CheckpointRequest(kind, f"asked{self.asked}", drain)
+        self.tell(events.Requested(request, self.now_ms))
+
+    def any_number(self, which: int) -> CheckpointId:
+        """An attempt: open, if there is one, or else one that has ended or never began."""
+        numbers = [*self.model.open, CheckpointId(self.model.last_id + which)]
+        return numbers[which % len(numbers)]
+
+    def decline(self, which: int, generation: Generation) -> None:
+        number, step = self.any_number(which), self.topology.steps[0].step
+        reason = FailureReason.SNAPSHOT_FAILED
+        self.tell(events.Declined(step, generation, number, reason, self.now_ms))
+
+    def end(self, *, stopped: bool) -> None:
+        if self.youth > 0:
+            return
+        failed = events.StepFailed(self.topology.steps[0].step, self.now_ms)
+        self.tell(events.Stop(self.now_ms) if stopped else failed)
+
+    # -- steps
+
+    def answer_number(self, which: int, *, won: bool, lag: int) -> None:
+        if not self.numbers:
+            return
+        number = self.numbers.pop(which % len(self.numbers))
+        self.take_snapshots(number, lag)
+        self.tell(events.Reserved(number, won, self.now_ms))
+
+    def take_snapshots(self, number: CheckpointId, lag: int) -> None:
+        """Let every step run on by a few batches and work out what it will acknowledge."""
+        attempt = self.model.open.get(number)
+        may_lag = self.model.options.unaligned.enabled
+        if attempt is not None:
+            may_lag = may_lag and not attempt.belongs_to_the_user
+        for ordinal, spec in enumerate(self.topology.steps):
+            self.latest[spec.step] = BatchId(self.latest[spec.step] + (number + ordinal) % 3)
+        for spec in self.topology.steps:
+            self.snapshots[number, spec.step] = self.snapshot(spec, number, lag if may_lag else 0)
+
+    def snapshot(self, spec: StepSpec, number: CheckpointId, lag: int) -> StepSnapshot:
+        batch = self.latest[spec.step]
+        barriers = {one: place_behind(self.latest[StepId(one.channel)]) for one in spec.inputs}
+        positions = {one: Place(at.position - lag, 0) for one, at in barriers.items()}
+        in_flight = tuple(
+            InFlight(
+                one,
+                tuple(
+                    RecordedEvent(at, Event(BatchId(at), 1, 10), ())
+                    for at in range(positions[one].position, barriers[one].position)
+                ),
+            )
+            for one in spec.inputs
+            if lag
+        )
+        since = self.model.batches[spec.step]
+        staged = (
+            tuple(committable(spec.sink, one) for one in range(since + 1, batch + 1))
+            if spec.sink is not None
+            else ()
+        )
+        return StepSnapshot(
+            spec.step,
+            number,
+            GENERATION,
+            batch,
+            positions,
+            barriers,
+            place_behind(batch),
+            batch,
+            in_flight,
+            {} if spec.inputs else {"stream": str(batch)},
+            staged=staged,
+        )
+
+    def collecting(self, which: int) -> NaiveAttempt | None:
+        found = [one for one in self.model.open.values() if one.stage is not Stage.RESERVING]
+        return found[which % len(found)] if found else None
+
+    def store(self, which: int, who: int, wrong: int | None) -> None:
+        attempt = self.collecting(which)
+        if attempt is None:
+            return
+        spec = self.topology.steps[who % len(self.topology.steps)]
+        snapshot = self.snapshots[attempt.number, spec.step]
+        if wrong is not None and spec.step not in attempt.acknowledged:
+            snapshot = contradicting(spec, snapshot, wrong)
+            self.snapshots[attempt.number, spec.step] = snapshot
+            attempt.contradicts = True
+        self.tell(events.Acknowledged(snapshot, self.now_ms))
+
+    def store_all(self, which: int) -> None:
+        attempt = self.collecting(which)
+        if attempt is None:
+            return
+        for spec in self.topology.steps:
+            if spec.step not in attempt.acknowledged and attempt.number in self.model.open:
+                snapshot = self.snapshots[attempt.number, spec.step]
+                self.tell(events.Acknowledged(snapshot, self.now_ms))
+
+    def misdirect(self, kind: str, which: int, who: int) -> None:
+        """Send an acknowledgement that must be answered and must not count."""
+        step = self.topology.steps[who % len(self.topology.steps)].step
+        number = self.any_number(which)
+        if kind == "stranger":
+            step = StepId("nobody")
+        if kind == "unknown":
+            number = CheckpointId(self.model.last_id + 1 + which)
+        if kind == "late":
+            number = CheckpointId(max(self.model.ended, default=FIRST_ID))
+        attempt = self.model.open.get(number)
+        if kind == "again" and attempt is not None and attempt.acknowledged:
+            step = sorted(attempt.acknowledged)[who % len(attempt.acknowledged)]
+        generation = Generation(GENERATION - 1) if kind == "stale" else GENERATION
+        misses = attempt is not None and step not in attempt.acknowledged
+        if kind == "again" and misses:
+            return
+        self.tell(
+            events.Acknowledged(StepSnapshot(step, number, generation, BatchId(0)), self.now_ms)
+        )
+
+    # -- the store and the sinks
+
+    def answer_manifest(self, *, written: bool) -> None:
+        if not self.manifests:
+            return
+        number = self.manifests.pop(0)
+        if written:
+            self.tell(events.Published(number, f"hash of {number}", self.now_ms))
+        else:
+            self.tell(events.PublishFailed(number, self.now_ms))
+
+    def answer_decision(self, outcome: DecisionOutcome) -> None:
+        if self.youth > 0:
+            outcome = DecisionOutcome.WRITTEN
+        if self.decisions:
+            self.tell(events.DecisionMade(self.decisions.pop(), outcome, self.now_ms))
+
+    def answer_sink(self, which: int, *, acted: bool) -> None:
+        if not self.sinks:
+            return
+        slot, sink = self.sinks.pop(which % len(self.sinks))
+        if acted:
+            self.tell(events.SinkCommitted(slot, sink, f"{sink} at {slot}", self.now_ms))
+        else:
+            self.tell(events.SinkFailed(slot, sink, "down", self.now_ms))
+
+    def answer_store(self) -> None:
+        if self.records:
+            self.tell(events.CommitRecorded(self.records.pop(0), self.now_ms))
+        if self.garbage:
+            self.garbage -= 1
+            self.tell(events.GarbageCollected(self.now_ms))
+
+    def go_well(self) -> None:
+        self.answer_number(0, won=True, lag=0)
+        self.store_all(0)
+        self.answer_manifest(written=True)
+        self.answer_decision(DecisionOutcome.WRITTEN)
+        for _ in tuple(self.sinks):
+            self.answer_sink(0, acted=True)
+        self.answer_store()
+
+    # -- what cannot happen
+
+    def refuse_what_cannot_be(self, kind: int) -> None:
+        impossible = list(self.impossible())
+        if not impossible or self.model.over:
+            return
+        before = state_of(self.coordinator)
+        self.agrees = False
+
+        with pytest.raises(ProtocolViolation):
+            self.coordinator.handle(impossible[kind % len(impossible)])
+
+        assert state_of(self.coordinator) == before
+
+    def impossible(self) -> Iterator[events.CoordinatorEvent]:
+        """Answers to questions that were never asked."""
+        now_ms = self.now_ms
+        yield events.DecisionMade(
+            CheckpointId(self.model.last_id + 1), DecisionOutcome.WRITTEN, now_ms
+        )
+        for number, attempt in self.model.open.items():
+            if attempt.stage is not Stage.RESERVING:
+                yield events.Reserved(number, True, now_ms)
+                yield events.Reserved(number, False, now_ms)
+            if attempt.stage is not Stage.PUBLISHING:
+                yield events.Published(number, "hash", now_ms)
+                yield events.PublishFailed(number, now_ms)
+            if attempt.stage is not Stage.DECIDING:
+                yield events.DecisionMade(number, DecisionOutcome.WRITTEN, now_ms)
+                yield events.DecisionMade(number, DecisionOutcome.UNKNOWN, now_ms)
+        if self.model.commit is not None and self.model.commit.waiting:
+            yield events.CommitRecorded(self.model.commit.slot, now_ms)
+
+    # -- after every step
+
+    @invariant()
+    def the_coordinator_agrees_with_the_model(self) -> None:
+        self.agrees = False
+        self.the_facts_are_those_of_the_model()
+        self.what_is_remembered_is_bounded()
+        self.it_wants_to_be_woken_in_time()
+        assert len(set(self.started)) == len(self.started)
+        assert self.slots == sorted(set(self.slots))
+        self.agrees = True
+
+    def the_facts_are_those_of_the_model(self) -> None:
+        model, coordinator = self.model, self.coordinator
+        if model.over:
+            assert coordinator.mode is events.Mode.HALTED
+            return
+        assert {number: PHASES[phase] for number, phase in coordinator.open_attempts.items()} == {
+            number: attempt.stage for number, attempt in model.open.items()
+        }
+        for number, attempt in model.open.items():
+            assert set(coordinator.missing(number)) == self.topology.participants - set(
+                attempt.acknowledged
+            )
+        committer = CommitterState.IDLE
+        if model.commit is not None:
+            blocked = model.commit.blocked
+            committer = CommitterState.COMMIT_BLOCKED if blocked else CommitterState.COMMITTING
+        assert coordinator.committer_state is committer
+        assert coordinator.completed_count == len(model.decided)
+        newest = [cut.checkpoint_id for cut in coordinator.completed]
+        assert newest == model.decided[-model.options.retained :]
+
+    def what_is_remembered_is_bounded(self) -> None:
+        options = self.model.options
+        assert len(self.coordinator.open_attempts) <= options.max_concurrent
+        assert len(self.coordinator._requests) <= options.queue_limit + options.max_concurrent
+        assert len(self.coordinator.completed) <= options.retained
+
+    def it_wants_to_be_woken_in_time(self) -> None:
+        due = [] if self.model.over else self.model.waits_until_ms()
+        wake_at_ms = self.coordinator.wake_at_ms
+        assert not due or (wake_at_ms is not None and wake_at_ms <= min(due))
+
+    def teardown(self) -> None:
+        """Let nobody but the clock and the store act: every attempt ends, then the pipeline."""
+        if not self.agrees:
+            return
+        if not self.model.over:
+            self.every_open_attempt_ends_in_time()
+        if not self.model.over:
+            self.tell(events.Stop(self.now_ms))
+        for _ in range(100):
+            if self.model.over:
+                break
+            self.let_the_store_and_the_clock_act()
+        assert self.model.over
+        assert set(self.started) <= set(self.model.ended) | set(self.model.open)
+        assert set(self.model.ended.values()) <= {1}
+
+    def every_open_attempt_ends_in_time(self) -> None:
+        waiting = set(self.model.open)
+        for _ in range(100):
+            waiting &= set(self.model.open)
+            if not waiting or self.model.over:
+                break
+            self.let_the_store_and_the_clock_act()
+        assert not waiting or self.model.over
+
+    def let_the_store_and_the_clock_act(self) -> None:
+        self.answer_decision(DecisionOutcome.WRITTEN)
+        for _ in tuple(self.sinks):
+            self.answer_sink(0, acted=True)
+        self.answer_store()
+        if not self.model.over:
+            self.wake_up()
+
+
+PHASES = {
+    Phase.RESERVING: Stage.RESERVING,
+    Phase.COLLECTING: Stage.COLLECTING,
+    Phase.READY: Stage.COLLECTING,
+    Phase.PUBLISHING: Stage.PUBLISHING,
+    Phase.DECIDING: Stage.DECIDING,
+}
+
+
+def place_behind(batch: BatchId) -> Place:
+    return Place(batch + 1, 10 * (batch + 1))
+
+
+def committable(sink: SinkId, batch: int) -> Committable:
+    return Committable(sink, GENERATION, BatchId(batch), 1, ())
+
+
+def contradicting(spec: StepSpec, snapshot: StepSnapshot, how: int) -> StepSnapshot:
+    """Give a snapshot that does not fit to the others."""
+    if how == 0 or not spec.inputs:
+        return replace(snapshot, output_batch=BatchId(snapshot.batch + 1))
+    first = spec.inputs[0]
+    position = snapshot.barriers[first].position
+    if how == 1:
+        return replace(snapshot, barriers={**snapshot.barriers, first: Place(position + 1, 0)})
+    if how == 2:
+        return replace(snapshot, positions={**snapshot.positions, first: Place(position - 9, 0)})
+    return replace(snapshot, barriers={})
+
+
+TestCoordinator = CoordinatorMachine.TestCase

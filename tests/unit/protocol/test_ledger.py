@@ -1,0 +1,184 @@
+"""The ledger: what a generation has decided, and the cut that can follow from it."""
+
+from dataclasses import replace
+
+from tests.unit.protocol.builders import (
+    FAN,
+    GENERATION,
+    LEFT,
+    LINE,
+    ORDERS,
+    RIGHT,
+    T1,
+    T2,
+    TABLE,
+    T,
+    committable,
+    fan_snapshots,
+    line_snapshots,
+    savepoint,
+)
+
+from cutwater.ids import BatchId, CheckpointId, Slot, StepId
+from cutwater.protocol.coordinator_events import Standing
+from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
+from cutwater.protocol.ledger import Contradictions, Ledger
+from cutwater.protocol.options import CheckpointOptions
+from cutwater.protocol.pending import Attempt, CheckpointRequest, Phase
+from cutwater.protocol.topology import Topology
+
+
+def ledger(
+    topology: Topology = LINE,
+    standing: Standing | None = None,
+    options: CheckpointOptions | None = None,
+) -> Ledger:
+    return Ledger(
+        topology, options or CheckpointOptions(), GENERATION, standing or Standing(slot=Slot(7))
+    )
+
+
+def acknowledged(
+    snapshots: dict[StepId, StepSnapshot], request: CheckpointRequest | None = None
+) -> Attempt:
+    """An attempt that these snapshots have completed."""
+    (checkpoint_id,) = {one.checkpoint_id for one in snapshots.values()}
+    attempt = Attempt(
+        checkpoint_id,
+        GENERATION,
+        request or CheckpointRequest(),
+        frozenset(snapshots),
+        started_at_ms=40,
+        deadline_ms=640,
+        phase=Phase.COLLECTING,
+    )
+    for snapshot in snapshots.values():
+        attempt.acknowledge(snapshot)
+    return attempt
+
+
+def built(of: Ledger, attempt: Attempt) -> Cut:
+    cut = of.build(attempt)
+    assert isinstance(cut, Cut)
+    return cut
+
+
+def test_a_cut_describes_all_that_recovery_needs() -> None:
+    """Seed 000 C1 and 001 C7: positions, offsets and what sinks prepared, in one value."""
+    standing = Standing(slot=Slot(7), visible={T: "v4"})
+
+    cut = built(ledger(standing=standing), acknowledged(line_snapshots(3), savepoint()))
+
+    assert (cut.checkpoint_id, cut.generation) == (3, GENERATION)
+    assert (cut.kind, cut.name) == (CheckpointKind.SAVEPOINT, "before-upgrade")
+    assert cut.started_at_ms == 40
+    assert cut.commit == {T: (committable(T, 0),)}
+    assert cut.visible == {T: "v4"}
+    assert cut.stream_positions == {"kafka/0": "0"}
+
+
+def test_what_was_staged_is_in_a_cut_once() -> None:
+    cut = built(ledger(), acknowledged(line_snapshots()))
+
+    assert all(one.staged == () for one in cut.snapshots.values())
+
+
+def test_contradicting_snapshots_make_no_cut() -> None:
+    """The cut equation comes before the manifest."""
+    snapshots = line_snapshots()
+    snapshots[ORDERS] = replace(snapshots[ORDERS], offsets={})
+
+    assert ledger().build(acknowledged(snapshots)) == Contradictions(
+        ("orders: a source's snapshot has no offsets",)
+    )
+
+
+def test_each_decision_takes_the_slot_after_the_last() -> None:
+    """Rule F5: exactly last-read + 1."""
+    one = ledger()
+    cut = built(one, acknowledged(line_snapshots()))
+
+    slots = [one.next_slot, one.decided(cut), one.next_slot]
+
+    assert slots == [8, 8, 9]
+
+
+def test_what_a_decided_cut_holds_is_not_in_the_next() -> None:
+    """Rule F8."""
+    one = ledger()
+    one.decided(built(one, acknowledged(line_snapshots(1, batch=1))))
+    snapshots = line_snapshots(2, batch=2)
+    staged = (committable(T, 1), committable(T, 2))
+    snapshots[TABLE] = replace(snapshots[TABLE], staged=staged)
+
+    cut = built(one, acknowledged(snapshots))
+
+    assert cut.commit == {T: (committable(T, 2),)}
+
+
+def test_what_the_cut_of_an_earlier_generation_holds_is_not_in_the_next() -> None:
+    """Rule F8: the ledger begins where recovery left off."""
+    standing = Standing(slot=Slot(7), decided={TABLE: BatchId(0)})
+
+    cut = built(ledger(standing=standing), acknowledged(line_snapshots()))
+
+    assert cut.commit == {T: ()}
+
+
+def test_what_a_recovery_point_carries_is_committed_at_the_next_aligned_cut() -> None:
+    """Rule F3."""
+    one = ledger(FAN)
+    unaligned = built(one, acknowledged(fan_snapshots(1, batch=1, right_read=0)))
+    one.decided(unaligned)
+
+    aligned = built(one, acknowledged(fan_snapshots(2, batch=2)))
+
+    assert not unaligned.commit_point
+    assert aligned.commit == {
+        T1: (committable(T1, 1), committable(T1, 2)),
+        T2: (committable(T2, 1), committable(T2, 2)),
+    }
+
+
+def test_what_an_earlier_generation_carried_is_not_lost() -> None:
+    """Rule F3 across a restart."""
+    standing = Standing(slot=Slot(7), carried={T: (committable(T, 9),)})
+
+    cut = built(ledger(standing=standing), acknowledged(line_snapshots()))
+
+    assert cut.commit == {T: (committable(T, 9), committable(T, 0))}
+
+
+def test_a_cut_knows_what_sinks_showed_before_it() -> None:
+    """Rule F13: what a rewind to a recovery point goes back to."""
+    one = ledger(FAN)
+    before = built(one, acknowledged(fan_snapshots(1)))
+    one.committed({T1: "v1"})
+    one.committed(None)
+
+    after = built(one, acknowledged(fan_snapshots(1)))
+
+    assert before.visible == {T1: None, T2: None}
+    assert after.visible == {T1: "v1", T2: None}
+
+
+def test_the_newest_cuts_are_listed_and_all_are_counted() -> None:
+    one = ledger(options=CheckpointOptions(retained=2))
+
+    one.decided(built(one, acknowledged(line_snapshots(1, batch=1))))
+    one.decided(built(one, acknowledged(line_snapshots(2, batch=2))))
+    one.decided(built(one, acknowledged(line_snapshots(3, batch=3))))
+
+    assert [cut.checkpoint_id for cut in one.completed] == [2, 3]
+    assert one.completed_count == 3
+
+
+def test_every_step_is_in_the_cut_by_name() -> None:
+    """Seed 001 M13: state was keyed by a positional number."""
+    cut = built(ledger(FAN), acknowledged(fan_snapshots(CheckpointId(1))))
+
+    assert {step: one.step for step, one in cut.snapshots.items()} == {
+        ORDERS: ORDERS,
+        LEFT: LEFT,
+        RIGHT: RIGHT,
+    }

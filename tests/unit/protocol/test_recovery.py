@@ -1,0 +1,305 @@
+"""Recovery: claim, verify, repeat commits in order, restore; and stop rather than guess."""
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.protocol.builders import ORDERS, TABLE, T, claim, committable, cut, decision
+
+from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, Slot
+from cutwater.protocol.coordinator_events import Standing
+from cutwater.protocol.cut import CheckpointKind, Cut
+from cutwater.protocol.decisions import LogView
+from cutwater.protocol.recovery import (
+    ClaimGeneration,
+    Damage,
+    ReadManifest,
+    RecoveryFacts,
+    RefusalReason,
+    Refuse,
+    RepeatCommit,
+    Restore,
+    StepAside,
+    VerifyObjects,
+    next_action,
+    own_claim,
+)
+
+MINE = claim(3, 2, "mine")
+LOG = LogView((claim(1, 1), decision(2), MINE))
+"""One decision of generation 1, and our claim."""
+
+SOUND = {CheckpointId(2): ()}
+HEAD = {CheckpointId(2): cut(2)}
+
+
+def facts(
+    log: LogView = LOG,
+    *,
+    manifests: dict[CheckpointId, Cut | None] | None = None,
+    verified: dict[CheckpointId, tuple[Damage, ...]] | None = None,
+    committed_through: int = 2,
+    highest_id: int = 2,
+) -> RecoveryFacts:
+    return RecoveryFacts(
+        log=log,
+        nonce="mine",
+        committed_through=Slot(committed_through),
+        committed={T: "v2"} if committed_through else {},
+        highest_id=CheckpointId(highest_id),
+        manifests=dict(HEAD) if manifests is None else manifests,
+        verified=dict(SOUND) if verified is None else verified,
+    )
+
+
+# -- claiming
+
+
+def test_the_first_thing_is_a_claim_of_the_next_slot() -> None:
+    """Rule F4 and F5: claim, verify, repeat, build."""
+    log = LogView((claim(1, 1), decision(2)))
+
+    assert next_action(facts(log)) == ClaimGeneration(claim(3, 2, "mine"))
+
+
+def test_an_empty_log_is_claimed_as_the_first_generation() -> None:
+    assert next_action(facts(LogView())) == ClaimGeneration(claim(1, 1, "mine"))
+
+
+def test_a_claim_that_lost_the_race_is_made_again_behind_the_winners() -> None:
+    log = LogView((claim(1, 1), decision(2), claim(3, 2, "theirs")))
+
+    assert next_action(facts(log)) == ClaimGeneration(claim(4, 3, "mine"))
+
+
+def test_a_claim_is_found_by_its_nonce() -> None:
+    """Rule F15: a repeated create may find its own entry."""
+    assert own_claim(LOG, "mine") == MINE
+    assert own_claim(LOG, "yours") is None
+
+
+def test_a_process_that_was_claimed_away_steps_aside() -> None:
+    """Rule F5: a paused driver wakes and finds the log has gone on."""
+    log = LogView((*LOG.entries, claim(4, 3, "theirs")))
+
+    assert next_action(facts(log)) == StepAside(Generation(3))
+
+
+# -- the head
+
+
+def test_without_any_decision_the_pipeline_starts_empty() -> None:
+    """Seed 000 C2: "nothing to recover" is an outcome, and ids still go forward."""
+    log = LogView((claim(1, 1, "mine"),))
+
+    assert next_action(facts(log, committed_through=0, highest_id=7)) == Restore(
+        Generation(1), None, Standing(slot=Slot(1), highest_id=CheckpointId(7))
+    )
+
+
+def test_the_manifest_of_the_head_is_read_before_anything_else() -> None:
+    assert next_action(facts(manifests={})) == ReadManifest(decision(2))
+
+
+def test_the_objects_of_the_head_are_verified_before_sinks_act() -> None:
+    """Rule F4: verify every blob of the head, then repeat commits."""
+    assert next_action(facts(verified={}, committed_through=0)) == VerifyObjects(
+        decision(2), cut(2), committed=False
+    )
+
+
+def test_a_committed_head_is_verified_without_what_its_sinks_have() -> None:
+    assert next_action(facts(verified={})) == VerifyObjects(decision(2), cut(2), committed=True)
+
+
+def test_a_manifest_that_cannot_be_read_stops_recovery() -> None:
+    """Invariant 7: unreadable is an error, never "not there"."""
+    assert next_action(facts(manifests={CheckpointId(2): None})) == Refuse(
+        RefusalReason.MANIFEST_UNREADABLE, decision(2)
+    )
+
+
+def test_a_damaged_head_is_never_left_silently() -> None:
+    """Rule F4: falling back past committed sinks duplicates the interval."""
+    bad = Damage("blobs/x", "hash differs")
+
+    action = next_action(facts(verified={CheckpointId(2): (bad,)}, committed_through=0))
+
+    assert action == Refuse(RefusalReason.OBJECTS_DAMAGED, decision(2), (bad,))
+
+
+def test_the_head_follows_the_log_and_not_the_highest_id() -> None:
+    """Rule F5: the zombie's attempt 12 is older than the head's 9."""
+    log = LogView((claim(1, 1), decision(2, 12), claim(3, 2), decision(4, 9), claim(5, 3, "mine")))
+
+    action = next_action(
+        facts(
+            log,
+            manifests={CheckpointId(9): cut(9)},
+            verified={CheckpointId(9): ()},
+            committed_through=4,
+            highest_id=9,
+        )
+    )
+
+    assert isinstance(action, Restore)
+    assert action.cut == cut(9)
+    assert action.standing.highest_id == 12
+
+
+# -- repeating commits
+
+
+def test_a_decided_cut_is_committed_before_it_is_restored() -> None:
+    """Rule F8 (b) and lesson 250: rows that were decided are not skipped."""
+    assert next_action(facts(committed_through=0)) == RepeatCommit(decision(2), cut(2))
+
+
+def test_all_unfinished_commits_are_repeated_oldest_first() -> None:
+    """Rule F8 (b)."""
+    log = LogView((claim(1, 1), decision(2), decision(3), claim(4, 2, "mine")))
+    known = facts(
+        log,
+        manifests={CheckpointId(2): cut(2), CheckpointId(3): cut(3)},
+        verified={CheckpointId(2): (), CheckpointId(3): ()},
+        committed_through=0,
+    )
+
+    first = next_action(known)
+    second = next_action(replace(known, committed_through=Slot(2)))
+
+    assert first == RepeatCommit(decision(2), cut(2))
+    assert second == RepeatCommit(decision(3), cut(3))
+
+
+def test_an_older_unfinished_commit_is_read_and_verified_too() -> None:
+    log = LogView((claim(1, 1), decision(2), decision(3), claim(4, 2, "mine")))
+    known = facts(
+        log,
+        manifests={CheckpointId(3): cut(3)},
+        verified={CheckpointId(3): ()},
+        committed_through=0,
+    )
+
+    first = next_action(known)
+    second = next_action(replace(known, manifests={CheckpointId(2): cut(2), **known.manifests}))
+
+    assert first == ReadManifest(decision(2))
+    assert second == VerifyObjects(decision(2), cut(2), committed=False)
+
+
+def test_no_sink_acts_while_the_head_is_damaged() -> None:
+    """Rule F4: an older unfinished commit waits for the head's verification."""
+    log = LogView((claim(1, 1), decision(2), decision(3), claim(4, 2, "mine")))
+    bad = Damage("blobs/x", "missing")
+
+    action = next_action(
+        facts(
+            log,
+            manifests={CheckpointId(2): cut(2), CheckpointId(3): cut(3)},
+            verified={CheckpointId(2): (), CheckpointId(3): (bad,)},
+            committed_through=0,
+        )
+    )
+
+    assert action == Refuse(RefusalReason.OBJECTS_DAMAGED, decision(3), (bad,))
+
+
+def test_an_unfinished_rewind_is_finished_first() -> None:
+    """Rule F13: a crash between the decision and the last sink."""
+    rewind = decision(4, 9, kind=CheckpointKind.REWIND, origin=2)
+    log = LogView((claim(1, 1), decision(2), decision(3), rewind, claim(5, 2, "mine")))
+    back = replace(cut(9), restores={T: "v2"}, kind=CheckpointKind.REWIND)
+
+    action = next_action(
+        facts(
+            log,
+            manifests={CheckpointId(9): back},
+            verified={CheckpointId(9): ()},
+            committed_through=2,
+        )
+    )
+
+    assert action == RepeatCommit(rewind, back)
+
+
+def test_a_finished_rewind_is_not_undone() -> None:
+    """Rule F13: recovery would have taken the newest of the old cuts."""
+    rewind = decision(4, 9, kind=CheckpointKind.REWIND, origin=2)
+    log = LogView((claim(1, 1), decision(2), decision(3, 8), rewind, claim(5, 2, "mine")))
+
+    action = next_action(
+        facts(
+            log,
+            manifests={CheckpointId(9): cut(9)},
+            verified={CheckpointId(9): ()},
+            committed_through=4,
+        )
+    )
+
+    assert isinstance(action, Restore)
+    assert action.cut == cut(9)
+
+
+# -- restoring
+
+
+def test_a_sound_and_committed_head_is_restored() -> None:
+    """Seed 000 C2: nothing could be restored at all."""
+    action = next_action(facts(highest_id=6))
+
+    assert action == Restore(
+        Generation(2),
+        cut(2),
+        Standing(
+            slot=Slot(3),
+            highest_id=CheckpointId(6),
+            decided={ORDERS: cut(2).snapshots[ORDERS].batch, TABLE: cut(2).snapshots[TABLE].batch},
+            carried={T: ()},
+            visible={T: "v2"},
+        ),
+    )
+
+
+def test_what_a_recovery_point_carries_is_handed_on() -> None:
+    """Rule F3 across a restart: and what was visible stays known."""
+    log = LogView((claim(1, 1), decision(2, commit_point=False), claim(3, 2, "mine")))
+
+    action = next_action(
+        facts(log, manifests={CheckpointId(2): cut(2, commit_point=False)}, committed_through=0)
+    )
+
+    assert isinstance(action, Restore)
+    assert action.standing.carried == {T: (committable(T, 0),)}
+    assert action.standing.visible == {T: "v1"}
+
+
+def test_a_recovery_point_as_head_repeats_no_commit() -> None:
+    log = LogView((claim(1, 1), decision(2, commit_point=False), claim(3, 2, "mine")))
+
+    action = next_action(
+        facts(
+            log,
+            manifests={CheckpointId(2): cut(2, commit_point=False)},
+            verified={},
+            committed_through=0,
+        )
+    )
+
+    assert isinstance(action, VerifyObjects)
+    assert action.committed
+
+
+@pytest.mark.parametrize("highest_id", [0, 1])
+def test_ids_never_fall_behind_the_log(highest_id: int) -> None:
+    """Invariant 8: ids only go forward across restarts."""
+    action = next_action(facts(highest_id=highest_id))
+
+    assert isinstance(action, Restore)
+    assert action.standing.highest_id == 2
+
+
+def test_facts_begin_empty() -> None:
+    fresh = RecoveryFacts(log=LogView(), nonce="mine")
+
+    assert (fresh.committed_through, fresh.highest_id) == (NO_SLOT, NO_CHECKPOINT)
+    assert (fresh.manifests, fresh.verified, fresh.committed) == ({}, {}, {})

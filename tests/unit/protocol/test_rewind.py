@@ -1,0 +1,173 @@
+"""Rewind and fork: proven before they are decided, and forward in the log like everything else."""
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.protocol.builders import (
+    GENERATION,
+    PIPELINE,
+    T,
+    committable,
+    cut,
+    decision,
+)
+
+from cutwater.ids import CheckpointId, Generation, SinkId
+from cutwater.protocol.commit import CommitSink, Committer
+from cutwater.protocol.cut import CheckpointKind, Cut
+from cutwater.protocol.decisions import Decision
+from cutwater.protocol.options import CommitOptions
+from cutwater.protocol.recovery import Damage
+from cutwater.protocol.rewind import Refused, RewindFacts, RewindRefusal, plan_fork, plan_rewind
+
+TARGET = decision(5, 4)
+FACTS = RewindFacts(target=TARGET, cut=cut(4), committed={T: "v4"})
+AT_RECOVERY_POINT = RewindFacts(
+    target=decision(5, 4, commit_point=False), cut=cut(4, commit_point=False)
+)
+
+
+def planned(facts: RewindFacts) -> Cut:
+    plan = plan_rewind(facts, CheckpointId(10), Generation(9))
+    assert isinstance(plan, Cut)
+    return plan
+
+
+def refused(facts: RewindFacts) -> Refused:
+    plan = plan_rewind(facts, CheckpointId(10), Generation(9))
+    assert isinstance(plan, Refused)
+    return plan
+
+
+def test_a_rewind_is_a_new_decision_with_the_content_of_the_old() -> None:
+    """Rule F13: 10 := content of 4."""
+    rewind = planned(FACTS)
+
+    assert (rewind.checkpoint_id, rewind.generation) == (10, 9)
+    assert rewind.kind is CheckpointKind.REWIND
+    assert rewind.origin == TARGET.slot
+    assert rewind.snapshots == cut(4).snapshots
+
+
+def test_a_rewind_takes_the_sinks_back_to_what_they_showed() -> None:
+    """Rule F13: the version in the record of the old commit."""
+    rewind = planned(FACTS)
+
+    assert rewind.restores == rewind.visible == {T: "v4"}
+    assert rewind.commit == {T: ()}
+    assert rewind.commit_point
+
+
+def test_the_decision_of_a_rewind_makes_sinks_restore() -> None:
+    """Rule F13, through the committer."""
+    rewind = planned(FACTS)
+
+    commands = Committer(PIPELINE, CommitOptions()).decided(TARGET.slot, rewind, 0)
+
+    assert [
+        (one.restore, one.version, one.committables)
+        for one in commands
+        if isinstance(one, CommitSink)
+    ] == [(True, "v4", ())]
+
+
+def test_a_rewind_to_a_recovery_point_goes_back_to_what_was_visible_then() -> None:
+    """Rule F3 and F13: and keeps what it carried."""
+    rewind = planned(AT_RECOVERY_POINT)
+
+    assert rewind.restores == {T: "v3"}
+    assert rewind.carried == {T: (committable(T, 0),)}
+    assert rewind.commit_point
+
+
+def test_a_rewind_to_a_savepoint_is_no_savepoint() -> None:
+    named = replace(cut(4, kind=CheckpointKind.SAVEPOINT), name="before-upgrade")
+
+    rewind = planned(replace(FACTS, cut=named))
+
+    assert rewind.name is None
+
+
+def test_a_rewind_may_leave_the_sinks_as_they_are() -> None:
+    """Rule F13: `--leave-sinks`, which says "duplicates"."""
+    stuck = replace(FACTS, cannot_restore={T: "vacuumed"}, leave_sinks=True)
+
+    rewind = planned(stuck)
+
+    assert rewind.restores == {}
+    assert rewind.commit == {T: ()}
+
+
+@pytest.mark.parametrize(
+    ("facts", "refusal"),
+    [
+        (replace(FACTS, cut=None), Refused(RewindRefusal.MANIFEST_UNREADABLE)),
+        (
+            replace(FACTS, damages=(Damage("blobs/x", "missing"),)),
+            Refused(RewindRefusal.OBJECTS_DAMAGED, ("blobs/x: missing",)),
+        ),
+        (
+            replace(FACTS, forgotten={"kafka/0": "expired"}),
+            Refused(RewindRefusal.SOURCE_FORGOT, ("kafka/0: expired",)),
+        ),
+        (replace(FACTS, committed=None), Refused(RewindRefusal.NOT_COMMITTED)),
+        (
+            replace(FACTS, cannot_restore={T: "vacuumed"}),
+            Refused(RewindRefusal.SINK_CANNOT_RESTORE, ("t: vacuumed",)),
+        ),
+    ],
+    ids=["unreadable", "damaged", "forgotten", "uncommitted", "cannot restore"],
+)
+def test_a_rewind_that_cannot_be_finished_is_not_begun(
+    facts: RewindFacts, refusal: Refused
+) -> None:
+    """Rule F13: everything is proven before the decision."""
+    assert refused(facts) == refusal
+
+
+def test_leaving_the_sinks_does_not_help_a_source_that_forgot() -> None:
+    facts = replace(FACTS, forgotten={"kafka/0": "expired"}, leave_sinks=True)
+
+    assert refused(facts).reason is RewindRefusal.SOURCE_FORGOT
+
+
+# -- forks
+
+
+def forked(of: Cut) -> Cut:
+    plan = plan_fork(of)
+    assert isinstance(plan, Cut)
+    return plan
+
+
+def test_a_fork_begins_from_the_same_cut_with_nothing_to_commit() -> None:
+    """Rule F14: it must never touch its parent's tables."""
+    fork = forked(cut(4))
+
+    assert fork.snapshots == cut(4).snapshots
+    assert (fork.commit, fork.carried, fork.visible, fork.restores) == ({}, {}, {}, {})
+    assert not fork.commit_point
+
+
+def test_a_fork_begins_a_history_of_its_own() -> None:
+    """Rule F14."""
+    rewind = planned(FACTS)
+
+    fork = forked(rewind)
+
+    assert (fork.checkpoint_id, fork.generation, fork.origin) == (1, 1, None)
+
+
+def test_a_fork_into_the_same_tables_is_refused() -> None:
+    """Rule F14."""
+    assert plan_fork(cut(4), (SinkId("t"),)) == Refused(RewindRefusal.SAME_TARGET, ("t",))
+
+
+def test_a_fork_of_a_cut_that_still_carries_output_is_refused() -> None:
+    """Rule F3 and F14: its rows would be in neither pipeline's tables."""
+    assert plan_fork(cut(4, commit_point=False)) == Refused(RewindRefusal.CARRIES_OUTPUT)
+
+
+def test_the_target_of_a_rewind_is_a_decision() -> None:
+    assert isinstance(FACTS.target, Decision)
+    assert FACTS.target.generation == GENERATION

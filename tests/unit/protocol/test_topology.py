@@ -1,0 +1,86 @@
+"""The shape of a pipeline: what can be checkpointed, and who takes part."""
+
+import pytest
+from tests.unit.protocol.builders import FAN, LEFT, LINE, ORDERS, RIGHT, T1, T2, TABLE, T
+
+from cutwater.errors import ConfigError
+from cutwater.ids import ChannelId, InputId, ReaderId, StepId
+from cutwater.protocol.topology import StepSpec, Topology, inputs_of
+
+
+def test_every_step_is_a_participant() -> None:
+    """Seed 000 H10 and across the seeds: one completion rule, a fixed set."""
+    assert FAN.participants == {ORDERS, LEFT, RIGHT}
+
+
+def test_a_step_is_a_source_or_has_inputs_and_never_both() -> None:
+    """Rule F11."""
+    assert FAN.sources == (ORDERS,)
+    assert FAN[ORDERS].is_source
+    assert not FAN[LEFT].is_source
+
+
+def test_all_sinks_are_listed_in_plan_order() -> None:
+    assert FAN.sinks == (T1, T2)
+    assert LINE.sinks == (T,)
+
+
+def test_a_step_is_found_by_name() -> None:
+    assert LINE[TABLE].sink == T
+    assert TABLE in LINE
+    assert StepId("ghost") not in LINE
+
+
+def test_a_channel_knows_its_readers() -> None:
+    assert FAN.readers(FAN[ORDERS].output) == (
+        ReaderId(LEFT, InputId(0, ChannelId("orders"))),
+        ReaderId(RIGHT, InputId(0, ChannelId("orders"))),
+    )
+    assert FAN.readers(FAN[LEFT].output) == ()
+
+
+def test_a_self_join_reads_one_channel_twice() -> None:
+    """Rule F38: the ordinal is part of an input's identity."""
+    joined = Topology((StepSpec(ORDERS), StepSpec(TABLE, inputs_of("orders", "orders"))))
+
+    assert [str(one) for one in joined.readers(ChannelId("orders"))] == [
+        "table/0:orders",
+        "table/1:orders",
+    ]
+
+
+def test_a_topology_is_a_value() -> None:
+    assert Topology(LINE.steps) == LINE
+    assert Topology(LINE.steps) != FAN
+
+
+@pytest.mark.parametrize(
+    ("steps", "problem"),
+    [
+        ((), "at least one step"),
+        ((StepSpec(ORDERS), StepSpec(ORDERS)), "two steps are called orders"),
+        (
+            (StepSpec(LEFT, sink=T), StepSpec(RIGHT, sink=T)),
+            "two sinks are called t",
+        ),
+        ((StepSpec(TABLE, inputs_of("orders")),), "reads orders, which no earlier step writes"),
+        ((StepSpec(TABLE, inputs_of("table")),), "reads table, which no earlier step writes"),
+        (
+            (StepSpec(LEFT, inputs_of("right")), StepSpec(RIGHT, inputs_of("left"))),
+            "reads right, which no earlier step writes",
+        ),
+        (
+            (StepSpec(ORDERS), StepSpec(TABLE, (InputId(1, ChannelId("orders")),))),
+            "input 1:orders of table is number 0",
+        ),
+    ],
+    ids=["empty", "same step", "same sink", "unknown", "itself", "cycle", "ordinal"],
+)
+def test_a_shape_that_no_checkpoint_could_be_taken_of_is_refused(
+    steps: tuple[StepSpec, ...], problem: str
+) -> None:
+    """Seed 000 H9 and 001 H12: without steps the first stranger completed a checkpoint."""
+    with pytest.raises(ConfigError) as caught:
+        Topology(steps)
+
+    assert problem in caught.value.reason
