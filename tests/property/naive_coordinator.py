@@ -89,7 +89,7 @@ class NaiveCoordinator:
     started_at_ms: int | None = None
     ended_at_ms: int | None = None
     drained: bool = False
-    garbage_due: bool = False
+    garbage_due: bool = True
     collecting: bool = False
     ending: events.RestartPipeline | events.Halt | None = None
     over: bool = False
@@ -160,6 +160,9 @@ class NaiveCoordinator:
                 self.on_sink_committed(slot, sink, version)
             case events.SinkFailed(slot, sink, reason):
                 self.on_sink_failed(slot, sink, reason)
+            case events.SinkFenced():
+                self.owed.append(("Halt", events.HaltReason.FENCED))
+                self.over = True
             case events.CommitRecorded(slot):
                 if self.commit is not None and self.commit.slot == slot:
                     self.commit = None
@@ -190,9 +193,14 @@ class NaiveCoordinator:
             and self.ending is None
             and not self.garbage_due
             and not self.collecting
-            and len(self.open) < self.options.max_concurrent
+            and self.has_room()
             and (bool(self.queue) or self.now_ms >= due_ms)
         )
+
+    def has_room(self) -> bool:
+        """Whether another attempt may be open; numbers are taken one at a time, in order."""
+        reserving = any(one.stage is Stage.RESERVING for one in self.open.values())
+        return not reserving and len(self.open) < self.options.max_concurrent
 
     def is_taking_a_savepoint(self) -> bool:
         return any(one.belongs_to_the_user for one in self.open.values())
@@ -442,14 +450,13 @@ class NaiveCoordinator:
         due = [one.deadline_ms for one in self.open.values() if one.can_fail]
         if self.commit is not None:
             due += self.commit.retry_at_ms.values()
-        has_room = len(self.open) < self.options.max_concurrent
         held_up = (
             self.garbage_due
             or self.collecting
             or self.ending is not None
             or self.is_taking_a_savepoint()
         )
-        if self.started_at_ms is not None and has_room and not held_up:
+        if self.started_at_ms is not None and self.has_room() and not held_up:
             due.append(self.latest_start_ms())
         return due
 

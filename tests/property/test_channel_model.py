@@ -201,6 +201,9 @@ class ChannelMachine(RuleBasedStateMachine):
         assert self.log.has_room(Bound(messages, size_bytes)) == all(
             one.messages < messages and one.size_bytes < size_bytes for one in backlogs
         )
+        assert self.log.has_room(Bound(messages, size_bytes), lets_barrier_out=True) == all(
+            one.messages <= messages and one.size_bytes < 2 * size_bytes for one in backlogs
+        )
 
     # -- the readers
 
@@ -313,6 +316,10 @@ class ChannelMachine(RuleBasedStateMachine):
             assert self.log.position(reader) == self.model.place(state.read)
             assert self.log.limit(reader) == self.model.limit(reader)
             assert self.log.backlog(reader) == self.model.backlog(reader)
+            for _, message in self.model.controls():
+                if isinstance(message, Barrier) and not message.is_cancel:
+                    held = self.log.holds(reader, message.checkpoint_id)
+                    assert held == self.model.holds(reader, message)
 
     @invariant()
     def every_reader_has_the_watermark_it_has_passed(self) -> None:
@@ -335,7 +342,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
         assert self.log.base == self.log.end == self.model.end()
         assert not self.log._events
-        assert not self.log._controls
+        assert self.log.controls == 0
 
 
 TestChannel = ChannelMachine.TestCase

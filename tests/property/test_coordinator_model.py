@@ -5,8 +5,10 @@ ended; the clock jumps; acknowledgements come twice, too late, from strangers an
 generation. Each example ends with a stop, driven by nothing but the coordinator's own alarm clock.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from enum import Enum, auto
+from functools import partial
 from typing import NamedTuple, assert_never
 
 import pytest
@@ -34,10 +36,8 @@ from cutwater.protocol.options import CheckpointOptions, CommitOptions, Unaligne
 from cutwater.protocol.pending import CheckpointRequest, Phase
 from cutwater.protocol.topology import StepSpec, Topology, inputs_of
 
-GENERATION = Generation(3)
+FIRST_GENERATION = Generation(3)
 PIPELINE = PipelineId("5ca1ab1e")
-FIRST_SLOT = Slot(5)
-FIRST_ID = CheckpointId(7)
 
 TOPOLOGIES = (
     Topology((StepSpec(StepId("s")), StepSpec(StepId("t"), inputs_of("s"), SinkId("t")))),
@@ -61,11 +61,11 @@ COMMITS = st.builds(
 )
 OPTIONS = st.builds(
     CheckpointOptions,
-    interval_ms=st.sampled_from([1, 50, 400]),
+    interval_ms=st.sampled_from([1, 20, 50, 400]),
     timeout_ms=st.just(300),
     savepoint_timeout_ms=st.just(700),
     min_pause_ms=st.sampled_from([1, 10, 90]),
-    tolerable_failed=st.sampled_from([None, None, None, 0, 3]),
+    tolerable_failed=st.sampled_from([*[None] * 6, 0, 3]),
     retry_ms=st.just(20),
     retry_max_ms=st.just(100),
     queue_limit=st.just(2),
@@ -79,9 +79,17 @@ CONFIGURATIONS = st.one_of(
     st.builds(
         lambda options, concurrent: replace(options, unaligned=ALIGNED, max_concurrent=concurrent),
         OPTIONS,
-        st.integers(1, 3),
+        st.sampled_from([1, 2, 3, 3, 3]),
     ),
 )
+
+
+class How(Enum):
+    """How well something goes."""
+
+    WELL = auto()
+    BADLY = auto()
+    WORST = auto()
 
 
 class TimePassed(NamedTuple):
@@ -101,20 +109,16 @@ class Asked(NamedTuple):
     drain: bool
 
 
-class NumberTaken(NamedTuple):
-    """A reservation is answered; `lag` Events will be in flight on every input."""
+class Answered(NamedTuple):
+    """One of the answers the coordinator waits for comes: a good one, a bad one, the worst one.
+
+    The worst ends the process, so it comes in mortal worlds only. A step's bad answer is a snapshot
+    that contradicts the others. Behind a reservation, `lag` Events are in flight everywhere.
+    """
 
     which: int
-    won: bool
+    how: How
     lag: int
-
-
-class Stored(NamedTuple):
-    """One step acknowledges an attempt; `wrong` is how its snapshot contradicts the others."""
-
-    which: int
-    who: int
-    wrong: int | None
 
 
 class AllStored(NamedTuple):
@@ -132,37 +136,17 @@ class Misdirected(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A step declines an attempt."""
+    """A step declines an attempt; a stale one is of the generation before."""
 
     which: int
-    generation: Generation
-
-
-class ManifestAnswered(NamedTuple):
-    """The oldest manifest under way is written, or not."""
-
-    written: bool
-
-
-class DecisionAnswered(NamedTuple):
-    """The decision under way has an outcome."""
-
-    outcome: DecisionOutcome
-
-
-class SinkAnswered(NamedTuple):
-    """A sink has acted, or could not."""
-
-    which: int
-    acted: bool
-
-
-class StoreAnswered(NamedTuple):
-    """A record of commits is written and garbage is collected, as far as asked for."""
+    stale: bool
 
 
 class WentWell(NamedTuple):
-    """Everything that is under way succeeds."""
+    """What is under way succeeds, up to some point; `lag` Events are in flight everywhere."""
+
+    lag: int
+    up_to: int
 
 
 class CancelledByUser(NamedTuple):
@@ -178,9 +162,13 @@ class RanDry(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The pipeline ends, if this world is old enough."""
+    """The pipeline ends, if this world is mortal."""
 
     stopped: bool
+
+
+class Recovered(NamedTuple):
+    """If the process has ended, the next one takes over."""
 
 
 class ImpossibleTold(NamedTuple):
@@ -193,46 +181,37 @@ Move = (
     TimePassed
     | WokenUp
     | Asked
-    | NumberTaken
-    | Stored
+    | Answered
     | AllStored
     | Misdirected
     | Refused
-    | ManifestAnswered
-    | DecisionAnswered
-    | SinkAnswered
-    | StoreAnswered
     | WentWell
     | CancelledByUser
     | RanDry
     | Ended
+    | Recovered
     | ImpossibleTold
 )
 
 WHICH = st.integers(0, 3)
-MOSTLY = st.sampled_from([True, True, True, False])
+MOSTLY_NOT = st.sampled_from([False, False, False, True])
+LAGS = st.sampled_from([0, 0, 1, 2])
+HOW = st.sampled_from([*[How.WELL] * 8, *[How.BADLY] * 3, How.WORST])
 KINDS = st.sampled_from([CheckpointKind.CHECKPOINT, CheckpointKind.FULL, CheckpointKind.SAVEPOINT])
 ODD = st.sampled_from(["again", "stranger", "unknown", "late", "stale"])
-OUTCOMES = st.sampled_from(
-    [*[DecisionOutcome.WRITTEN] * 8, DecisionOutcome.TAKEN, DecisionOutcome.UNKNOWN]
-)
 WEIGHTED: list[st.SearchStrategy[Move]] = [
-    *[st.builds(TimePassed, st.sampled_from([0, 1, 10, 45, 120, 400]))] * 3,
+    *[st.builds(TimePassed, st.sampled_from([0, 1, 5, 10, 20, 45, 120, 400]))] * 3,
     *[st.just(WokenUp())] * 2,
-    *[st.builds(Asked, KINDS, st.booleans())] * 2,
-    *[st.builds(NumberTaken, WHICH, MOSTLY, st.integers(0, 2))] * 3,
-    *[st.builds(Stored, WHICH, WHICH, st.sampled_from([*[None] * 8, 0, 1, 2, 3]))] * 4,
+    *[st.builds(Asked, KINDS, MOSTLY_NOT)] * 2,
+    *[st.builds(Answered, st.integers(0, 11), HOW, LAGS)] * 8,
     *[st.builds(AllStored, WHICH)] * 3,
+    *[st.builds(WentWell, LAGS, st.integers(1, 6))] * 3,
     *[st.builds(Misdirected, ODD, WHICH, WHICH)] * 2,
-    st.builds(Refused, WHICH, st.sampled_from([GENERATION, GENERATION, Generation(2)])),
-    *[st.builds(ManifestAnswered, MOSTLY)] * 3,
-    *[st.builds(DecisionAnswered, OUTCOMES)] * 3,
-    *[st.builds(SinkAnswered, WHICH, MOSTLY)] * 4,
-    *[st.just(StoreAnswered())] * 2,
-    *[st.just(WentWell())] * 3,
+    st.builds(Refused, WHICH, MOSTLY_NOT),
     st.builds(CancelledByUser, WHICH),
     st.builds(RanDry, st.booleans()),
     st.builds(Ended, st.booleans()),
+    *[st.just(Recovered())] * 2,
     *[st.builds(ImpossibleTold, st.integers(0, 99))] * 2,
 ]
 MOVES = st.sampled_from(WEIGHTED).flatmap(lambda moves: moves)
@@ -244,43 +223,78 @@ class CoordinatorMachine(RuleBasedStateMachine):
     agrees = False
 
     @initialize(
-        topology=st.sampled_from(TOPOLOGIES),
+        topology=st.sampled_from([*TOPOLOGIES, TOPOLOGIES[1]]),
         options=CONFIGURATIONS,
         carried=st.booleans(),
-        youth=st.sampled_from([5, 40, 999]),
+        mortal=MOSTLY_NOT,
     )
     def begin(
-        self, topology: Topology, options: CheckpointOptions, carried: bool, youth: int
+        self, topology: Topology, options: CheckpointOptions, carried: bool, mortal: bool
     ) -> None:
         self.topology = topology
-        batches = {spec.step: BatchId(2) for spec in topology.steps}
-        pending = {sink: [BatchId(1), BatchId(2)] * carried for sink in topology.sinks}
-        self.model = NaiveCoordinator(
-            topology, options, GENERATION, FIRST_SLOT, FIRST_ID, dict(batches), pending
-        )
-        standing = events.Standing(
-            slot=FIRST_SLOT,
-            highest_id=FIRST_ID,
-            decided=batches,
-            carried={
-                sink: tuple(committable(sink, one) for one in found)
-                for sink, found in pending.items()
-            },
-        )
-        self.coordinator = Coordinator(PIPELINE, topology, options, GENERATION, standing)
+        self.mortal = mortal
         self.now_ms = 1_000
-        self.youth = youth
-        self.latest = dict(batches)
-        self.snapshots: dict[tuple[CheckpointId, StepId], StepSnapshot] = {}
         self.asked = 0
+        self.snapshots: dict[tuple[CheckpointId, StepId], StepSnapshot] = {}
+        self.started: list[CheckpointId] = []
+        self.slots: list[Slot] = []
+        self.take_over(
+            NaiveCoordinator(
+                topology,
+                options,
+                FIRST_GENERATION,
+                Slot(5),
+                CheckpointId(7),
+                {spec.step: BatchId(2) for spec in topology.steps},
+                {sink: [BatchId(1), BatchId(2)] * carried for sink in topology.sinks},
+            )
+        )
+
+    def take_over(self, model: NaiveCoordinator) -> None:
+        """Begin a generation where the model says the one before has left off."""
+        self.model = model
+        self.generation = model.generation
+        self.coordinator = Coordinator(
+            PIPELINE,
+            model.topology,
+            model.options,
+            model.generation,
+            events.Standing(
+                slot=model.slot,
+                highest_id=model.last_id,
+                decided=dict(model.batches),
+                carried={
+                    sink: tuple(self.committable(sink, one) for one in found)
+                    for sink, found in model.carried.items()
+                },
+            ),
+        )
+        self.latest = dict(model.batches)
         self.numbers: list[CheckpointId] = []
         self.manifests: list[CheckpointId] = []
         self.decisions: list[CheckpointId] = []
         self.sinks: list[tuple[Slot, SinkId]] = []
         self.records: list[Slot] = []
         self.garbage = 0
-        self.started: list[CheckpointId] = []
-        self.slots: list[Slot] = []
+
+    def recover(self) -> None:
+        """Claim the next generation; what was decided has been committed meanwhile."""
+        model = self.model
+        if model.over:
+            self.take_over(
+                NaiveCoordinator(
+                    model.topology,
+                    model.options,
+                    Generation(model.generation + 1),
+                    Slot(model.slot + 1),
+                    model.last_id,
+                    model.batches,
+                    model.carried,
+                )
+            )
+
+    def committable(self, sink: SinkId, batch: int) -> Committable:
+        return Committable(sink, self.generation, BatchId(batch), 1, ())
 
     # -- telling the coordinator
 
@@ -328,45 +342,24 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.wake_up()
             case Asked(kind, drain):
                 self.ask(kind, drain=drain)
-            case NumberTaken(which, won, lag):
-                self.answer_number(which, won=won, lag=lag)
-            case Stored(which, who, wrong):
-                self.store(which, who, wrong)
+            case Answered():
+                self.answer(*move)
             case AllStored(which):
                 self.store_all(which)
             case Misdirected():
                 self.misdirect(*move)
-            case Refused(which, generation):
-                self.decline(which, generation)
+            case Refused(which, stale):
+                self.decline(which, stale=stale)
             case CancelledByUser(which):
                 self.tell(events.Cancelled(self.any_number(which), self.now_ms))
             case RanDry(waiting):
                 self.tell(events.Drained(waiting, self.now_ms))
             case Ended(stopped):
                 self.end(stopped=stopped)
-            case _:
-                self.something_is_answered(move)
-
-    def something_is_answered(
-        self,
-        move: ManifestAnswered
-        | DecisionAnswered
-        | SinkAnswered
-        | StoreAnswered
-        | WentWell
-        | ImpossibleTold,
-    ) -> None:
-        match move:
-            case ManifestAnswered(written):
-                self.answer_manifest(written=written)
-            case DecisionAnswered(outcome):
-                self.answer_decision(outcome)
-            case SinkAnswered(which, acted):
-                self.answer_sink(which, acted=acted)
-            case StoreAnswered():
-                self.answer_store()
-            case WentWell():
-                self.go_well()
+            case Recovered():
+                self.recover()
+            case WentWell(lag, up_to):
+                self.go_well(lag, up_to)
             case ImpossibleTold(kind):
                 self.refuse_what_cannot_be(kind)
             case _:
@@ -375,7 +368,6 @@ class CoordinatorMachine(RuleBasedStateMachine):
     # -- time and people
 
     def pass_time(self, passed_ms: int) -> None:
-        self.youth -= 1
         self.now_ms += passed_ms
         self.tell(events.Clock(self.now_ms))
 
@@ -395,25 +387,19 @@ class CoordinatorMachine(RuleBasedStateMachine):
         numbers = [*self.model.open, CheckpointId(self.model.last_id + which)]
         return numbers[which % len(numbers)]
 
-    def decline(self, which: int, generation: Generation) -> None:
+    def decline(self, which: int, *, stale: bool) -> None:
+        generation = Generation(self.generation - stale)
         number, step = self.any_number(which), self.topology.steps[0].step
         reason = FailureReason.SNAPSHOT_FAILED
         self.tell(events.Declined(step, generation, number, reason, self.now_ms))
 
     def end(self, *, stopped: bool) -> None:
-        if self.youth > 0:
+        if not self.mortal:
             return
         failed = events.StepFailed(self.topology.steps[0].step, self.now_ms)
         self.tell(events.Stop(self.now_ms) if stopped else failed)
 
     # -- steps
-
-    def answer_number(self, which: int, *, won: bool, lag: int) -> None:
-        if not self.numbers:
-            return
-        number = self.numbers.pop(which % len(self.numbers))
-        self.take_snapshots(number, lag)
-        self.tell(events.Reserved(number, won, self.now_ms))
 
     def take_snapshots(self, number: CheckpointId, lag: int) -> None:
         """Let every step run on by a few batches and work out what it will acknowledge."""
@@ -443,14 +429,14 @@ class CoordinatorMachine(RuleBasedStateMachine):
         )
         since = self.model.batches[spec.step]
         staged = (
-            tuple(committable(spec.sink, one) for one in range(since + 1, batch + 1))
+            tuple(self.committable(spec.sink, one) for one in range(since + 1, batch + 1))
             if spec.sink is not None
             else ()
         )
         return StepSnapshot(
             spec.step,
             number,
-            GENERATION,
+            self.generation,
             batch,
             positions,
             barriers,
@@ -461,30 +447,26 @@ class CoordinatorMachine(RuleBasedStateMachine):
             staged=staged,
         )
 
-    def collecting(self, which: int) -> NaiveAttempt | None:
-        found = [one for one in self.model.open.values() if one.stage is not Stage.RESERVING]
-        return found[which % len(found)] if found else None
-
-    def store(self, which: int, who: int, wrong: int | None) -> None:
-        attempt = self.collecting(which)
-        if attempt is None:
-            return
-        spec = self.topology.steps[who % len(self.topology.steps)]
-        snapshot = self.snapshots[attempt.number, spec.step]
-        if wrong is not None and spec.step not in attempt.acknowledged:
-            snapshot = contradicting(spec, snapshot, wrong)
-            self.snapshots[attempt.number, spec.step] = snapshot
+    def acknowledge(self, number: CheckpointId, step: StepId, wrong: int | None = None) -> None:
+        attempt = self.model.open.get(number)
+        if wrong is not None and attempt is not None:
+            self.snapshots[number, step] = contradicting(
+                self.topology[step], self.snapshots[number, step], wrong
+            )
             attempt.contradicts = True
-        self.tell(events.Acknowledged(snapshot, self.now_ms))
+        self.tell(events.Acknowledged(self.snapshots[number, step], self.now_ms))
 
     def store_all(self, which: int) -> None:
-        attempt = self.collecting(which)
-        if attempt is None:
-            return
-        for spec in self.topology.steps:
-            if spec.step not in attempt.acknowledged and attempt.number in self.model.open:
-                snapshot = self.snapshots[attempt.number, spec.step]
-                self.tell(events.Acknowledged(snapshot, self.now_ms))
+        found = [one for one in self.model.open.values() if one.stage is not Stage.RESERVING]
+        if found:
+            attempt = found[which % len(found)]
+            for step in self.missing(attempt):
+                self.acknowledge(attempt.number, step)
+
+    def missing(self, attempt: NaiveAttempt) -> list[StepId]:
+        if attempt.stage is Stage.RESERVING:
+            return []
+        return sorted(self.topology.participants - set(attempt.acknowledged))
 
     def misdirect(self, kind: str, which: int, who: int) -> None:
         """Send an acknowledgement that must be answered and must not count."""
@@ -495,11 +477,11 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if kind == "unknown":
             number = CheckpointId(self.model.last_id + 1 + which)
         if kind == "late":
-            number = CheckpointId(max(self.model.ended, default=FIRST_ID))
+            number = CheckpointId(max(self.model.ended, default=self.model.last_id))
         attempt = self.model.open.get(number)
         if kind == "again" and attempt is not None and attempt.acknowledged:
             step = sorted(attempt.acknowledged)[who % len(attempt.acknowledged)]
-        generation = Generation(GENERATION - 1) if kind == "stale" else GENERATION
+        generation = Generation(self.generation - (kind == "stale"))
         misses = attempt is not None and step not in attempt.acknowledged
         if kind == "again" and misses:
             return
@@ -507,47 +489,84 @@ class CoordinatorMachine(RuleBasedStateMachine):
             events.Acknowledged(StepSnapshot(step, number, generation, BatchId(0)), self.now_ms)
         )
 
-    # -- the store and the sinks
+    # -- answers
 
-    def answer_manifest(self, *, written: bool) -> None:
-        if not self.manifests:
-            return
-        number = self.manifests.pop(0)
-        if written:
+    def answer(self, which: int, how: How, lag: int) -> None:
+        """Answer one of the questions that are open, whether or not the attempt still is."""
+        questions: list[Callable[[], None]] = [
+            *(partial(self.answer_number, one, how, lag) for one in self.numbers),
+            *(partial(self.answer_manifest, one, how) for one in self.manifests),
+            *(partial(self.answer_decision, one, how) for one in self.decisions),
+            *(partial(self.answer_sink, *one, how) for one in self.sinks),
+            *(partial(self.answer_record, one) for one in self.records),
+            *([self.answer_garbage] if self.garbage else []),
+            *(
+                partial(self.acknowledge, one.number, step, None if how is How.WELL else which)
+                for one in self.model.open.values()
+                for step in self.missing(one)
+            ),
+        ]
+        if questions:
+            questions[which % len(questions)]()
+
+    def answer_number(self, number: CheckpointId, how: How, lag: int) -> None:
+        self.numbers.remove(number)
+        self.take_snapshots(number, lag)
+        self.tell(events.Reserved(number, how is How.WELL, self.now_ms))
+
+    def answer_manifest(self, number: CheckpointId, how: How) -> None:
+        self.manifests.remove(number)
+        if how is How.WELL:
             self.tell(events.Published(number, f"hash of {number}", self.now_ms))
         else:
             self.tell(events.PublishFailed(number, self.now_ms))
 
-    def answer_decision(self, outcome: DecisionOutcome) -> None:
-        if self.youth > 0:
-            outcome = DecisionOutcome.WRITTEN
-        if self.decisions:
-            self.tell(events.DecisionMade(self.decisions.pop(), outcome, self.now_ms))
+    def answer_decision(self, number: CheckpointId, how: How) -> None:
+        outcome = DecisionOutcome.WRITTEN
+        if self.mortal and how is not How.WELL:
+            fenced = how is How.BADLY
+            outcome = DecisionOutcome.TAKEN if fenced else DecisionOutcome.UNKNOWN
+        self.decisions.remove(number)
+        self.tell(events.DecisionMade(number, outcome, self.now_ms))
 
-    def answer_sink(self, which: int, *, acted: bool) -> None:
-        if not self.sinks:
-            return
-        slot, sink = self.sinks.pop(which % len(self.sinks))
-        if acted:
+    def answer_sink(self, slot: Slot, sink: SinkId, how: How) -> None:
+        self.sinks.remove((slot, sink))
+        if how is How.WELL:
             self.tell(events.SinkCommitted(slot, sink, f"{sink} at {slot}", self.now_ms))
-        else:
+        elif how is How.BADLY or not self.mortal:
             self.tell(events.SinkFailed(slot, sink, "down", self.now_ms))
+        else:
+            self.tell(events.SinkFenced(slot, sink, self.now_ms))
 
-    def answer_store(self) -> None:
-        if self.records:
-            self.tell(events.CommitRecorded(self.records.pop(0), self.now_ms))
+    def answer_record(self, slot: Slot) -> None:
+        self.records.remove(slot)
+        self.tell(events.CommitRecorded(slot, self.now_ms))
+
+    def answer_garbage(self) -> None:
+        self.garbage -= 1
+        self.tell(events.GarbageCollected(self.now_ms))
+
+    def go_well(self, lag: int, up_to: int) -> None:
         if self.garbage:
-            self.garbage -= 1
-            self.tell(events.GarbageCollected(self.now_ms))
+            self.answer_garbage()
+        for number in tuple(self.numbers):
+            self.answer_number(number, How.WELL, lag)
+        if up_to > 1:
+            self.store_all(0)
+        for number in tuple(self.manifests) if up_to > 2 else ():
+            self.answer_manifest(number, How.WELL)
+        if up_to > 3:
+            self.let_the_store_act()
 
-    def go_well(self) -> None:
-        self.answer_number(0, won=True, lag=0)
-        self.store_all(0)
-        self.answer_manifest(written=True)
-        self.answer_decision(DecisionOutcome.WRITTEN)
-        for _ in tuple(self.sinks):
-            self.answer_sink(0, acted=True)
-        self.answer_store()
+    def let_the_store_act(self) -> None:
+        for number in tuple(self.decisions):
+            self.answer_decision(number, How.WELL)
+        for slot, sink in tuple(self.sinks):
+            self.answer_sink(slot, sink, How.WELL)
+        for slot in tuple(self.records):
+            self.answer_record(slot)
+        if self.garbage:
+            self.answer_garbage()
 
     # -- what cannot happen
 
@@ -590,7 +609,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.the_facts_are_those_of_the_model()
         self.what_is_remembered_is_bounded()
         self.it_wants_to_be_woken_in_time()
-        assert len(set(self.started)) == len(self.started)
+        assert self.started == sorted(set(self.started))
         assert self.slots == sorted(set(self.slots))
         self.agrees = True
 
@@ -652,10 +671,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         assert not waiting or self.model.over
 
     def let_the_store_and_the_clock_act(self) -> None:
-        self.answer_decision(DecisionOutcome.WRITTEN)
-        for _ in tuple(self.sinks):
-            self.answer_sink(0, acted=True)
-        self.answer_store()
+        self.let_the_store_act()
         if not self.model.over:
             self.wake_up()
 
@@ -671,10 +687,6 @@ PHASES = {
 
 def place_behind(batch: BatchId) -> Place:
     return Place(batch + 1, 10 * (batch + 1))
-
-
-def committable(sink: SinkId, batch: int) -> Committable:
-    return Committable(sink, GENERATION, BatchId(batch), 1, ())
 
 
 def contradicting(spec: StepSpec, snapshot: StepSnapshot, how: int) -> StepSnapshot:

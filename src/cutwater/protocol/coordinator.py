@@ -368,6 +368,11 @@ class Coordinator:
         return self._committer.state
 
     @property
+    def carries_output(self) -> bool:
+        """Whether rows wait for the next commit point; a pipeline that ends waits for it too."""
+        return self._ledger.carries_output
+
+    @property
     def open_attempts(self) -> Mapping[CheckpointId, Phase]:
         """Every attempt that has not ended, and where it is."""
         return {one.checkpoint_id: one.phase for one in self._attempts.values()}

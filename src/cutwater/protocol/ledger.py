@@ -91,6 +91,11 @@ class Ledger:
         return Slot(self._slot + 1)
 
     @property
+    def carries_output(self) -> bool:
+        """Whether a decided cut has prepared rows that no sink shows yet."""
+        return any(self._carried.values())
+
+    @property
     def completed(self) -> tuple[Cut, ...]:
         """The newest decided cuts, oldest first; as many as retention keeps."""
         return tuple(self._completed)

@@ -247,12 +247,15 @@ def appended(
     owes_batch: bool = False,
     watermark_ms: int | None = None,
 ) -> BatchAppended:
-    """A batch that ends at these positions; a batch without rows has no Event."""
+    """A batch that ends at these positions, or without any a source's batch.
+
+    A batch without rows has no Event.
+    """
     return BatchAppended(
         BatchId(batch),
         event(batch, rows=rows) if rows else None,
         {source: place(position) for source, position in (moved or {}).items()},
-        {"kafka/0": str(batch)},
+        None if moved else {"kafka/0": str(batch)},
         watermark_ms,
         owes_batch,
         (committable(T, batch),) * staged,

@@ -277,6 +277,17 @@ def test_a_later_release_does_not_open_an_earlier_barrier() -> None:
     assert log.limit(FAST) == place(1)
 
 
+def test_releases_for_a_channel_that_has_ended_are_not_kept() -> None:
+    """Everything is bounded: no barrier will ever spend them, and attempts go on for months."""
+    log = channel(FAST)
+    log.append(EndOfInput())
+
+    log.release(FAST, ONE)
+    log.release(FAST, TWO)
+
+    assert not log._readers[FAST].released
+
+
 def test_a_barrier_that_was_passed_never_holds_again() -> None:
     log = channel(FAST)
     log.append(barrier(1))

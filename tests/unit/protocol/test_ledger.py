@@ -134,6 +134,7 @@ def test_what_a_recovery_point_carries_is_committed_at_the_next_aligned_cut() ->
     aligned = built(one, acknowledged(fan_snapshots(2, batch=2)))
 
     assert not unaligned.commit_point
+    assert one.carries_output
     assert aligned.commit == {
         T1: (committable(T1, 1), committable(T1, 2)),
         T2: (committable(T2, 1), committable(T2, 2)),
@@ -144,8 +145,13 @@ def test_what_an_earlier_generation_carried_is_not_lost() -> None:
     """Rule F3 across a restart."""
     standing = Standing(slot=Slot(7), carried={T: (committable(T, 9),)})
 
-    cut = built(ledger(standing=standing), acknowledged(line_snapshots()))
+    one = ledger(standing=standing)
 
+    carrying = one.carries_output
+    cut = built(one, acknowledged(line_snapshots()))
+    one.decided(cut)
+
+    assert (carrying, one.carries_output) == (True, False)
     assert cut.commit == {T: (committable(T, 9), committable(T, 0))}
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tests.unit.protocol.builders import (
+    CONCURRENT,
     FORCED,
     GENERATION,
     LINE,
@@ -288,6 +289,11 @@ def test_a_source_sees_no_barriers_in_inputs() -> None:
     assert step.aligner is None
 
 
+def test_a_batch_of_a_source_moves_no_inputs() -> None:
+    """Rule F11."""
+    assert refusal_of(source_step(), appended(0, {A: 1}))
+
+
 def test_a_step_with_inputs_has_nothing_to_poll() -> None:
     """Rule F11."""
     step = consumer_step(A)
@@ -323,9 +329,7 @@ def test_a_finished_source_does_not_answer_for_an_attempt_that_is_over() -> None
 
 
 def test_concurrent_attempts_leave_a_source_in_order() -> None:
-    step = source_step(
-        CheckpointOptions(max_concurrent=2, unaligned=UnalignedOptions(enabled=False))
-    )
+    step = source_step(CONCURRENT)
     tell(step, appended(0), committed(0), Announced(barrier(1)), Announced(barrier(2)))
 
     commands = tell(step, Poll(), Poll())
@@ -644,6 +648,16 @@ def test_a_source_that_ends_answers_for_a_barrier_it_had_not_taken() -> None:
     assert commands[0] == Append(EndOfInput())
     assert uploaded(commands).finished
     assert not step.barrier_waiting
+
+
+def test_a_source_that_ends_answers_for_every_barrier_it_had_not_taken() -> None:
+    step = source_step(CONCURRENT)
+    tell(step, appended(0), committed(0), Announced(barrier(1)), Announced(barrier(2)))
+
+    commands = tell(step, EndReached())
+
+    assert [one.snapshot.checkpoint_id for one in only(Upload, commands)] == [1, 2]
+    assert [one.message for one in only(Append, commands)] == [EndOfInput()]
 
 
 def test_a_source_that_ends_behind_its_barrier_has_answered_already() -> None:

@@ -94,6 +94,7 @@ class Checkers:
         counts["savepoints"] += entry.kind is CheckpointKind.SAVEPOINT
         for spec in self.world.topology.steps:
             self._check_snapshot(spec, cut)
+        self.world.faults.decision_written(cut)
 
     def _check_snapshot(self, spec: StepSpec, cut: Cut) -> None:
         snapshot = cut.snapshots[spec.step]
@@ -161,8 +162,9 @@ class Checkers:
             return
         world.history.counts["commit points"] += 1
         # With several sinks a commit point is whole, or the tables disagree (rule F3).
-        options, several = world.options.commit, len(world.tables) > 1
-        aligned = cut.is_aligned or (several and not options.commit_unaligned)
+        # A rewind to a recovery point shows what was visible then, which is less than its cut.
+        several = len(world.tables) > 1 and not world.options.commit.commit_unaligned
+        aligned = cut.is_aligned or (several and entry.kind is not CheckpointKind.REWIND)
         whole = aligned and not any(cut.carried.values())
         self._compare(self._prefix(cut), f"commit of checkpoint {entry.checkpoint_id}", whole=whole)
         if whole:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from cutwater.ids import BatchId, CheckpointId, StepId
 from cutwater.protocol.coordinator_events import Acknowledged, Cancelled, Requested, StepFailed
-from cutwater.protocol.cut import CheckpointKind, StepSnapshot
+from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.testing.simulation.process import Process
 from cutwater.testing.simulation.store import committed_name, manifest_name
@@ -21,6 +21,7 @@ KINDS: Final = (
     "crash",
     "crash in recovery",
     "crash during an effect",
+    "crash while a batch is owed",
     "step failure",
     "pause",
     "store out of reach",
@@ -129,6 +130,19 @@ class Faults:
         process.paused = True
         self.world.wake_at[process.number] = self.world.now_ms + self.world.rng.randint(20, 900)
         return True
+
+    def decision_written(self, cut: Cut) -> None:
+        """Kill the process right after a cut in which a step owes a batch, also while healing."""
+        kind, world = "crash while a batch is owed", self.world
+        owed = any(one.owes_batch for one in cut.snapshots.values())
+        exhausted = all(
+            stream.total is not None and int(cut.snapshots[name].offsets[name]) >= stream.total
+            for name, stream in world.streams.items()
+        )
+        chance, most = (0.9, 6) if exhausted else (0.3, 2)
+        seldom = world.history.counts[f"fault: {kind}"] < most
+        if not world.calm and owed and seldom and world.rng.random() < chance:
+            world.kill_soon = True
 
     # -- messages
 

@@ -162,7 +162,7 @@ class Process:
         if self.coordinator is None or any(one.busy for one in self.engines.values()):
             return
         waiting = any(one.staged for one in self.steps.values())
-        if waiting:
+        if waiting or self.coordinator.carries_output:
             self.coordinate(Drained(True, self.world.now_ms))
 
     # -- feeding the machines
@@ -230,4 +230,6 @@ class Process:
     @property
     def finished(self) -> bool:
         """Whether every step has ended and nothing waits to be committed."""
-        return self.running and all(one.finished and not one.staged for one in self.steps.values())
+        if not self.running or self.coordinator is None or self.coordinator.carries_output:
+            return False
+        return all(one.finished and not one.staged for one in self.steps.values())

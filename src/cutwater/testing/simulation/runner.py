@@ -138,6 +138,9 @@ class Engine:
             end = min(limit, most)
             if end > position.position:
                 ends[source] = log.place(end)
+        if not ends and self.tick and self.process.world.rng.random() < 0.8:
+            # A batch without data comes when the engine gets to it.
+            return False
         if ends or self.tick:
             self._plan(ends, 0)
             return True

@@ -144,6 +144,14 @@ SHAPES: Final = {
             Node("a", ("s",), sink=True),
         ),
         _shape(
+            "window-line",
+            "w",
+            Node("s"),
+            Node("a", ("s",), "filter"),
+            Node("w", ("a",), "window"),
+            Node("b", ("w",), sink=True),
+        ),
+        _shape(
             "tokens",
             "b",
             Node("s"),

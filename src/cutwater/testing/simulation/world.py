@@ -138,7 +138,8 @@ class World:
         self.needs_rewind = False
         self.damaged = False
         self.lost = False
-        self.stop_asked = False
+        self.stop_asked: Process | None = None
+        self.kill_soon = False
         self.stopped: Process | None = None
         self.slow = not calm and self.rng.random() < 0.4
         self.store = SimulatedStore()
@@ -193,9 +194,11 @@ class World:
         """Ask for a stop once all steps have ended and a new checkpoint was committed."""
         process = self.current
         done = self.history.counts["commit points"] > commits_before
-        if process is not None and not self.stop_asked and done and process.finished:
+        if process is None or self.stop_asked is process:
+            return
+        if done and process.finished:
             process.inbox.append(events.Stop(self.now_ms))
-            self.stop_asked = True
+            self.stop_asked = process
 
     def _heal(self) -> None:
         self.healing = True
@@ -217,6 +220,10 @@ class World:
         """Let one small thing happen."""
         self.now_ms += self.rng.randint(1, 3)
         self._let_time_pass()
+        if self.kill_soon and self.current is not None:
+            self.faults.count("crash while a batch is owed")
+            self.current.die()
+        self.kill_soon = False
         awake = [one for one in self.processes if one.alive and not one.paused]
         if not awake:
             if self.stopped is None:
@@ -292,7 +299,7 @@ class World:
             self.history.counts[f"halted: {command.reason.name.lower()}"] += 1
             if command.reason is events.HaltReason.STOPPED:
                 self.checkers.stopped(process)
-                self.stopped = process if self.stop_asked else None
+                self.stopped = process if self.stop_asked is process else None
         else:
             self.history.counts["restarts"] += 1
         process.die()

@@ -1,0 +1,152 @@
+"""Running many seeds, on all cores, and adding up what really happened.
+
+A campaign is clean when no checker objected and when everything that was to be injected or reached
+was: faults of every kind, aligned and unaligned checkpoints, recoveries. What never happened proves
+nothing, so it is reported and counts as a failure of the campaign.
+"""
+
+import os
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from cutwater.errors import CutwaterError
+from cutwater.testing.simulation.faults import KINDS
+from cutwater.testing.simulation.history import Wrong
+from cutwater.testing.simulation.sabotage import load
+from cutwater.testing.simulation.world import World
+
+REACHED: Final = (
+    "checkpoints aligned",
+    "checkpoints unaligned",
+    "savepoints",
+    "commit points",
+    "commits repeated",
+    "recoveries",
+    "recoveries in flight",
+    "recovery refused",
+    "rewinds",
+    "halted: fenced",
+    "halted: outcome_unknown",
+    "zombies that woke up",
+    "overlapping attempts",
+    "full channel",
+    "objects reused",
+    "objects deleted",
+    "commit blocked",
+    "ack accepted",
+    "ack duplicate",
+    "ack late",
+    "ack stale_generation",
+    "ack unknown",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to fix instead of drawing it from the seed."""
+
+    shape: str | None = None
+    mode: str | None = None
+    sabotage: str | None = None
+
+    def command(self, seed: int) -> str:
+        """Return the command that replays one seed with its trace."""
+        parts = ["python -m cutwater.testing.simulation", f"--seed {seed}"]
+        for name in ("shape", "mode", "sabotage"):
+            value = getattr(self, name)
+            if value is not None:
+                parts.append(f"--{name} {value}")
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one seed."""
+
+    seed: int
+    scenario: str
+    counts: Counter[str]
+    verdict: str | None = None
+
+
+@dataclass(slots=True)
+class Summary:
+    """What became of all seeds so far."""
+
+    seeds: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    scenarios: Counter[str] = field(default_factory=Counter)
+    wrong: list[Outcome] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """Add one seed."""
+        self.seeds += 1
+        self.counts += outcome.counts
+        self.scenarios[outcome.scenario] += 1
+        if outcome.verdict is not None:
+            self.wrong.append(outcome)
+
+    def never(self) -> list[str]:
+        """Return what should have happened in a large campaign and never did."""
+        wanted = (*REACHED, *(f"fault: {kind}" for kind in KINDS))
+        return [name for name in wanted if not self.counts[name]]
+
+
+def run_seed(choice: Choice, seed: int) -> Outcome:
+    """Run one seed and judge it; whatever is raised is a verdict."""
+    broken = load()[choice.sabotage].applied() if choice.sabotage else nullcontext()
+    with broken:
+        world = World(seed, shape=choice.shape, mode=choice.mode)
+        scenario = f"{world.shape.name}, {world.scenario.mode}"
+        try:
+            world.run()
+        except (Wrong, CutwaterError) as error:
+            return Outcome(seed, scenario, world.history.counts, str(error))
+        except Exception as error:  # noqa: BLE001 - any surprise in the world is a verdict too
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = (
+                f"{type(error).__name__}: {error} ({os.path.basename(last.filename)}:{last.lineno})"  # noqa: PTH119
+            )
+            return Outcome(seed, scenario, world.history.counts, where)
+        return Outcome(seed, scenario, world.history.counts)
+
+
+def outcomes(choice: Choice, seeds: range, jobs: int) -> Iterator[Outcome]:
+    """Run seeds, in order if on one core, and give each outcome as it comes."""
+    if jobs == 1:
+        yield from map(partial(run_seed, choice), seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        chunk = max(1, min(10, len(seeds) // (4 * jobs)))
+        yield from pool.map(partial(run_seed, choice), seeds, chunksize=chunk)
+
+
+def run_campaign(
+    choice: Choice,
+    seeds: range,
+    *,
+    jobs: int,
+    progress: Callable[[Summary], None] = lambda _: None,
+) -> Summary:
+    """Run all seeds and add up; `progress` is called after each."""
+    summary = Summary()
+    for outcome in outcomes(choice, seeds, jobs):
+        summary.add(outcome)
+        progress(summary)
+    return summary
+
+
+def first_wrong(sabotage: str, seeds: range) -> Outcome | None:
+    """Return the first seed that notices a mutation; None if none does."""
+    choice = Choice(sabotage=sabotage)
+    for seed in seeds:
+        outcome = run_seed(choice, seed)
+        if outcome.verdict is not None:
+            return outcome
+    return None

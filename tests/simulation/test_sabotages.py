@@ -1,0 +1,79 @@
+"""Every named mutation of the protocol is noticed within 500 seeds.
+
+A mutation that is not found means the simulator is too kind: improve it, do not delete the
+mutation. `python -m cutwater.testing.simulation --list-sabotages` says what each does.
+"""
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from cutwater.testing.simulation.campaign import Outcome, first_wrong
+from cutwater.testing.simulation.sabotage import load
+
+SEEDS = range(500)
+
+REQUIRED = {
+    "last-committed",
+    "end-of-input-always-aligned",
+    "default-open-limit",
+    "commit-callback-frees-room",
+    "cancel-behind-data",
+    "hold-an-unaligned-barrier",
+    "prepare-since-last-prepare",
+    "repeat-only-the-newest-commit",
+    "recover-from-the-highest-id",
+    "prune-after-rewind",
+    "skip-by-existence",
+    "recording-stops-at-the-snapshot",
+    "positions-from-latest-offset",
+    "forward-at-once",
+    "empty-events",
+    "single-step-restart",
+    "fall-back-silently",
+    "commit-at-unaligned-cuts",
+    "no-tick-after-restore",
+    "skip-the-hold",
+    "drop-an-in-flight-range",
+    "compare-no-ids",
+    "accept-an-unknown-step",
+    "commit-before-the-decision",
+    "reuse-an-id",
+}
+
+
+@pytest.fixture(scope="module")
+def found() -> Mapping[str, Outcome | None]:
+    names = list(load())
+    with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
+        outcomes = pool.map(first_wrong, names, [SEEDS] * len(names))
+        return dict(zip(names, outcomes, strict=True))
+
+
+def test_all_mutations_that_must_be_tried_are_there() -> None:
+    assert set(load()) >= REQUIRED
+
+
+def test_every_mutation_says_which_rule_it_breaks_and_how() -> None:
+    assert [one.name for one in load().values() if not (one.rule and one.does)] == []
+
+
+@pytest.mark.parametrize("name", sorted(load()))
+def test_a_mutation_of_the_protocol_is_noticed(
+    name: str, found: Mapping[str, Outcome | None]
+) -> None:
+    assert found[name] is not None, f"{name} survives {len(SEEDS)} seeds: the simulator is too kind"
+
+
+def test_the_protocol_is_whole_again_after_a_mutation() -> None:
+    sabotage = load()["skip-the-hold"]
+    owner, attribute, _ = sabotage.patches()[0]
+    before = getattr(owner, attribute)
+
+    with sabotage.applied():
+        during = getattr(owner, attribute)
+
+    assert during is not before
+    assert getattr(owner, attribute) is before
