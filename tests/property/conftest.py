@@ -14,13 +14,13 @@ settings.register_profile(
     database=None,
     deadline=None,
     max_examples=250,
-    stateful_step_count=60,
+    stateful_step_count=120,
 )
 settings.register_profile(
     "thorough",
     deadline=None,
-    max_examples=10_000,
-    stateful_step_count=150,
+    max_examples=2_500,
+    stateful_step_count=200,
     print_blob=True,
 )
 settings.load_profile(os.environ.get("CUTWATER_HYPOTHESIS", "ci"))

@@ -93,6 +93,7 @@ class NaiveCoordinator:
     collecting: bool = False
     ending: events.RestartPipeline | events.Halt | None = None
     over: bool = False
+    may_be_fenced: bool = False
     owed: list[Owed] = field(default_factory=list)
 
     # -- judging
@@ -161,8 +162,7 @@ class NaiveCoordinator:
             case events.SinkFailed(slot, sink, reason):
                 self.on_sink_failed(slot, sink, reason)
             case events.SinkFenced():
-                self.owed.append(("Halt", events.HaltReason.FENCED))
-                self.over = True
+                self.halt(events.HaltReason.FENCED)
             case events.CommitRecorded(slot):
                 if self.commit is not None and self.commit.slot == slot:
                     self.commit = None
@@ -311,8 +311,7 @@ class NaiveCoordinator:
         if outcome is not DecisionOutcome.WRITTEN:
             fenced = outcome is DecisionOutcome.TAKEN
             reason = events.HaltReason.FENCED if fenced else events.HaltReason.OUTCOME_UNKNOWN
-            self.owed.append(("Halt", reason))
-            self.over = True
+            self.halt(reason)
             return
         pending, commit_point = self.plan(attempt)
         self.slot = Slot(self.slot + 1)
@@ -407,6 +406,11 @@ class NaiveCoordinator:
         reason = FailureReason.STOPPED if stopped else FailureReason.STEP_FAILED
         for attempt in tuple(self.open.values()):
             self.fail_if_possible(attempt.number, reason)
+
+    def halt(self, reason: events.HaltReason) -> None:
+        """Somebody else may have decided: leave everything as it is."""
+        self.owed.append(("Halt", reason))
+        self.over = self.may_be_fenced = True
 
     # -- after every event
 
