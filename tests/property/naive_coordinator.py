@@ -21,6 +21,16 @@ from cutwater.protocol.pending import AckResult, CheckpointRequest
 from cutwater.protocol.topology import Topology
 from cutwater.protocol.trigger import RequestResult
 
+UNCOUNTED = frozenset(
+    {
+        FailureReason.ID_TAKEN,
+        FailureReason.SUBSUMED,
+        FailureReason.CANCELLED,
+        FailureReason.STOPPED,
+    }
+)
+"""Ends that say nothing about the health of the pipeline."""
+
 Owed = tuple[object, ...]
 """A command as plain facts: its name, then what matters about it."""
 
@@ -389,9 +399,11 @@ class NaiveCoordinator:
 
     def fail(self, attempt: NaiveAttempt, reason: FailureReason) -> None:
         self.end(attempt, decided=False, reason=reason)
-        self.streak += reason.counted
+        if reason in UNCOUNTED:
+            return
+        self.streak += 1
         tolerable = self.options.tolerable_failed
-        if reason.counted and tolerable is not None and self.streak > tolerable:
+        if tolerable is not None and self.streak > tolerable:
             self.wind_down(events.RestartPipeline(reason, ""))
 
     def end(self, attempt: NaiveAttempt, *, decided: bool, reason: FailureReason | None) -> None:

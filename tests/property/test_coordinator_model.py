@@ -61,26 +61,26 @@ COMMITS = st.builds(
 )
 OPTIONS = st.builds(
     CheckpointOptions,
-    interval_ms=st.sampled_from([1, 20, 50, 400]),
+    interval_ms=st.sampled_from([1, 20, 50, 200]),
     timeout_ms=st.just(300),
     savepoint_timeout_ms=st.just(700),
     min_pause_ms=st.sampled_from([1, 10, 90]),
     tolerable_failed=st.sampled_from([*[None] * 6, 0, 3]),
-    retry_ms=st.just(20),
-    retry_max_ms=st.just(100),
+    retry_ms=st.just(8),
+    retry_max_ms=st.just(40),
     queue_limit=st.just(2),
     retained=st.just(2),
     flush_when_drained=st.booleans(),
     commit=COMMITS,
 )
 ALIGNED = UnalignedOptions(enabled=False)
-CONFIGURATIONS = st.one_of(
-    OPTIONS,
-    st.builds(
-        lambda options, concurrent: replace(options, unaligned=ALIGNED, max_concurrent=concurrent),
-        OPTIONS,
-        st.sampled_from([1, 2, 3, 3, 3]),
+OVERLAPPING = st.builds(
+    lambda options, concurrent, interval_ms: replace(
+        options, unaligned=ALIGNED, max_concurrent=concurrent, interval_ms=interval_ms
     ),
+    OPTIONS,
+    st.sampled_from([2, 3, 3]),
+    st.sampled_from([1, 1, 20, 50]),
 )
 
 
@@ -197,15 +197,17 @@ WHICH = st.integers(0, 3)
 MOSTLY_NOT = st.sampled_from([False, False, False, True])
 LAGS = st.sampled_from([0, 0, 1, 2])
 HOW = st.sampled_from([*[How.WELL] * 8, *[How.BADLY] * 3, How.WORST])
-KINDS = st.sampled_from([CheckpointKind.CHECKPOINT, CheckpointKind.FULL, CheckpointKind.SAVEPOINT])
+KINDS = st.sampled_from(
+    [*[CheckpointKind.CHECKPOINT] * 3, CheckpointKind.FULL, CheckpointKind.SAVEPOINT]
+)
 ODD = st.sampled_from(["again", "stranger", "unknown", "late", "stale"])
 WEIGHTED: list[st.SearchStrategy[Move]] = [
-    *[st.builds(TimePassed, st.sampled_from([0, 1, 5, 10, 20, 45, 120, 400]))] * 3,
-    *[st.just(WokenUp())] * 2,
+    *[st.builds(TimePassed, st.sampled_from([0, 1, 1, 1, 5, 5, 10, 20, 45, 120, 400]))] * 5,
+    st.just(WokenUp()),
     *[st.builds(Asked, KINDS, MOSTLY_NOT)] * 2,
     *[st.builds(Answered, st.integers(0, 11), HOW, LAGS)] * 8,
     *[st.builds(AllStored, WHICH)] * 3,
-    *[st.builds(WentWell, LAGS, st.integers(1, 6))] * 3,
+    *[st.builds(WentWell, LAGS, st.sampled_from([1, 1, 1, 2, 3, 4]))] * 4,
     *[st.builds(Misdirected, ODD, WHICH, WHICH)] * 2,
     st.builds(Refused, WHICH, MOSTLY_NOT),
     st.builds(CancelledByUser, WHICH),
@@ -224,7 +226,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @initialize(
         topology=st.sampled_from([*TOPOLOGIES, TOPOLOGIES[1]]),
-        options=CONFIGURATIONS,
+        options=st.one_of(OPTIONS, OVERLAPPING),
         carried=st.booleans(),
         mortal=MOSTLY_NOT,
     )
@@ -552,7 +554,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         for number in tuple(self.numbers):
             self.answer_number(number, How.WELL, lag)
         if up_to > 1:
-            self.store_all(0)
+            self.store_all(up_to)
         for number in tuple(self.manifests) if up_to > 2 else ():
             self.answer_manifest(number, How.WELL)
         if up_to > 3:

@@ -17,39 +17,20 @@ from typing import Any
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, InputId
-from cutwater.protocol.alignment_events import (
-    ALIGNMENT,
-    Advanced,
-    AlignerCommand,
-    AlignerEvent,
-    AlignmentState,
-    AlignmentTrigger,
-    Announced,
-    AttemptOver,
-    BarrierSeen,
-    Captured,
-    Cause,
-    Decline,
-    Emit,
-    EndSeen,
-    LogGrew,
-    Protect,
-    Release,
-    Tick,
-)
+from cutwater.protocol import alignment_events as events
 from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.in_flight import Recording
 from cutwater.protocol.message import Place
 from cutwater.protocol.options import UnalignedOptions
 
-Commands = tuple[AlignerCommand, ...]
+Commands = tuple[events.AlignerCommand, ...]
 
 
 @dataclass(slots=True)
 class _Attempt:
     barrier: Barrier
-    state: AlignmentState = ALIGNMENT.initial
+    state: events.AlignmentState = events.ALIGNMENT.initial
     places: dict[InputId, Place] = field(default_factory=dict)
     reached: int = 0
     recording: Recording | None = None
@@ -92,16 +73,16 @@ class Aligner:
         self._over: set[CheckpointId] = set()
         self._floor = NO_CHECKPOINT
         self._handlers: dict[type, Callable[[Any], Commands]] = {
-            Announced: self._on_announced,
-            BarrierSeen: self._on_barrier,
-            EndSeen: self._on_end,
-            LogGrew: self._on_grew,
-            Advanced: self._on_advanced,
-            AttemptOver: self._on_over,
-            Tick: self._on_tick,
+            events.Announced: self._on_announced,
+            events.BarrierSeen: self._on_barrier,
+            events.EndSeen: self._on_end,
+            events.LogGrew: self._on_grew,
+            events.Advanced: self._on_advanced,
+            events.AttemptOver: self._on_over,
+            events.Tick: self._on_tick,
         }
 
-    def handle(self, event: AlignerEvent) -> Commands:
+    def handle(self, event: events.AlignerEvent) -> Commands:
         """Take one event and return what is to be done, in order.
 
         Raises:
@@ -111,14 +92,17 @@ class Aligner:
 
     # -- events
 
-    def _on_announced(self, event: Announced) -> Commands:
+    def _on_announced(self, event: events.Announced) -> Commands:
         self._check_epoch(event.barrier)
+        if event.barrier.is_cancel:
+            message = "a CANCEL begins no attempt."
+            raise ProtocolViolation(message)
         if event.barrier.checkpoint_id in self._attempts:
             return ()
         attempt, commands = self._open(event.barrier)
         return commands if attempt is None else commands + self._consider()
 
-    def _on_barrier(self, event: BarrierSeen) -> Commands:
+    def _on_barrier(self, event: events.BarrierSeen) -> Commands:
         source, barrier, place = event.input, event.barrier, event.place
         checkpoint_id = barrier.checkpoint_id
         self._check_input(source)
@@ -133,9 +117,7 @@ class Aligner:
             return ()
         if attempt is None and self._is_over(checkpoint_id):
             return ()
-        if place.position < self._earliest(attempt, source):
-            message = f"input {source} was read past barrier {checkpoint_id} at {place}."
-            raise ProtocolViolation(message)
+        self._check_barrier(event, attempt)
         commands: Commands = ()
         if attempt is None:
             attempt, commands = self._open(barrier)
@@ -145,7 +127,7 @@ class Aligner:
             attempt.barrier = barrier
         return commands + self._place(attempt, source, place) + self._consider()
 
-    def _on_end(self, event: EndSeen) -> Commands:
+    def _on_end(self, event: events.EndSeen) -> Commands:
         source, place = event.input, event.place
         self._check_input(source)
         if source in self._ends or place.position < self._positions[source].position:
@@ -158,16 +140,16 @@ class Aligner:
                 commands += self._place(attempt, source, place)
         return commands + self._consider()
 
-    def _on_grew(self, event: LogGrew) -> Commands:
+    def _on_grew(self, event: events.LogGrew) -> Commands:
         self._check_input(event.input)
         commands: Commands = ()
         for attempt in self._attempts.values():
-            if attempt.state is AlignmentState.RECORDING and attempt.recording is not None:
+            if attempt.state is events.AlignmentState.RECORDING and attempt.recording is not None:
                 attempt.recording.grow(event.input, event.end)
                 commands += self._check_recording(attempt)
         return commands
 
-    def _on_advanced(self, event: Advanced) -> Commands:
+    def _on_advanced(self, event: events.Advanced) -> Commands:
         for source, place in event.moved.items():
             self._check_move(source, place)
         for source, place in event.moved.items():
@@ -178,10 +160,10 @@ class Aligner:
                     attempt.reached += 1
         return self._consider()
 
-    def _on_over(self, event: AttemptOver) -> Commands:
+    def _on_over(self, event: events.AttemptOver) -> Commands:
         return self._end(event.checkpoint_id)
 
-    def _on_tick(self, event: Tick) -> Commands:
+    def _on_tick(self, event: events.Tick) -> Commands:
         return self._consider(event.now_ms)
 
     # -- checks
@@ -199,21 +181,35 @@ class Aligner:
             )
             raise ProtocolViolation(message)
 
+    def _check_barrier(self, event: events.BarrierSeen, attempt: _Attempt | None) -> None:
+        source, barrier = event.input, event.barrier
+        problem = ""
+        if source in self._ends:
+            problem = "comes after the end of the input"
+        elif event.place.position < self._earliest(attempt, source):
+            problem = f"at {event.place}: the input was read past barrier {barrier.checkpoint_id}"
+        elif attempt is not None and barrier.is_unaligned and not attempt.barrier.may_overtake:
+            problem = "has overtaken although it may not"
+        if problem:
+            message = f"input {source}: barrier {barrier.checkpoint_id} {problem}."
+            raise ProtocolViolation(message)
+
     def _check_move(self, source: InputId, place: Place) -> None:
         self._check_input(source)
         held = (
             attempt.places[source].position
             for attempt in self._attempts.values()
-            if attempt.state is AlignmentState.ALIGNING and source in attempt.places
+            if attempt.state is events.AlignmentState.ALIGNING and source in attempt.places
         )
-        limit = min(held, default=place.position)
+        end = self._ends.get(source, place).position
+        limit = min((*held, end))
         if not self._positions[source].position <= place.position <= limit:
             message = f"input {source} cannot move to {place}: it is held at @{limit}."
             raise ProtocolViolation(message)
 
     def _earliest(self, attempt: _Attempt | None, source: InputId) -> int:
         """Return the lowest position at which a barrier of the attempt can still be."""
-        if attempt is None or attempt.state is AlignmentState.ALIGNING:
+        if attempt is None or attempt.state is events.AlignmentState.ALIGNING:
             return self._positions[source].position
         if attempt.recording is not None:
             return attempt.recording.start(source).position
@@ -245,21 +241,22 @@ class Aligner:
 
     def _end(self, checkpoint_id: CheckpointId) -> Commands:
         if self._is_over(checkpoint_id):
-            return ()
+            # Told again, or overtaken by the end of a later one: its barrier must not hold.
+            return (events.Release(checkpoint_id),)
         attempt = self._attempts.pop(checkpoint_id, None)
         if attempt is not None:
-            ALIGNMENT.next(attempt.state, AlignmentTrigger.END)
+            events.ALIGNMENT.next(attempt.state, events.AlignmentTrigger.END)
         self._over.add(checkpoint_id)
         lowest_open = next(iter(self._attempts), None)
         for one in sorted(self._over):
             if lowest_open is None or one < lowest_open:
                 self._floor = one
         self._over = {one for one in self._over if one > self._floor}
-        return (Release(checkpoint_id), *self._consider())
+        return (events.Release(checkpoint_id), *self._consider())
 
     def _place(self, attempt: _Attempt, source: InputId, place: Place) -> Commands:
         """Note where the barrier of an open attempt is on one input."""
-        if attempt.state is AlignmentState.RECORDING and attempt.recording is not None:
+        if attempt.state is events.AlignmentState.RECORDING and attempt.recording is not None:
             attempt.recording.close(source, place)
             attempt.places[source] = place
             return self._check_recording(attempt)
@@ -271,7 +268,7 @@ class Aligner:
         """Let every barrier go out that may, oldest attempt first."""
         commands: Commands = ()
         for attempt in self._attempts.values():
-            if attempt.state is not AlignmentState.ALIGNING:
+            if attempt.state is not events.AlignmentState.ALIGNING:
                 continue
             if attempt.reached == len(self._positions):
                 commands += self._aligned(attempt)
@@ -283,51 +280,51 @@ class Aligner:
         return commands
 
     def _aligned(self, attempt: _Attempt) -> Commands:
-        attempt.state = ALIGNMENT.next(attempt.state, AlignmentTrigger.ALL_REACHED)
+        attempt.state = events.ALIGNMENT.next(attempt.state, events.AlignmentTrigger.ALL_REACHED)
         checkpoint_id = attempt.barrier.checkpoint_id
         return (
-            Emit(attempt.barrier, Cause.ALIGNED),
-            Captured(checkpoint_id, (), dict(attempt.places)),
-            Release(checkpoint_id),
+            events.Emit(attempt.barrier, events.Cause.ALIGNED),
+            events.Captured(checkpoint_id, (), dict(attempt.places)),
+            events.Release(checkpoint_id),
         )
 
     # -- overtaking
 
-    def _overtake_cause(self, attempt: _Attempt, now_ms: int | None) -> Cause | None:
+    def _overtake_cause(self, attempt: _Attempt, now_ms: int | None) -> events.Cause | None:
         options, barrier = self._options, attempt.barrier
         if barrier.is_unaligned:
-            return Cause.UPSTREAM
+            return events.Cause.UPSTREAM
         if not (self._may_overtake(barrier) and attempt.places):
             return None
         if options.forced:
-            return Cause.FORCED
+            return events.Cause.FORCED
         patience_ends_ms = barrier.started_at_ms + options.alignment_timeout_ms
-        return Cause.TIMEOUT if now_ms is not None and now_ms >= patience_ends_ms else None
+        return events.Cause.TIMEOUT if now_ms is not None and now_ms >= patience_ends_ms else None
 
     def _may_overtake(self, barrier: Barrier) -> bool:
         return self._options.enabled and not self._is_sink and barrier.may_overtake
 
-    def _overtake(self, attempt: _Attempt, cause: Cause) -> Commands:
+    def _overtake(self, attempt: _Attempt, cause: events.Cause) -> Commands:
         if not self._may_overtake(attempt.barrier):
             return self._decline(
-                attempt, FailureReason.SINK_CANNOT_OVERTAKE, AlignmentTrigger.REFUSE
+                attempt, FailureReason.SINK_CANNOT_OVERTAKE, events.AlignmentTrigger.REFUSE
             )
         recording = Recording.begin(self._positions, attempt.places)
         if recording.size_bytes > self._options.max_inflight_bytes:
             # A barrier that has overtaken may not be held; any other can still be aligned
             # while the backlog shrinks, until the attempt's deadline.
-            if cause is Cause.UPSTREAM:
+            if cause is events.Cause.UPSTREAM:
                 return self._decline(
-                    attempt, FailureReason.INFLIGHT_TOO_LARGE, AlignmentTrigger.REFUSE
+                    attempt, FailureReason.INFLIGHT_TOO_LARGE, events.AlignmentTrigger.REFUSE
                 )
             return ()
-        attempt.state = ALIGNMENT.next(attempt.state, AlignmentTrigger.OVERTAKE)
+        attempt.state = events.ALIGNMENT.next(attempt.state, events.AlignmentTrigger.OVERTAKE)
         attempt.recording = recording
         checkpoint_id = attempt.barrier.checkpoint_id
         return (
-            Emit(attempt.barrier.overtaking(), cause),
-            *(Protect(checkpoint_id, source, start) for source, start in recording.starts()),
-            Release(checkpoint_id),
+            events.Emit(attempt.barrier.overtaking(), cause),
+            *(events.Protect(checkpoint_id, source, start) for source, start in recording.starts()),
+            events.Release(checkpoint_id),
             *self._check_recording(attempt),
         )
 
@@ -336,20 +333,20 @@ class Aligner:
         assert recording is not None
         if recording.size_bytes > self._options.max_inflight_bytes:
             return self._decline(
-                attempt, FailureReason.INFLIGHT_TOO_LARGE, AlignmentTrigger.OVERFLOW
+                attempt, FailureReason.INFLIGHT_TOO_LARGE, events.AlignmentTrigger.OVERFLOW
             )
         if not recording.complete:
             return ()
-        attempt.state = ALIGNMENT.next(attempt.state, AlignmentTrigger.ALL_RECORDED)
+        attempt.state = events.ALIGNMENT.next(attempt.state, events.AlignmentTrigger.ALL_RECORDED)
         checkpoint_id = attempt.barrier.checkpoint_id
-        return (Captured(checkpoint_id, recording.ranges(), dict(attempt.places)),)
+        return (events.Captured(checkpoint_id, recording.ranges(), dict(attempt.places)),)
 
     def _decline(
-        self, attempt: _Attempt, reason: FailureReason, trigger: AlignmentTrigger
+        self, attempt: _Attempt, reason: FailureReason, trigger: events.AlignmentTrigger
     ) -> Commands:
-        attempt.state = ALIGNMENT.next(attempt.state, trigger)
+        attempt.state = events.ALIGNMENT.next(attempt.state, trigger)
         checkpoint_id = attempt.barrier.checkpoint_id
-        return (Decline(checkpoint_id, reason), Release(checkpoint_id))
+        return (events.Decline(checkpoint_id, reason), events.Release(checkpoint_id))
 
     # -- facts
 
@@ -362,7 +359,7 @@ class Aligner:
     def deadline_ms(self) -> int | None:
         """When patience with the oldest held attempt ends, for the caller's timer."""
         for attempt in self._attempts.values():
-            if attempt.state is AlignmentState.ALIGNING:
+            if attempt.state is events.AlignmentState.ALIGNING:
                 if attempt.places and self._may_overtake(attempt.barrier):
                     return attempt.barrier.started_at_ms + self._options.alignment_timeout_ms
                 return None
@@ -371,7 +368,7 @@ class Aligner:
     def is_recording(self, source: InputId) -> bool:
         """Say whether the growth of this input's log must be told."""
         return any(
-            attempt.state is AlignmentState.RECORDING
+            attempt.state is events.AlignmentState.RECORDING
             and attempt.recording is not None
             and attempt.recording.is_open(source)
             for attempt in self._attempts.values()
@@ -380,7 +377,7 @@ class Aligner:
     def would_align(self, moved: Mapping[InputId, Place]) -> bool:
         """Say whether appending a batch that ends there would let a held barrier go out (F24)."""
         for attempt in self._attempts.values():
-            if attempt.state is AlignmentState.ALIGNING:
+            if attempt.state is events.AlignmentState.ALIGNING:
                 newly = sum(
                     attempt.places.get(source) == place and self._positions[source] != place
                     for source, place in moved.items()

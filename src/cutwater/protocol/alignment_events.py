@@ -20,11 +20,17 @@ class AlignmentState(Enum):
     """Where one attempt is at one step."""
 
     ALIGNING = auto()
+    """The barrier is awaited or held on some inputs; the step reads on where it may."""
     ALIGNED = auto()
+    """The step stood at the barrier on every input and has passed it on."""
     RECORDING = auto()
+    """The step has overtaken; inputs whose barrier is not visible yet are still recorded."""
     CAPTURED = auto()
+    """The step has overtaken and everything in flight is known."""
     DECLINED = auto()
+    """The step cannot take part; it holds nothing."""
     OVER = auto()
+    """The attempt has ended, whatever the outcome."""
 
 
 class AlignmentTrigger(Enum):

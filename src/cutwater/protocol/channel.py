@@ -166,8 +166,11 @@ class ChannelLog:
         messages = bound.messages + lets_barrier_out
         size_bytes = bound.size_bytes * (1 + lets_barrier_out)
         return all(
-            self._end.position - reader.position.position < messages
-            and self._end.log_bytes - reader.position.log_bytes < size_bytes
+            self._end.position == reader.position.position
+            or (
+                self._end.position - reader.position.position < messages
+                and self._end.log_bytes - reader.position.log_bytes < size_bytes
+            )
             for reader in self._readers.values()
         )
 
@@ -192,6 +195,8 @@ class ChannelLog:
     def release(self, reader: ReaderId, checkpoint_id: CheckpointId) -> None:
         """Let the reader pass the barrier of one attempt. Never taken back."""
         state = self._readers[reader]
+        if self._ended and checkpoint_id > self._last_barrier:
+            return  # No barrier of that attempt will ever come.
         state.released.add(checkpoint_id)
         self._follow_watermark(state)
 
@@ -235,7 +240,9 @@ class ChannelLog:
 
     def watermark_ms(self, reader: ReaderId) -> int | None:
         """Return the newest watermark the reader has passed."""
-        return self._readers[reader].watermark_ms
+        state = self._readers[reader]
+        self._follow_watermark(state)
+        return state.watermark_ms
 
     def _follow_watermark(self, state: _Reader) -> None:
         while state.next_watermark < self._control_end:

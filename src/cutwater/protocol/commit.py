@@ -98,8 +98,11 @@ class CommitterState(Enum):
     """Whether sinks are busy with a decision."""
 
     IDLE = auto()
+    """Every decision has been seen through."""
     COMMITTING = auto()
+    """Sinks are acting on a decision; the next decision waits."""
     COMMIT_BLOCKED = auto()
+    """A sink has not acted within the budget; it is asked again until it does."""
 
 
 class CommitterTrigger(Enum):
@@ -221,15 +224,23 @@ class Committer:
         options, retry = self._options, self._retries[sink]
         retry.failures += 1
         retry.at_ms = now_ms + backoff_ms(retry.failures, options.retry_ms, options.retry_max_ms)
-        over = now_ms - self._began_ms >= options.budget_ms
-        if over and self._state is CommitterState.COMMITTING:
-            self._state = COMMITTER.next(self._state, CommitterTrigger.BUDGET_SPENT)
-            return (CommitBlocked(slot, sink, reason),)
-        return ()
+        return self._block_if_late(slot, sink, reason, now_ms)
+
+    def _block_if_late(
+        self, slot: Slot, sink: SinkId, reason: str, now_ms: int
+    ) -> tuple[CommitCommand, ...]:
+        late = now_ms - self._began_ms >= self._options.budget_ms
+        if not late or self._state is not CommitterState.COMMITTING:
+            return ()
+        self._state = COMMITTER.next(self._state, CommitterTrigger.BUDGET_SPENT)
+        return (CommitBlocked(slot, sink, reason),)
 
     def tick(self, now_ms: int) -> tuple[CommitCommand, ...]:
-        """Ask the sinks again whose pause is over."""
+        """Ask the sinks again whose pause is over; name one that has not answered at all."""
         again: list[CommitCommand] = []
+        if self._permit is not None and self._work:
+            sink = next(iter(self._work))
+            again += self._block_if_late(self._permit.slot, sink, "no answer yet", now_ms)
         for sink, command in self._work.items():
             retry = self._retries[sink]
             if retry.at_ms is not None and now_ms >= retry.at_ms:
@@ -255,6 +266,19 @@ class Committer:
     def _current(self, slot: Slot) -> CommitPermit | None:
         permit = self._permit
         return permit if permit is not None and permit.slot == slot else None
+
+    def waits_for(self, slot: Slot, sink: SinkId) -> bool:
+        """Say whether this sink has still to act on this decision."""
+        return self._current(slot) is not None and sink in self._work
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When a sink is to be asked again or the budget ends; None if nothing waits for time."""
+        times = [one.at_ms for sink, one in self._retries.items() if sink in self._work]
+        known = [at_ms for at_ms in times if at_ms is not None]
+        if self._work and self._state is CommitterState.COMMITTING:
+            known.append(self._began_ms + self._options.budget_ms)
+        return min(known, default=None)
 
     @property
     def state(self) -> CommitterState:

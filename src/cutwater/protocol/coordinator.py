@@ -7,7 +7,6 @@ failure or a cancellation; the end is told to every step. Time comes only with e
 Upholds I1, I2, I5, I6, I7, I8 and I10.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,16 +16,11 @@ from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.commit import Committer, CommitterState
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import DecisionOutcome
-from cutwater.protocol.failure import FailureReason, FailureStreak
+from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.ledger import Contradictions, Ledger
 from cutwater.protocol.options import CheckpointOptions
-from cutwater.protocol.pending import (
-    AckResult,
-    Attempt,
-    CheckpointRequest,
-    Phase,
-    PhaseTrigger,
-)
+from cutwater.protocol.pending import ATTEMPT, AckResult, Attempt, Phase, PhaseTrigger
+from cutwater.protocol.schedule import Schedule
 from cutwater.protocol.topology import Topology
 from cutwater.protocol.trigger import RequestResult, TriggerFacts, Verdict, decide, due_ms
 
@@ -60,17 +54,8 @@ class Coordinator:
         self._last_id = standing.highest_id
         self._attempts: dict[CheckpointId, Attempt] = {}
         self._publishing: Cut | None = None
-        self._requests: deque[CheckpointRequest] = deque()
-        self._started_at_ms: int | None = None
-        self._ended_at_ms: int | None = None
-        self._streak = FailureStreak(
-            options.tolerable_failed, options.retry_ms, options.retry_max_ms
-        )
+        self._schedule = Schedule(options)
         self._committer = Committer(pipeline, options.commit)
-        # What a predecessor left behind is collected before the first attempt starts.
-        self._garbage_due = True
-        self._collecting = False
-        self._drained = False
         self._mode = events.COORDINATOR.initial
         self._ending: events.CoordinatorCommand | None = None
         self._handlers: dict[type, Callable[[Any], Commands]] = {
@@ -124,17 +109,14 @@ class Coordinator:
     def _on_requested(self, event: events.Requested) -> Commands:
         if self._mode is not events.Mode.RUNNING:
             return (events.AnswerRequest(event.request, RequestResult.NOT_RUNNING),)
-        if len(self._requests) >= self._options.queue_limit:
-            return (events.AnswerRequest(event.request, RequestResult.QUEUE_FULL),)
-        self._requests.append(event.request)
-        return (events.AnswerRequest(event.request, RequestResult.QUEUED),)
+        return (events.AnswerRequest(event.request, self._schedule.ask(event.request)),)
 
     def _on_drained(self, event: events.Drained) -> Commands:
-        self._drained = event.waiting
+        self._schedule.drained = event.waiting
         return ()
 
     def _start(self, now_ms: int) -> Commands:
-        request = self._requests.popleft() if self._requests else CheckpointRequest()
+        request = self._schedule.started(now_ms)
         self._last_id = CheckpointId(self._last_id + 1)
         self._attempts[self._last_id] = Attempt(
             self._last_id,
@@ -144,17 +126,16 @@ class Coordinator:
             now_ms,
             now_ms + request.timeout_ms(self._options),
         )
-        self._started_at_ms = now_ms
-        self._drained = False
         return (events.ReserveId(self._last_id, request.kind),)
 
     def _on_reserved(self, event: events.Reserved) -> Commands:
         attempt = self._attempts.get(event.checkpoint_id)
         if attempt is None:
             return ()
+        ATTEMPT.next(attempt.phase, PhaseTrigger.RESERVED)
         if not event.won:
             # A predecessor that still runs took the number; the request keeps its turn.
-            self._requests.appendleft(attempt.request)
+            self._schedule.ask_again(attempt.request)
             return self._fail(attempt, FailureReason.ID_TAKEN, event.now_ms)
         attempt.move(PhaseTrigger.RESERVED)
         return (events.StartAttempt(attempt.barrier),)
@@ -178,7 +159,8 @@ class Coordinator:
 
     def _on_declined(self, event: events.Declined) -> Commands:
         attempt = self._attempts.get(event.checkpoint_id)
-        if attempt is None or event.generation != self._generation or not attempt.can_fail:
+        ours = event.generation == self._generation and event.step in self._topology
+        if attempt is None or not ours or not attempt.can_fail:
             return ()
         return self._fail(attempt, event.reason, event.now_ms, f"declined by {event.step}")
 
@@ -214,6 +196,7 @@ class Coordinator:
         attempt = self._attempts.get(event.checkpoint_id)
         if attempt is None:
             return ()
+        ATTEMPT.next(attempt.phase, PhaseTrigger.DECIDE)
         return self._fail(attempt, FailureReason.STORE_FAILED, event.now_ms)
 
     def _on_decision(self, event: events.DecisionMade) -> Commands:
@@ -231,8 +214,7 @@ class Coordinator:
         cut, self._publishing = self._publishing, None
         assert cut is not None
         slot = self._ledger.decided(cut)
-        self._streak.completed()
-        self._garbage_due = True
+        self._schedule.completed()
         commands = self._end(attempt, event.now_ms, events.EndAttempt(attempt.checkpoint_id, True))
         for older in tuple(self._attempts.values()):
             if older.checkpoint_id < attempt.checkpoint_id and older.can_fail:
@@ -247,7 +229,9 @@ class Coordinator:
     def _on_sink_failed(self, event: events.SinkFailed) -> Commands:
         return self._committer.sink_failed(event.slot, event.sink, event.reason, event.now_ms)
 
-    def _on_sink_fenced(self, _: events.SinkFenced) -> Commands:
+    def _on_sink_fenced(self, event: events.SinkFenced) -> Commands:
+        if not self._committer.waits_for(event.slot, event.sink):
+            return ()
         return self._halt(events.HaltReason.FENCED)
 
     def _on_recorded(self, event: events.CommitRecorded) -> Commands:
@@ -255,7 +239,7 @@ class Coordinator:
         return ()
 
     def _on_collected(self, _: events.GarbageCollected) -> Commands:
-        self._collecting = False
+        self._schedule.collected()
         return ()
 
     # -- ending
@@ -266,7 +250,7 @@ class Coordinator:
         if reason is FailureReason.EXPIRED:
             detail = f"no acknowledgement from {', '.join(attempt.missing) or 'nobody'}"
         attempt.move(PhaseTrigger.FAIL)
-        restart = self._streak.failed(reason)
+        restart = self._schedule.failed(reason)
         end = events.EndAttempt(attempt.checkpoint_id, False, reason, detail)
         commands = self._end(attempt, now_ms, end)
         if restart:
@@ -275,7 +259,7 @@ class Coordinator:
 
     def _end(self, attempt: Attempt, now_ms: int, end: events.EndAttempt) -> Commands:
         del self._attempts[attempt.checkpoint_id]
-        self._ended_at_ms = now_ms
+        self._schedule.ended(now_ms)
         return (end,)
 
     def _on_step_failed(self, event: events.StepFailed) -> Commands:
@@ -316,8 +300,7 @@ class Coordinator:
                 commands += self._publish(ready[0], now_ms)
         if self._mode is events.Mode.ENDING:
             return commands + self._finish()
-        if self._garbage_due and idle and not self._attempts:
-            self._garbage_due, self._collecting = False, True
+        if idle and not self._attempts and self._schedule.collect():
             commands += (events.CollectGarbage(),)
         # Attempts start in the order of their numbers, so one at a time takes its number.
         reserving = any(one.phase is Phase.RESERVING for one in self._attempts.values())
@@ -342,18 +325,9 @@ class Coordinator:
         self._mode = events.COORDINATOR.next(self._mode, events.ModeTrigger.HALT)
         return (ending,)
 
-    def _facts(self, now_ms: int) -> TriggerFacts:
-        return TriggerFacts(
-            now_ms=now_ms,
-            open_attempts=len(self._attempts),
-            started_at_ms=self._started_at_ms,
-            ended_at_ms=self._ended_at_ms,
-            failure_pause_ms=self._streak.pause_ms,
-            requested=bool(self._requests),
-            drained=self._drained,
-            garbage=self._garbage_due or self._collecting,
-            ending=self._mode is not events.Mode.RUNNING,
-        )
+    def _facts(self, now_ms: int | None) -> TriggerFacts:
+        ending = self._mode is not events.Mode.RUNNING
+        return self._schedule.facts(now_ms, len(self._attempts), ending=ending)
 
     # -- facts
 
@@ -394,7 +368,12 @@ class Coordinator:
     @property
     def wake_at_ms(self) -> int | None:
         """When the next deadline or automatic start is due; None if nothing waits for time."""
+        if self._mode is events.Mode.HALTED:
+            return None
         times = [one.deadline_ms for one in self._attempts.values() if one.can_fail]
-        if self._started_at_ms is not None and self._mode is events.Mode.RUNNING:
-            times.append(due_ms(self._facts(self._started_at_ms), self._options))
+        if self._committer.wake_at_ms is not None:
+            times.append(self._committer.wake_at_ms)
+        facts = self._facts(None)
+        if decide(facts, self._options) in (Verdict.NOT_DUE, Verdict.START):
+            times.append(due_ms(facts, self._options))
         return min(times, default=None)

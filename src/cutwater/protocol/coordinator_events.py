@@ -324,8 +324,11 @@ class Mode(Enum):
     """Whether the coordinator may start attempts."""
 
     RUNNING = auto()
+    """Attempts start when they are due."""
     ENDING = auto()
+    """Nothing starts any more; what is being decided and committed is seen through."""
     HALTED = auto()
+    """Nothing happens any more; only a new generation goes on."""
 
 
 class ModeTrigger(Enum):

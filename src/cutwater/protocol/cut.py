@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from cutwater.ids import BatchId, CheckpointId, Generation, InputId, SinkId, Slot, StepId
+from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, InputId, SinkId, Slot, StepId
 from cutwater.protocol.alignment_events import Cause
 from cutwater.protocol.message import Event, Place
 from cutwater.protocol.topology import StepSpec, Topology
@@ -225,7 +225,8 @@ def faults(topology: Topology, snapshots: Mapping[StepId, StepSnapshot]) -> tupl
                 f"{spec.step}: batch {snapshot.output_batch} lies before the barrier but the "
                 f"snapshot is of batch {snapshot.batch}"
             )
-        if spec.is_source and not snapshot.offsets:
+        unbegun = spec.pinned_start and snapshot.batch == NO_BATCH
+        if spec.is_source and not snapshot.offsets and not unbegun:
             found.append(f"{spec.step}: a source's snapshot has no offsets")
         found += _input_faults(spec, snapshots)
     return tuple(found)
@@ -235,6 +236,8 @@ def _input_faults(spec: StepSpec, snapshots: Mapping[StepId, StepSnapshot]) -> l
     found = []
     snapshot = snapshots[spec.step]
     recorded = {part.input: part.events for part in snapshot.in_flight}
+    if len(recorded) != len(snapshot.in_flight):
+        found.append(f"{spec.step}: in-flight data of one input is recorded twice")
     for source in spec.inputs:
         expected = snapshots[StepId(source.channel)].output.position
         events = recorded.pop(source, ())
@@ -247,7 +250,8 @@ def _input_faults(spec: StepSpec, snapshots: Mapping[StepId, StepSnapshot]) -> l
                 f"{spec.step}: barrier of input {source} at {barrier}, but its producer put it "
                 f"at @{expected}"
             )
-        if [one.position for one in events] != list(range(position, expected)):
+        ordinals = [one.position for one in events]
+        if position > expected or ordinals != list(range(position, expected)):
             found.append(
                 f"{spec.step}: input {source} at @{position} with {len(events)} in flight does "
                 f"not reach the barrier at @{expected}"

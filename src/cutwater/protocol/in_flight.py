@@ -71,7 +71,7 @@ class Recording:
 
     def grow(self, source: InputId, end: Place) -> None:
         """Note that an open input's log has grown to `end`."""
-        if source in self._open:
+        if source in self._open and end.position > self._open[source][1].position:
             start, known = self._open[source]
             self._open[source] = (start, end)
             self.size_bytes += end.log_bytes - known.log_bytes

@@ -31,7 +31,9 @@ class Phase(Enum):
     DECIDING = auto()
     """The decision has been issued; only its outcome can end the attempt."""
     COMPLETED = auto()
+    """The decision is written: it is a checkpoint."""
     FAILED = auto()
+    """It ended without a checkpoint."""
 
 
 class PhaseTrigger(Enum):

@@ -63,12 +63,14 @@ def plan_retention(
             until a decided cut has held it: a manifest that was never decided names rows that
             the next cut has yet to hold.
     """
+    if any(one.checkpoint_id not in cuts for one in keep):
+        # What an unreadable manifest needs is unknown, so everything may be needed.
+        return RetentionPlan((), ())
     decided_ids = {one.checkpoint_id for one in log.decisions}
     keep_ids = {one.checkpoint_id for one in keep}
     needed = {
         blob.name
         for one in keep
-        if one.checkpoint_id in cuts
         for blob in cuts[one.checkpoint_id].blobs(committed=one.slot <= committed_through)
     }
     named = {

@@ -100,6 +100,9 @@ class Step:
             restored: Where it begins; None for an empty start.
         """
         begin = restored or Restored(positions=dict.fromkeys(spec.inputs, START))
+        if set(begin.positions) != set(spec.inputs):
+            message = f"{spec.step} has inputs {spec.inputs}, not {tuple(begin.positions)}."
+            raise ProtocolViolation(message)
         self.spec = spec
         self._generation = generation
         self._last = begin.batch
@@ -111,6 +114,7 @@ class Step:
         self._owes_batch = begin.owes_batch
         self._staged: list[Committable] = []
         self._emitted = NO_CHECKPOINT
+        self._over = NO_CHECKPOINT
         self._announced: dict[CheckpointId, Barrier] = {}
         self._book = SnapshotBook()
         self._gate: CheckpointId | None = None
@@ -186,6 +190,8 @@ class Step:
             problem = f"batch {event.batch} does not follow batch {self._last}"
         elif self._finished:
             problem = f"batch {event.batch} comes after the end"
+        elif event.moved and self._aligner is None:
+            problem = f"batch {event.batch} of a source moves inputs"
         elif self._gate is not None:
             problem = f"batch {event.batch} must wait: checkpoint {self._gate} drains the source"
         elif event.event is not None and event.event.batch != event.batch:
@@ -247,7 +253,7 @@ class Step:
             return self._note(barrier, cause)
         self._emitted = barrier.checkpoint_id
         commands: Commands = (Append(barrier),)
-        if barrier.is_drain and self.spec.is_source:
+        if barrier.is_drain and self.spec.is_source and self._gate is None:
             self._gate = barrier.checkpoint_id
             commands += (CloseGate(barrier.checkpoint_id),)
         return commands + self._note(barrier, cause)
@@ -276,6 +282,8 @@ class Step:
 
     def _on_announced(self, event: Announced) -> Commands:
         barrier = event.barrier
+        if barrier.checkpoint_id <= self._over:
+            return ()
         if self.injector is not None and not self._finished:
             self.injector.offer(barrier)
         self._announced[barrier.checkpoint_id] = barrier
@@ -285,6 +293,7 @@ class Step:
 
     def _on_ended(self, event: Ended) -> Commands:
         checkpoint_id = event.checkpoint_id
+        self._over = max(self._over, checkpoint_id)
         commands: list[StepCommand] = []
         batch = self._book.batch_of(checkpoint_id)
         if batch is not None and event.decided:

@@ -78,6 +78,6 @@ def due_ms(facts: TriggerFacts, options: CheckpointOptions) -> int:
         due = facts.now_ms
     if facts.ended_at_ms is None:
         return due
-    if facts.failure_pause_ms:
+    if facts.failure_pause_ms and facts.started_at_ms <= facts.ended_at_ms:
         due = facts.ended_at_ms + facts.failure_pause_ms
     return max(due, facts.ended_at_ms + options.min_pause_ms)

@@ -11,9 +11,12 @@ from tests.unit.protocol.builders import (
     aligner,
     barrier,
     cancel,
+    channel,
     end_seen,
+    event,
     only,
     place,
+    reader,
     refusal_of,
     seen,
     tell,
@@ -38,6 +41,7 @@ from cutwater.protocol.alignment_events import (
     Tick,
 )
 from cutwater.protocol.barrier import Flag
+from cutwater.protocol.channel import Bound
 from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.in_flight import InFlightRange
 from cutwater.protocol.options import UnalignedOptions
@@ -139,6 +143,26 @@ def test_an_aligned_step_holds_nothing_any_more() -> None:
     assert step.positions == {A: place(9)}
 
 
+def test_what_is_appended_during_an_alignment_is_read_after_it_in_order() -> None:
+    """Invariant 3 and seed 002 C2: the aligned path cleared everything it had held back."""
+    left, right = reader("join", 0), reader("join", 1)
+    held, late = channel(left, events_held=1), channel(right)
+    step = aligner(left.input, right.input)
+    held.append(barrier(1))
+    held.advance(left, place(1))
+    tell(step, Advanced({left.input: place(1)}), seen(left.input, 1))
+    held.append(event(1))
+    held.append(event(2))
+    while_held = held.read(held.position(left), held.limit(left))
+
+    (release,) = only(Release, tell(step, seen(right.input, 0)))
+    held.release(left, release.checkpoint_id)
+
+    assert while_held == ()
+    assert held.read(held.position(left), held.limit(left)) == (event(1), event(2))
+    assert late.backlog(right) == Bound(0, 0)
+
+
 def test_a_barrier_that_is_seen_again_is_answered_once() -> None:
     """Seed 001 H11: a re-delivered barrier made a second snapshot."""
     step = aligner(A)
@@ -174,29 +198,29 @@ def test_a_barrier_of_a_stranger_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "event",
+    "news",
     [
         EndSeen(STRANGER, place(0)),
         LogGrew(STRANGER, place(0)),
         Advanced({STRANGER: place(0)}),
     ],
 )
-def test_anything_about_a_stranger_is_refused(event: EndSeen | LogGrew | Advanced) -> None:
+def test_anything_about_a_stranger_is_refused(news: EndSeen | LogGrew | Advanced) -> None:
     """Seed 002 C6: an event of an unknown input was taken and dropped."""
-    assert "not an input" in refusal_of(aligner(A), event)
+    assert "not an input" in refusal_of(aligner(A), news)
 
 
 @pytest.mark.parametrize(
-    "event",
+    "news",
     [
         BarrierSeen(A, barrier(1, epoch=Generation(2)), place(0)),
         BarrierSeen(A, barrier(1, Flag.CANCEL, epoch=Generation(2)), place(0)),
         Announced(barrier(1, epoch=Generation(4))),
     ],
 )
-def test_a_barrier_of_another_generation_is_refused(event: BarrierSeen | Announced) -> None:
+def test_a_barrier_of_another_generation_is_refused(news: BarrierSeen | Announced) -> None:
     """Seed 000 C3: nothing told two incarnations apart."""
-    assert "this is generation 3" in refusal_of(aligner(A), event)
+    assert "this is generation 3" in refusal_of(aligner(A), news)
 
 
 def test_an_aligner_without_inputs_is_refused() -> None:
@@ -249,11 +273,11 @@ def test_the_end_of_an_attempt_releases_what_it_held() -> None:
     assert step.positions[A] == place(5)
 
 
-def test_the_end_of_an_attempt_is_told_once() -> None:
+def test_the_end_of_an_attempt_told_again_only_releases_again() -> None:
     step = aligner(A, B)
     tell(step, seen(A, 1), AttemptOver(ONE))
 
-    assert tell(step, AttemptOver(ONE)) == ()
+    assert tell(step, AttemptOver(ONE)) == (Release(ONE),)
 
 
 def test_the_end_of_an_attempt_nobody_saw_releases_its_barriers_to_come() -> None:
@@ -269,7 +293,7 @@ def test_a_cancel_in_the_log_ends_the_attempt_too() -> None:
     tell(step, seen(A, 1))
 
     assert tell(step, BarrierSeen(B, cancel(1), place(4))) == (Release(ONE),)
-    assert tell(step, AttemptOver(ONE)) == ()
+    assert tell(step, AttemptOver(ONE)) == (Release(ONE),)
 
 
 def test_a_late_barrier_of_an_ended_attempt_starts_nothing() -> None:
@@ -560,6 +584,13 @@ def test_recording_goes_on_until_the_inputs_own_barrier() -> None:
         Captured(ONE, (InFlightRange(B, place(2), place(8)),), {A: place(0), B: place(8)}),
     )
     assert not step.is_recording(B)
+
+
+def test_what_is_in_flight_is_captured_once() -> None:
+    step = aligner(A, options=FORCED)
+    tell(step, seen(A, 3))
+
+    assert tell(step, LogGrew(A, place(9)), seen(A, 3), Tick(1_000_000)) == ()
 
 
 def test_a_late_barrier_may_lie_before_where_the_step_has_read_since() -> None:

@@ -14,7 +14,7 @@ from tests.unit.protocol.builders import (
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_BATCH, ChannelId, CheckpointId
 from cutwater.protocol.channel import Bound, ChannelLog, Placed
-from cutwater.protocol.message import START, EndOfInput, Place, Watermark
+from cutwater.protocol.message import START, EndOfInput, Message, Place, Watermark
 
 FAST, SLOW = reader("fast"), reader("slow")
 ONE, TWO = CheckpointId(1), CheckpointId(2)
@@ -25,7 +25,7 @@ WIDE = Bound(1_000, 1_000_000)
 
 
 def test_events_are_read_in_the_order_they_were_appended() -> None:
-    """Seed 001 C5: sorting by time broke the order of one input."""
+    """Invariant 4 and seed 001 C5: sorting by time broke the order of one input."""
     log = channel(FAST)
 
     log.append(event(0, size_bytes=30))
@@ -99,7 +99,7 @@ def test_a_cancel_may_follow_the_barrier_it_cancels() -> None:
 
 
 @pytest.mark.parametrize("message", [event(5), Watermark(1), barrier(1), cancel(1), EndOfInput()])
-def test_nothing_follows_the_end_of_input(message: Watermark) -> None:
+def test_nothing_follows_the_end_of_input(message: Message) -> None:
     log = channel(FAST, events_held=1)
     log.append(EndOfInput())
 
@@ -122,7 +122,7 @@ def test_a_barrier_sits_behind_what_was_appended_before_it() -> None:
 
 
 def test_a_producer_waits_when_its_slowest_reader_is_too_many_messages_behind() -> None:
-    """Seed 001 H10: buffering had no bound."""
+    """Invariant 12 and seed 001 H10: buffering had no bound."""
     log = channel(FAST, SLOW, events_held=2)
     log.advance(FAST, place(2))
 
@@ -139,7 +139,7 @@ def test_a_producer_waits_when_its_slowest_reader_is_too_many_bytes_behind() -> 
 
 
 def test_a_refused_event_is_still_the_producers() -> None:
-    """Seed 002 C6: an event that found the buffer full was dropped."""
+    """Invariant 12 and seed 002 C6: an event that found the buffer full was dropped."""
     log = channel(SLOW, events_held=2)
 
     assert not log.has_room(Bound(2, 1_000))

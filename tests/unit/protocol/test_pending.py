@@ -7,7 +7,6 @@ from tests.unit.protocol.builders import (
     GENERATION,
     ORDERS,
     TABLE,
-    line_snapshots,
     refusal,
     savepoint,
     sink_snapshot,
@@ -185,11 +184,3 @@ def test_an_attempt_that_never_overtakes_gets_the_longer_deadline(
     options = CheckpointOptions(timeout_ms=1_000, savepoint_timeout_ms=9_000)
 
     assert request_.timeout_ms(options) == timeout_ms
-
-
-def test_all_participants_of_a_consistent_cut_can_acknowledge() -> None:
-    one = attempt()
-
-    results = {one.acknowledge(snapshot) for snapshot in line_snapshots().values()}
-
-    assert results == {AckResult.ACCEPTED}

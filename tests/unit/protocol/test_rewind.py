@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from tests.unit.protocol.builders import (
-    GENERATION,
     PIPELINE,
     T,
     committable,
@@ -15,7 +14,6 @@ from tests.unit.protocol.builders import (
 from cutwater.ids import CheckpointId, Generation, SinkId
 from cutwater.protocol.commit import CommitSink, Committer
 from cutwater.protocol.cut import CheckpointKind, Cut
-from cutwater.protocol.decisions import Decision
 from cutwater.protocol.options import CommitOptions
 from cutwater.protocol.recovery import Damage
 from cutwater.protocol.rewind import Refused, RewindFacts, RewindRefusal, plan_fork, plan_rewind
@@ -166,8 +164,3 @@ def test_a_fork_into_the_same_tables_is_refused() -> None:
 def test_a_fork_of_a_cut_that_still_carries_output_is_refused() -> None:
     """Rule F3 and F14: its rows would be in neither pipeline's tables."""
     assert plan_fork(cut(4, commit_point=False)) == Refused(RewindRefusal.CARRIES_OUTPUT)
-
-
-def test_the_target_of_a_rewind_is_a_decision() -> None:
-    assert isinstance(FACTS.target, Decision)
-    assert FACTS.target.generation == GENERATION

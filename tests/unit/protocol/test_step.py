@@ -64,6 +64,7 @@ from cutwater.protocol.step_events import (
     Pin,
     Poll,
     StepCommand,
+    StepEvent,
     Stored,
     Upload,
 )
@@ -475,7 +476,7 @@ def test_a_decided_attempt_takes_its_output_out_of_the_staging() -> None:
 
 
 def test_an_attempt_that_fails_discards_nothing_that_is_staged() -> None:
-    """Rule F8: the rows since the last decided cut belong to the next one."""
+    """Invariant 10 and rule F8: the rows since the last decided cut belong to the next one."""
     step = consumer_step(A)
     tell(step, seen(A, 1), appended(0, {A: 1}, staged=1), committed(0), Ended(ONE, decided=False))
 
@@ -828,13 +829,13 @@ def test_a_step_restored_behind_its_barrier_can_be_checkpointed_before_a_batch()
     assert (snapshot.batch, snapshot.output, snapshot.output_batch) == (3, place(4), NO_BATCH)
 
 
-@pytest.mark.parametrize("event", [appended(1), Poll(), Announced(barrier(1)), EndReached()])
-def test_nothing_happens_in_a_closed_generation(event: BatchAppended | Poll | Announced) -> None:
+@pytest.mark.parametrize("told", [appended(1), Poll(), Announced(barrier(1)), EndReached()])
+def test_nothing_happens_in_a_closed_generation(told: StepEvent) -> None:
     """Rule F25: a wait that ends must raise, or Spark commits a batch without its Event."""
     step = source_step()
     tell(step, appended(0), committed(0), Close())
 
-    assert "is closed" in refusal_of(step, event)
+    assert "is closed" in refusal_of(step, told)
     assert not step.may_append
 
 
@@ -844,10 +845,10 @@ def test_a_generation_may_be_closed_twice() -> None:
     assert tell(step, Close(), Close()) == ()
 
 
-@pytest.mark.parametrize("event", [EndSeen(A, place(0)), LogGrew(A, place(0)), Tick(0)])
-def test_a_source_refuses_what_concerns_inputs(event: EndSeen | LogGrew | Tick) -> None:
+@pytest.mark.parametrize("told", [EndSeen(A, place(0)), LogGrew(A, place(0)), Tick(0)])
+def test_a_source_refuses_what_concerns_inputs(told: StepEvent) -> None:
     """Rule F11."""
-    assert "has no inputs" in refusal_of(source_step(), event)
+    assert "has no inputs" in refusal_of(source_step(), told)
 
 
 def test_an_illegal_event_of_an_input_leaves_the_step_as_it_was() -> None:
