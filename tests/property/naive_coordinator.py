@@ -151,8 +151,8 @@ class NaiveCoordinator:
                 result = self.on_acknowledged(snapshot)
                 fact = ("AnswerAck", snapshot.step, snapshot.checkpoint_id, result)
                 self.owed.append(fact)
-            case events.Declined(_, generation, number, reason):
-                if generation == self.generation:
+            case events.Declined(step, generation, number, reason):
+                if generation == self.generation and step in self.topology.participants:
                     self.fail_if_possible(number, reason)
             case events.Cancelled(number):
                 self.fail_if_possible(number, FailureReason.CANCELLED)
@@ -171,8 +171,9 @@ class NaiveCoordinator:
                 self.on_sink_committed(slot, sink, version)
             case events.SinkFailed(slot, sink, reason):
                 self.on_sink_failed(slot, sink, reason)
-            case events.SinkFenced():
-                self.halt(events.HaltReason.FENCED)
+            case events.SinkFenced(slot, sink):
+                if self.waits_for(slot, sink):
+                    self.halt(events.HaltReason.FENCED)
             case events.CommitRecorded(slot):
                 if self.commit is not None and self.commit.slot == slot:
                     self.commit = None
@@ -356,9 +357,13 @@ class NaiveCoordinator:
 
     # -- committing
 
+    def waits_for(self, slot: Slot, sink: SinkId) -> bool:
+        commit = self.commit
+        return commit is not None and commit.slot == slot and sink in commit.waiting
+
     def on_sink_committed(self, slot: Slot, sink: SinkId, version: Version) -> None:
         commit = self.commit
-        if commit is None or commit.slot != slot or sink not in commit.waiting:
+        if commit is None or not self.waits_for(slot, sink):
             return
         del commit.waiting[sink]
         commit.retry_at_ms.pop(sink, None)
@@ -369,15 +374,20 @@ class NaiveCoordinator:
 
     def on_sink_failed(self, slot: Slot, sink: SinkId, reason: str) -> None:
         commit = self.commit
-        if commit is None or commit.slot != slot or sink not in commit.waiting:
+        if commit is None or not self.waits_for(slot, sink):
             return
         failures = commit.failures[sink] = commit.failures.get(sink, 0) + 1
         options = self.options.commit
         pause_ms = min(options.retry_ms * 2 ** (failures - 1), options.retry_max_ms)
         commit.retry_at_ms[sink] = self.now_ms + pause_ms
-        if self.now_ms - commit.decided_at_ms >= options.budget_ms and not commit.blocked:
+        self.block_if_late(commit, sink, reason)
+
+    def block_if_late(self, commit: NaiveCommit, sink: SinkId, reason: str) -> None:
+        """Name a sink once when the budget is spent, and again after another one has acted."""
+        spent = self.now_ms - commit.decided_at_ms >= self.options.commit.budget_ms
+        if spent and not commit.blocked:
             commit.blocked = True
-            self.owed.append(("CommitBlocked", slot, sink, reason))
+            self.owed.append(("CommitBlocked", commit.slot, sink, reason))
 
     # -- ending
 
@@ -386,7 +396,8 @@ class NaiveCoordinator:
             if self.now_ms >= attempt.deadline_ms:
                 self.fail_if_possible(attempt.number, FailureReason.EXPIRED)
         commit = self.commit
-        if commit is not None:
+        if commit is not None and commit.waiting:
+            self.block_if_late(commit, next(iter(commit.waiting)), "no answer yet")
             for sink, at_ms in sorted(commit.retry_at_ms.items()):
                 if self.now_ms >= at_ms:
                     del commit.retry_at_ms[sink]
@@ -466,6 +477,8 @@ class NaiveCoordinator:
         due = [one.deadline_ms for one in self.open.values() if one.can_fail]
         if self.commit is not None:
             due += self.commit.retry_at_ms.values()
+            if self.commit.waiting and not self.commit.blocked:
+                due.append(self.commit.decided_at_ms + self.options.commit.budget_ms)
         held_up = (
             self.garbage_due
             or self.collecting

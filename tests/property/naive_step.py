@@ -174,8 +174,6 @@ class NaiveStep:
         if isinstance(message, Barrier):
             if message.is_cancel:
                 return self.end(message.checkpoint_id)
-            if self.is_ignored(message.checkpoint_id):
-                self.freed.add(message.checkpoint_id)
             done += self.hear_of(message.checkpoint_id)
         for checkpoint_id in sorted(self.open):
             done += self.look_at_recording(checkpoint_id)

@@ -7,6 +7,7 @@ come before their announcement, after their end, and after those of the next att
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple, assert_never
 
 import pytest
@@ -46,6 +47,7 @@ from cutwater.protocol.topology import inputs_of
 STEP = StepId("join")
 GENERATION = Generation(3)
 STRANGER = InputId(9, ChannelId("nowhere"))
+NEVER_STARTED = CheckpointId(1_000_000)
 
 INDEX = st.integers(0, 5)
 ALL = tuple(range(6))
@@ -399,6 +401,7 @@ class AlignerMachine(RuleBasedStateMachine):
                 self.tell(event, self.model.announced(event.barrier.checkpoint_id))
             elif isinstance(event, AttemptOver):
                 self.tell(event, self.model.end(event.checkpoint_id))
+                self.forget(event.checkpoint_id)
 
     def look_into_the_logs(self, some: tuple[int, ...], grown_first: bool) -> None:
         for source in self.inputs_at(some):
@@ -417,12 +420,17 @@ class AlignerMachine(RuleBasedStateMachine):
         expected = self.model.shown_next(source)
         if isinstance(message, Barrier):
             self.tell(BarrierSeen(source, message, place), expected)
+            # The same news again changes nothing.
+            self.tell(BarrierSeen(source, message, place), [])
         elif isinstance(message, EndOfInput):
             self.tell(EndSeen(source, place), expected)
 
     def show_growth(self, source: InputId) -> None:
+        log = self.log_of(source)
         if self.aligner.is_recording(source):
-            self.tell(LogGrew(source, self.log_of(source).end), self.model.grew(source))
+            self.tell(LogGrew(source, log.end), self.model.grew(source))
+            # News that comes late changes nothing.
+            self.tell(LogGrew(source, log.position(ReaderId(STEP, source))), [])
 
     def append_a_batch(self, some: tuple[int, ...], most: int, committed: bool) -> None:
         moved: dict[InputId, int] = {}
@@ -461,13 +469,6 @@ class AlignerMachine(RuleBasedStateMachine):
 
     # -- what cannot happen
 
-    def refuses(self, event: AlignerEvent) -> None:
-        self.agrees = False
-        before = state_of(self.aligner)
-        with pytest.raises(ProtocolViolation):
-            self.aligner.handle(event)
-        assert state_of(self.aligner) == before
-
     def refuse_what_cannot_be(self, which: int, by: int, kind: int) -> None:
         impossible = list(self.impossible(self.input_at(which), by))
         before = state_of(self.aligner)
@@ -480,14 +481,14 @@ class AlignerMachine(RuleBasedStateMachine):
 
     def impossible(self, source: InputId, by: int) -> Iterator[AlignerEvent]:
         """Events that no order of real ones can lead to here."""
-        barrier = Barrier(CheckpointId(99), GENERATION)
+        barrier = Barrier(NEVER_STARTED, GENERATION)
         # A stranger, alone and beside a move that would be fine.
         yield BarrierSeen(STRANGER, barrier, Place(99, 99))
         yield EndSeen(STRANGER, Place(99, 99))
         yield LogGrew(STRANGER, Place(99, 99))
         yield Advanced({source: self.aligner.positions[source], STRANGER: Place(0, 0)})
         # A message of another generation, and an end announced as a beginning.
-        foreign = Barrier(CheckpointId(99), Generation(GENERATION + (-1) ** by))
+        foreign = Barrier(NEVER_STARTED, Generation(GENERATION + (-1) ** by))
         yield Announced(foreign)
         yield BarrierSeen(source, foreign, Place(99, 99))
         yield Announced(barrier.cancelled())
@@ -501,21 +502,21 @@ class AlignerMachine(RuleBasedStateMachine):
         end = self.model.end_of(source)
         if end is not None:
             yield EndSeen(source, self.beside(source, end, 0))
+            yield BarrierSeen(source, barrier, self.beside(source, end, 0))
             yield Advanced({source: self.beside(source, end, by)})
         yield from self.impossible_in_open_attempts(source, by)
 
     def impossible_in_open_attempts(self, source: InputId, by: int) -> Iterator[AlignerEvent]:
         for number, attempt in self.model.open.items():
-            place = self.model.barrier_on(source, number)
+            barrier, place = self.model.barriers[number], self.model.barrier_on(source, number)
             if place is not None:
-                elsewhere = self.beside(source, place, by)
-                yield BarrierSeen(source, self.model.barriers[number], elsewhere)
+                yield BarrierSeen(source, barrier, self.beside(source, place, by))
             if place is not None and attempt.fate is Fate.WAITING:
                 others = {one: self.aligner.positions[one] for one in self.inputs}
                 yield Advanced(others | {source: self.beside(source, place, by)})
-            grown = attempt.grown.get(source, 0)
-            if place is None and attempt.fate is Fate.RECORDING and grown > 0:
-                yield LogGrew(source, self.beside(source, grown, -1))
+            if place is None and not barrier.may_overtake:
+                end = self.log_of(source).end
+                yield BarrierSeen(source, replace(barrier, flags=Flag.UNALIGNED), end)
 
     def beside(self, source: InputId, position: int, by: int) -> Place:
         at = self.model.place(source.channel, position)
@@ -561,12 +562,10 @@ class AlignerMachine(RuleBasedStateMachine):
         assert aligner.deadline_ms == deadline_ms
 
     def what_was_recorded_stays_within_the_bound_and_can_be_read(self) -> None:
-        for number, captured in tuple(self.captured.items()):
+        for number, captured in self.captured.items():
             size_bytes = sum(part.size_bytes for part in captured.ranges)
             assert size_bytes <= self.model.options.max_inflight_bytes
             self.check_the_cut(number, captured.ranges, captured.places)
-            if number in self.model.ended:
-                self.forget(number)
 
     def teardown(self) -> None:
         """End every attempt: nothing is held, and the step can read to the end of every log."""

@@ -136,10 +136,10 @@ class Misdirected(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A step declines an attempt; a stale one is of the generation before."""
+    """A step of this pipeline, or somebody else, declines an attempt."""
 
     which: int
-    stale: bool
+    by: str
 
 
 class WentWell(NamedTuple):
@@ -209,7 +209,7 @@ WEIGHTED: list[st.SearchStrategy[Move]] = [
     *[st.builds(AllStored, WHICH)] * 3,
     *[st.builds(WentWell, LAGS, st.sampled_from([1, 1, 1, 2, 3, 4]))] * 4,
     *[st.builds(Misdirected, ODD, WHICH, WHICH)] * 2,
-    st.builds(Refused, WHICH, MOSTLY_NOT),
+    st.builds(Refused, WHICH, st.sampled_from(["step", "step", "stranger", "predecessor"])),
     st.builds(CancelledByUser, WHICH),
     st.builds(RanDry, st.booleans()),
     st.builds(Ended, st.booleans()),
@@ -353,8 +353,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.store_all(which)
             case Misdirected():
                 self.misdirect(*move)
-            case Refused(which, stale):
-                self.decline(which, stale=stale)
+            case Refused(which, by):
+                self.decline(which, by)
             case CancelledByUser(which):
                 self.tell(events.Cancelled(self.any_number(which), self.now_ms))
             case RanDry(waiting):
@@ -392,10 +392,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
         numbers = [*self.model.open, CheckpointId(self.model.last_id + which)]
         return numbers[which % len(numbers)]
 
-    def decline(self, which: int, *, stale: bool) -> None:
-        generation = Generation(self.generation - stale)
-        number, step = self.any_number(which), self.topology.steps[0].step
-        reason = FailureReason.SNAPSHOT_FAILED
+    def decline(self, which: int, by: str) -> None:
+        step = StepId("nobody") if by == "stranger" else self.topology.steps[0].step
+        generation = Generation(self.generation - (by == "predecessor"))
+        number, reason = self.any_number(which), FailureReason.SNAPSHOT_FAILED
         self.tell(events.Declined(step, generation, number, reason, self.now_ms))
 
     def end(self, *, stopped: bool) -> None:
@@ -639,7 +639,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def what_is_remembered_is_bounded(self) -> None:
         options = self.model.options
         assert len(self.coordinator.open_attempts) <= options.max_concurrent
-        assert len(self.coordinator._requests) <= options.queue_limit + options.max_concurrent
+        assert len(self.model.queue) <= options.queue_limit + options.max_concurrent
         assert len(self.coordinator.completed) <= options.retained
 
     def it_wants_to_be_woken_in_time(self) -> None:

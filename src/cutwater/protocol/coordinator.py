@@ -302,9 +302,7 @@ class Coordinator:
             return commands + self._finish()
         if idle and not self._attempts and self._schedule.collect():
             commands += (events.CollectGarbage(),)
-        # Attempts start in the order of their numbers, so one at a time takes its number.
-        reserving = any(one.phase is Phase.RESERVING for one in self._attempts.values())
-        if not reserving and decide(self._facts(now_ms), self._options) is Verdict.START:
+        if decide(self._facts(now_ms), self._options) is Verdict.START:
             commands += self._start(now_ms)
         return commands
 
@@ -326,8 +324,14 @@ class Coordinator:
         return (ending,)
 
     def _facts(self, now_ms: int | None) -> TriggerFacts:
+        # Attempts start in the order of their numbers, so one at a time takes its number; and
+        # nothing starts beside a savepoint, which a later checkpoint would subsume (F30).
+        alone = any(
+            one.phase is Phase.RESERVING or one.request.flags for one in self._attempts.values()
+        )
+        open_attempts = self._options.max_concurrent if alone else len(self._attempts)
         ending = self._mode is not events.Mode.RUNNING
-        return self._schedule.facts(now_ms, len(self._attempts), ending=ending)
+        return self._schedule.facts(now_ms, open_attempts, ending=ending)
 
     # -- facts
 

@@ -103,8 +103,8 @@ def plan_rewind(
 def plan_fork(cut: Cut, shared_targets: tuple[SinkId, ...] = ()) -> Cut | Refused:
     """Return the first cut of a new pipeline, or why not.
 
-    It carries no committables and no versions: the fork's sinks are other tables, and its uuid
-    makes other idempotence keys.
+    It carries no committables, and its sinks show nothing yet: they are other tables, and the
+    fork's uuid makes other idempotence keys.
 
     Args:
         cut: The cut to begin from.
@@ -120,7 +120,7 @@ def plan_fork(cut: Cut, shared_targets: tuple[SinkId, ...] = ()) -> Cut | Refuse
         generation=Generation(1),
         commit={},
         carried={},
-        visible={},
+        visible=dict.fromkeys(cut.visible),
         restores={},
         commit_point=False,
         origin=None,

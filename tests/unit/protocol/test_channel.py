@@ -520,6 +520,29 @@ def test_control_messages_that_every_reader_has_passed_are_freed() -> None:
     assert (held, log.controls) == (1, 0)
 
 
+def test_a_watermark_that_was_passed_with_its_events_is_freed() -> None:
+    log = channel(FAST, events_held=1)
+    log.append(Watermark(100))
+    log.news(FAST)
+    log.advance(FAST, place(1))
+
+    log.free()
+
+    assert log.controls == 0
+
+
+def test_a_release_is_forgotten_when_its_barrier_is_passed() -> None:
+    """Everything is bounded."""
+    log = channel(FAST)
+    log.append(barrier(1))
+    log.release(FAST, ONE)
+    log.release(FAST, TWO)
+
+    log.limit(FAST)
+
+    assert log._readers[FAST].released == {TWO}
+
+
 def test_a_control_message_that_holds_a_reader_is_kept() -> None:
     log = channel(FAST)
     log.append(barrier(1))

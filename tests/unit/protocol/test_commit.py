@@ -324,6 +324,50 @@ def test_a_sink_that_never_answers_is_named_when_the_budget_is_spent() -> None:
     assert committer.state is CommitterState.COMMIT_BLOCKED
 
 
+def test_a_sink_that_failed_before_the_budget_was_spent_is_named_with_its_reason() -> None:
+    """Rule F41: the person who reads it needs the cause."""
+    committer = committing()
+    committer.sink_done(SLOT, T1, "v7")
+    committer.sink_failed(SLOT, T2, "locked", 999)
+
+    commands = committer.tick(1_000)
+
+    assert commands == (CommitBlocked(SLOT, T2, "locked"),)
+
+
+def test_a_silent_committer_is_woken_when_its_budget_is_spent() -> None:
+    """Rule F41."""
+    committer = committing()
+
+    before = committer.wake_at_ms
+    committer.tick(1_000)
+
+    assert (before, committer.wake_at_ms) == (1_000, None)
+
+
+def test_a_committer_is_woken_for_the_first_sink_to_be_asked_again() -> None:
+    committer = committing()
+    committer.sink_failed(SLOT, T1, "locked", 0)
+    committer.sink_failed(SLOT, T2, "locked", 40)
+
+    first = committer.wake_at_ms
+    committer.sink_done(SLOT, T1, "v7")
+
+    assert (first, committer.wake_at_ms) == (100, 140)
+
+
+def test_an_idle_committer_waits_for_nothing() -> None:
+    assert Committer(PIPELINE, OPTIONS).wake_at_ms is None
+
+
+def test_a_committer_knows_which_sinks_have_still_to_act() -> None:
+    committer = committing()
+    committer.sink_done(SLOT, T1, "v7")
+
+    assert [committer.waits_for(SLOT, T1), committer.waits_for(SLOT, T2)] == [False, True]
+    assert not committer.waits_for(Slot(4), T2)
+
+
 def test_a_blocked_sink_is_repeated_and_reported_once() -> None:
     """Rule F41: the pipeline goes on by itself when the cause is gone."""
     committer = committing()

@@ -717,6 +717,26 @@ def test_attempts_take_their_numbers_one_at_a_time() -> None:
     assert [type(one) for one in after] == [StartAttempt, ReserveId]
 
 
+@pytest.mark.parametrize("request_", [savepoint(), CheckpointRequest(drain=True)])
+def test_nothing_starts_beside_a_savepoint(request_: CheckpointRequest) -> None:
+    """Rule F30: a later checkpoint that is decided first would subsume it."""
+    machine = completed(CONCURRENT)
+    tell(machine, requested(request_, 20), reserved(2, 20))
+
+    during = tell(machine, Clock(500))
+
+    assert only(ReserveId, during) == ()
+    assert machine.open_attempts == {TWO: Phase.COLLECTING}
+
+
+def test_a_savepoint_may_start_beside_a_checkpoint() -> None:
+    machine = collecting(CONCURRENT)
+
+    commands = tell(machine, requested(savepoint(), 1))
+
+    assert only(ReserveId, commands) == (ReserveId(TWO, CheckpointKind.SAVEPOINT),)
+
+
 def test_a_later_attempt_that_is_decided_first_subsumes_the_earlier() -> None:
     """Invariant 8: decisions never go back in ids within a generation."""
     machine = two_collecting()
@@ -748,6 +768,17 @@ def test_one_attempt_is_decided_at_a_time_and_the_oldest_first() -> None:
 
     assert [one.cut.checkpoint_id for one in only(PublishManifest, first)] == [2]
     assert [one.cut.checkpoint_id for one in only(PublishManifest, second)] == [1]
+
+
+def test_an_attempt_that_expires_with_all_acknowledgements_blames_no_step() -> None:
+    """Seed 000 H6: it waited for its turn behind a decision on its way."""
+    machine = two_collecting(replace(CONCURRENT, timeout_ms=100))
+    tell(machine, *acknowledgements(1, 11), published(1, 11), *acknowledgements(2, 12, batch=1))
+
+    (end,) = only(EndAttempt, tell(machine, Clock(110)))
+
+    assert (end.checkpoint_id, end.reason) == (TWO, FailureReason.EXPIRED)
+    assert "acknowledgement" not in end.detail
 
 
 def test_every_open_attempt_expires_by_its_own_deadline() -> None:
@@ -843,6 +874,14 @@ def test_stopping_waits_for_the_sinks_of_a_decision() -> None:
     assert commands == (Halt(HaltReason.STOPPED),)
 
 
+def test_stopping_does_not_wait_for_a_sink_that_is_blocked() -> None:
+    """Rule F25: a stop has an end; recovery repeats the commit."""
+    machine = committing(replace(QUICK, commit=CommitOptions(budget_ms=0)))
+    tell(machine, sink_failed(now_ms=5))
+
+    assert tell(machine, Stop(6)) == (Halt(HaltReason.STOPPED),)
+
+
 def test_a_stopping_pipeline_is_still_woken_for_its_sinks() -> None:
     """Rule F41: otherwise the stop would hang on a sink that nobody asks again."""
     machine = committing(replace(QUICK, commit=CommitOptions(retry_ms=20)))
@@ -926,6 +965,23 @@ def test_a_coordinator_is_not_woken_for_a_flush_that_has_no_room() -> None:
     tell(machine, Drained(True, 50))
 
     assert machine.wake_at_ms == 500
+
+
+def test_a_coordinator_is_not_woken_for_a_start_that_waits_for_a_number() -> None:
+    """While the store is out of reach its driver would spin."""
+    machine = coordinator(CONCURRENT)
+    tell(machine, *opened(), Clock(50))
+
+    assert machine.wake_at_ms is not None
+    assert machine.wake_at_ms > 50
+
+
+def test_a_coordinator_is_not_woken_for_a_start_that_waits_for_a_savepoint() -> None:
+    machine = completed(CONCURRENT)
+    tell(machine, requested(savepoint(), 20), reserved(2, 20), Clock(500))
+
+    assert machine.wake_at_ms is not None
+    assert machine.wake_at_ms > 500
 
 
 def test_a_coordinator_is_not_woken_for_a_start_that_waits_for_sinks() -> None:

@@ -143,7 +143,8 @@ def test_a_fork_begins_from_the_same_cut_with_nothing_to_commit() -> None:
     fork = forked(cut(4))
 
     assert fork.snapshots == cut(4).snapshots
-    assert (fork.commit, fork.carried, fork.visible, fork.restores) == ({}, {}, {}, {})
+    assert (fork.commit, fork.carried, fork.restores) == ({}, {}, {})
+    assert fork.visible == {T: None}
     assert not fork.commit_point
 
 

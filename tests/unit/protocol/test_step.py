@@ -603,6 +603,29 @@ def test_a_later_drain_that_fails_does_not_open_the_gate_of_a_decided_one() -> N
     assert not step.may_append
 
 
+def test_the_gate_stays_closed_while_any_draining_attempt_is_open() -> None:
+    """Rule F30: the first of two concurrent drains fails, the second is decided."""
+    step = source_step(CONCURRENT)
+    tell(step, appended(0), committed(0))
+    tell(step, Announced(barrier(1, DRAIN)), Announced(barrier(2, DRAIN)), Poll(), Poll())
+
+    commands = tell(step, Ended(ONE, decided=False))
+
+    assert only(OpenGate, commands) == ()
+    assert not step.may_append
+
+
+def test_the_gate_opens_when_the_last_of_several_draining_attempts_fails() -> None:
+    """Rule F30."""
+    step = source_step(CONCURRENT)
+    tell(step, appended(0), committed(0))
+    tell(step, Announced(barrier(1, DRAIN)), Announced(barrier(2, DRAIN)), Poll(), Poll())
+
+    tell(step, Ended(ONE, decided=False), Ended(TWO, decided=False))
+
+    assert step.may_append
+
+
 def test_a_draining_barrier_closes_no_gate_of_a_consumer() -> None:
     step = consumer_step(A)
 
