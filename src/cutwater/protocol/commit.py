@@ -164,6 +164,7 @@ CommitCommand = CommitSink | RecordCommit | CommitBlocked
 class _Retry:
     failures: int = 0
     at_ms: int | None = None
+    reason: str = "no answer yet"
 
 
 class Committer:
@@ -223,6 +224,7 @@ class Committer:
             return ()
         options, retry = self._options, self._retries[sink]
         retry.failures += 1
+        retry.reason = reason
         retry.at_ms = now_ms + backoff_ms(retry.failures, options.retry_ms, options.retry_max_ms)
         return self._block_if_late(slot, sink, reason, now_ms)
 
@@ -239,8 +241,9 @@ class Committer:
         """Ask the sinks again whose pause is over; name one that has not answered at all."""
         again: list[CommitCommand] = []
         if self._permit is not None and self._work:
-            sink = next(iter(self._work))
-            again += self._block_if_late(self._permit.slot, sink, "no answer yet", now_ms)
+            worst = max(self._work, key=lambda sink: self._retries[sink].failures)
+            reason = self._retries[worst].reason
+            again += self._block_if_late(self._permit.slot, worst, reason, now_ms)
         for sink, command in self._work.items():
             retry = self._retries[sink]
             if retry.at_ms is not None and now_ms >= retry.at_ms:

@@ -248,7 +248,8 @@ class Coordinator:
         self, attempt: Attempt, reason: FailureReason, now_ms: int, detail: str = ""
     ) -> Commands:
         if reason is FailureReason.EXPIRED:
-            detail = f"no acknowledgement from {', '.join(attempt.missing) or 'nobody'}"
+            silent = ", ".join(attempt.missing)
+            detail = f"no acknowledgement from {silent}" if silent else attempt.phase.name
         attempt.move(PhaseTrigger.FAIL)
         restart = self._schedule.failed(reason)
         end = events.EndAttempt(attempt.checkpoint_id, False, reason, detail)
@@ -314,10 +315,9 @@ class Coordinator:
     def _finish(self) -> Commands:
         if self._attempts or self._ending is None:
             return ()
-        if (
-            isinstance(self._ending, events.Halt)
-            and self._committer.state is not CommitterState.IDLE
-        ):
+        # A stop lets sinks finish, but not one that is stuck: recovery repeats its commit.
+        committing = self._committer.state is CommitterState.COMMITTING
+        if committing and isinstance(self._ending, events.Halt):
             return ()
         ending, self._ending = self._ending, None
         self._mode = events.COORDINATOR.next(self._mode, events.ModeTrigger.HALT)

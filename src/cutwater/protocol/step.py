@@ -117,7 +117,7 @@ class Step:
         self._over = NO_CHECKPOINT
         self._announced: dict[CheckpointId, Barrier] = {}
         self._book = SnapshotBook()
-        self._gate: CheckpointId | None = None
+        self._gates: set[CheckpointId] = set()
         self._finished = False
         self._closed = False
         self.injector: Injector | None = None
@@ -192,8 +192,9 @@ class Step:
             problem = f"batch {event.batch} comes after the end"
         elif event.moved and self._aligner is None:
             problem = f"batch {event.batch} of a source moves inputs"
-        elif self._gate is not None:
-            problem = f"batch {event.batch} must wait: checkpoint {self._gate} drains the source"
+        elif self._gates:
+            first = min(self._gates)
+            problem = f"batch {event.batch} must wait: checkpoint {first} drains the source"
         elif event.event is not None and event.event.batch != event.batch:
             problem = f"the Event of batch {event.batch} names batch {event.event.batch}"
         elif event.event is not None and event.event.rows < 1:
@@ -253,8 +254,8 @@ class Step:
             return self._note(barrier, cause)
         self._emitted = barrier.checkpoint_id
         commands: Commands = (Append(barrier),)
-        if barrier.is_drain and self.spec.is_source and self._gate is None:
-            self._gate = barrier.checkpoint_id
+        if barrier.is_drain and self.spec.is_source:
+            self._gates.add(barrier.checkpoint_id)
             commands += (CloseGate(barrier.checkpoint_id),)
         return commands + self._note(barrier, cause)
 
@@ -306,9 +307,9 @@ class Step:
         if not event.decided and self._emitted == checkpoint_id and not self._finished:
             barrier = Barrier(checkpoint_id, self._generation).cancelled()
             commands.append(Append(barrier))
-        if self._gate == checkpoint_id and not event.decided:
-            self._gate = None
-            commands.append(OpenGate(checkpoint_id))
+        if checkpoint_id in self._gates and not event.decided:
+            self._gates.discard(checkpoint_id)
+            commands += () if self._gates else (OpenGate(checkpoint_id),)
         if self._aligner is not None:
             commands += self._follow(self._aligner.handle(AttemptOver(checkpoint_id)))
         return tuple(commands)
@@ -361,7 +362,7 @@ class Step:
     @property
     def may_append(self) -> bool:
         """Whether a source's gate is open and the generation runs."""
-        return self._gate is None and not self._closed and not self._finished
+        return not (self._gates or self._closed or self._finished)
 
     @property
     def finished(self) -> bool:

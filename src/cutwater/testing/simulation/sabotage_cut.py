@@ -318,7 +318,7 @@ def drain_gate_open() -> list[Patch]:
 
     def emit(self: Step, barrier: Barrier, cause: Any) -> Any:
         commands = original(self, barrier, cause)
-        self._gate = None
+        self._gates.clear()
         return commands
 
     return [(Step, "_emit", emit)]
