@@ -61,8 +61,9 @@ class NaiveAttempt:
         return self.stage is not Stage.DECIDING
 
     @property
-    def belongs_to_the_user(self) -> bool:
-        return self.request.drain or self.request.kind is CheckpointKind.SAVEPOINT
+    def stands_alone(self) -> bool:
+        """Whether somebody asked for it by name: a later checkpoint must not end it (F30)."""
+        return self.request.drain or self.request.kind is not CheckpointKind.CHECKPOINT
 
 
 @dataclass
@@ -74,6 +75,7 @@ class NaiveCommit:
     waiting: dict[SinkId, tuple[BatchId, ...]]
     versions: dict[SinkId, Version] = field(default_factory=dict)
     failures: dict[SinkId, int] = field(default_factory=dict)
+    reasons: dict[SinkId, str] = field(default_factory=dict)
     retry_at_ms: dict[SinkId, int] = field(default_factory=dict)
     blocked: bool = False
 
@@ -119,7 +121,7 @@ class NaiveCoordinator:
             self.expect(event)
             self.expect_what_follows()
         may_start = self.may_start(self.earliest_start_ms())
-        must_start = self.may_start(self.latest_start_ms()) and not self.is_taking_a_savepoint()
+        must_start = self.may_start(self.latest_start_ms())
         for command in commands:
             fact = facts_of(command)
             if isinstance(command, events.ReserveId):
@@ -209,12 +211,15 @@ class NaiveCoordinator:
         )
 
     def has_room(self) -> bool:
-        """Whether another attempt may be open; numbers are taken one at a time, in order."""
-        reserving = any(one.stage is Stage.RESERVING for one in self.open.values())
-        return not reserving and len(self.open) < self.options.max_concurrent
+        """Whether another attempt may be open.
 
-    def is_taking_a_savepoint(self) -> bool:
-        return any(one.belongs_to_the_user for one in self.open.values())
+        Numbers are taken one at a time, so that attempts start in their order, and nothing
+        starts beside a savepoint.
+        """
+        exclusive = any(
+            one.stage is Stage.RESERVING or one.stands_alone for one in self.open.values()
+        )
+        return not exclusive and len(self.open) < self.options.max_concurrent
 
     def pause_ms(self) -> int:
         doubled = self.options.retry_ms * 2 ** max(0, self.streak - 1)
@@ -250,11 +255,10 @@ class NaiveCoordinator:
     def start(self) -> Owed:
         request = self.queue.pop(0) if self.queue else CheckpointRequest()
         self.last_id = CheckpointId(self.last_id + 1)
-        whole = request.drain or request.kind is not CheckpointKind.CHECKPOINT
-        timeout_ms = self.options.savepoint_timeout_ms if whole else self.options.timeout_ms
-        self.open[self.last_id] = NaiveAttempt(
-            self.last_id, request, self.now_ms, self.now_ms + timeout_ms
-        )
+        attempt = NaiveAttempt(self.last_id, request, self.now_ms, self.now_ms)
+        alone, options = attempt.stands_alone, self.options
+        attempt.deadline_ms += options.savepoint_timeout_ms if alone else options.timeout_ms
+        self.open[self.last_id] = attempt
         self.started_at_ms = self.now_ms
         self.drained = False
         return ("ReserveId", self.last_id, request.kind)
@@ -296,18 +300,8 @@ class NaiveCoordinator:
         return snapshot.checkpoint_id <= self.last_id
 
     def is_ready(self, attempt: NaiveAttempt) -> bool:
-        """Whether it can be decided: all have acknowledged, and no savepoint would be passed by.
-
-        A later attempt that is decided ends the earlier ones, and a savepoint of the user's may
-        not end because the interval was over (rule F30).
-        """
         everybody = set(attempt.acknowledged) == self.topology.participants
-        passed_by = (one for one in self.open.values() if one.number < attempt.number)
-        return (
-            everybody
-            and attempt.stage is Stage.COLLECTING
-            and not any(one.belongs_to_the_user for one in passed_by)
-        )
+        return everybody and attempt.stage is Stage.COLLECTING
 
     # -- deciding
 
@@ -332,6 +326,7 @@ class NaiveCoordinator:
         self.garbage_due = True
         self.end(attempt, decided=True, reason=None)
         for older in [one for one in self.open.values() if one.number < number]:
+            assert not older.stands_alone
             self.fail(older, FailureReason.SUBSUMED)
         if not commit_point:
             self.carried = {sink: list(found) for sink, found in pending.items()}
@@ -377,6 +372,7 @@ class NaiveCoordinator:
         if commit is None or not self.waits_for(slot, sink):
             return
         failures = commit.failures[sink] = commit.failures.get(sink, 0) + 1
+        commit.reasons[sink] = reason
         options = self.options.commit
         pause_ms = min(options.retry_ms * 2 ** (failures - 1), options.retry_max_ms)
         commit.retry_at_ms[sink] = self.now_ms + pause_ms
@@ -397,7 +393,8 @@ class NaiveCoordinator:
                 self.fail_if_possible(attempt.number, FailureReason.EXPIRED)
         commit = self.commit
         if commit is not None and commit.waiting:
-            self.block_if_late(commit, next(iter(commit.waiting)), "no answer yet")
+            worst = max(commit.waiting, key=lambda sink: commit.failures.get(sink, 0))
+            self.block_if_late(commit, worst, commit.reasons.get(worst, "no answer yet"))
             for sink, at_ms in sorted(commit.retry_at_ms.items()):
                 if self.now_ms >= at_ms:
                     del commit.retry_at_ms[sink]
@@ -468,7 +465,7 @@ class NaiveCoordinator:
             case events.RestartPipeline(reason):
                 self.owed.append(("RestartPipeline", reason))
                 self.over = True
-            case events.Halt(reason) if self.commit is None:
+            case events.Halt(reason) if self.commit is None or self.commit.blocked:
                 self.owed.append(("Halt", reason))
                 self.over = True
 
@@ -479,12 +476,7 @@ class NaiveCoordinator:
             due += self.commit.retry_at_ms.values()
             if self.commit.waiting and not self.commit.blocked:
                 due.append(self.commit.decided_at_ms + self.options.commit.budget_ms)
-        held_up = (
-            self.garbage_due
-            or self.collecting
-            or self.ending is not None
-            or self.is_taking_a_savepoint()
-        )
+        held_up = self.garbage_due or self.collecting or self.ending is not None
         if self.started_at_ms is not None and self.has_room() and not held_up:
             due.append(self.latest_start_ms())
         return due

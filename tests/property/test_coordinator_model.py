@@ -411,7 +411,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         attempt = self.model.open.get(number)
         may_lag = self.model.options.unaligned.enabled
         if attempt is not None:
-            may_lag = may_lag and not attempt.belongs_to_the_user
+            may_lag = may_lag and not attempt.stands_alone
         for ordinal, spec in enumerate(self.topology.steps):
             self.latest[spec.step] = BatchId(self.latest[spec.step] + (number + ordinal) % 3)
         for spec in self.topology.steps:
@@ -536,7 +536,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if how is How.WELL:
             self.tell(events.SinkCommitted(slot, sink, f"{sink} at {slot}", self.now_ms))
         elif how is How.BADLY or not self.mortal:
-            self.tell(events.SinkFailed(slot, sink, "down", self.now_ms))
+            self.tell(events.SinkFailed(slot, sink, f"{sink} is down", self.now_ms))
         else:
             self.tell(events.SinkFenced(slot, sink, self.now_ms))
 

@@ -38,7 +38,7 @@ Dag = tuple[Drawn, ...]
 def dags(draw: st.DrawFn) -> Dag:
     """A DAG without errors: every node but a sink is read by somebody."""
     nodes = [
-        Drawn(f"s{number}", "source", chain=draw(st.sampled_from([True, True, False])))
+        Drawn(f"in{number}", "source", chain=draw(st.sampled_from([True, True, False])))
         for number in range(draw(st.integers(1, 4)))
     ]
     for number in range(draw(st.integers(0, 8))):
@@ -48,25 +48,26 @@ def dags(draw: st.DrawFn) -> Dag:
         nodes.append(Drawn(f"{kind[0]}{number}", kind, tuple(read)))
     used = {name for node in nodes for name in node.inputs}
     idle = [node.name for node in nodes if node.name not in used]
-    more = draw(st.lists(st.sampled_from([node.name for node in nodes]), max_size=3))
+    readable = st.sampled_from([node.name for node in nodes])
+    more = draw(st.lists(readable, max_size=3))
     for number, name in enumerate([*idle, *more]):
-        others = st.lists(st.sampled_from([node.name for node in nodes[:4]]), max_size=1)
-        nodes.append(Drawn(f"out{number}", "sink", (name, *draw(others))))
+        others = draw(st.lists(readable, max_size=1))
+        nodes.append(Drawn(f"out{number}", "sink", (name, *others)))
     return tuple(draw(st.permutations(nodes)))
 
 
 def noting(name: str, arity: int, calls: Counter[str]) -> Callable[..., object]:
     """A function that counts its calls and returns its name with what it was given."""
 
-    def note(*given: object) -> object:
+    def note(given: tuple[object, ...]) -> object:
         calls[name] += 1
         return (name, *given)
 
     by_arity: list[Callable[..., object]] = [
-        lambda: note(),
-        lambda a: note(a),
-        lambda a, b: note(a, b),
-        lambda a, b, c: note(a, b, c),
+        lambda: note(()),
+        lambda a: note((a,)),
+        lambda a, b: note((a, b)),
+        lambda a, b, c: note((a, b, c)),
     ]
     return by_arity[arity]
 

@@ -281,6 +281,9 @@ class ChannelLog:
         return tuple(freed)
 
     def _free_controls(self) -> None:
+        for reader, state in self._readers.items():
+            self.limit(reader)
+            self._follow_watermark(state)
         done = min(
             (
                 min(state.next_hold, state.next_told, state.next_watermark)

@@ -295,10 +295,9 @@ class Coordinator:
         if self._mode is events.Mode.HALTED:
             return commands
         idle = self._committer.state is CommitterState.IDLE
-        if idle and not self._being_decided:
-            ready = [one for one in self._attempts.values() if one.phase is Phase.READY]
-            if ready:
-                commands += self._publish(ready[0], now_ms)
+        for attempt in tuple(self._attempts.values()) if idle else ():
+            if attempt.phase is Phase.READY and not self._being_decided:
+                commands += self._publish(attempt, now_ms)
         if self._mode is events.Mode.ENDING:
             return commands + self._finish()
         if idle and not self._attempts and self._schedule.collect():

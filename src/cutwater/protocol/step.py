@@ -283,6 +283,9 @@ class Step:
 
     def _on_announced(self, event: Announced) -> Commands:
         barrier = event.barrier
+        if barrier.epoch != self._generation or barrier.is_cancel:
+            message = f"{self.spec.step}: {barrier} begins no attempt of this generation."
+            raise ProtocolViolation(message)
         if barrier.checkpoint_id <= self._over:
             return ()
         if self.injector is not None and not self._finished:

@@ -138,6 +138,15 @@ def test_a_producer_waits_when_its_slowest_reader_is_too_many_bytes_behind() -> 
     assert log.has_room(Bound(100, 21))
 
 
+def test_room_is_counted_from_where_the_slowest_reader_stands() -> None:
+    log = channel(SLOW, events_held=6)
+    log.advance(SLOW, place(5))
+
+    assert log.has_room(Bound(2, 11))
+    assert not log.has_room(Bound(1, 11))
+    assert not log.has_room(Bound(2, 10))
+
+
 def test_a_refused_event_is_still_the_producers() -> None:
     """Invariant 12 and seed 002 C6: an event that found the buffer full was dropped."""
     log = channel(SLOW, events_held=2)
@@ -288,6 +297,17 @@ def test_releases_for_a_channel_that_has_ended_are_not_kept() -> None:
     assert not log._readers[FAST].released
 
 
+def test_the_last_barrier_before_an_end_can_still_be_released() -> None:
+    log = channel(FAST)
+    log.append(barrier(1))
+    log.append(event(0))
+    log.append(EndOfInput())
+
+    log.release(FAST, ONE)
+
+    assert log.limit(FAST) == place(1)
+
+
 def test_a_barrier_that_was_passed_never_holds_again() -> None:
     log = channel(FAST)
     log.append(barrier(1))
@@ -336,6 +356,16 @@ def test_a_reader_advances_to_its_limit() -> None:
 
     assert log.position(FAST) == place(2)
     assert log.backlog(FAST) == Bound(1, 10)
+
+
+def test_a_reader_may_stay_where_it_is() -> None:
+    """Rule F23: a batch without new data moves nothing."""
+    log = channel(FAST, events_held=1)
+    log.advance(FAST, place(1))
+
+    log.advance(FAST, place(1))
+
+    assert log.position(FAST) == place(1)
 
 
 @pytest.mark.parametrize("target", [0, 3])

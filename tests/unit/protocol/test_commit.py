@@ -314,6 +314,38 @@ def test_a_sink_that_fails_past_the_budget_blocks_and_is_named() -> None:
     assert committer.state is CommitterState.COMMIT_BLOCKED
 
 
+def test_the_budget_is_counted_from_the_decision() -> None:
+    committer = Committer(PIPELINE, OPTIONS)
+    committer.decided(SLOT, two_sinks(), 500)
+
+    within = committer.sink_failed(SLOT, T1, "locked", 1_499)
+    past = committer.sink_failed(SLOT, T1, "locked", 1_500)
+
+    assert within == ()
+    assert past == (CommitBlocked(SLOT, T1, "locked"),)
+
+
+def test_a_commit_that_is_only_being_recorded_is_not_blocked() -> None:
+    committer = committing()
+    committer.sink_done(SLOT, T1, "v7")
+    committer.sink_done(SLOT, T2, "v8")
+
+    assert committer.tick(1_000_000) == ()
+    assert committer.state is CommitterState.COMMITTING
+
+
+def test_a_record_names_the_sinks_of_its_own_decision() -> None:
+    committer = committing()
+    committer.sink_done(SLOT, T1, "v7")
+    committer.sink_done(SLOT, T2, "v8")
+    committer.recorded(SLOT)
+    committer.decided(Slot(6), replace(cut(2), commit={T1: ()}), 0)
+
+    (record,) = committer.sink_done(Slot(6), T1, "v9")
+
+    assert record == RecordCommit(grant(PIPELINE, Slot(6), CheckpointId(2)), {T1: "v9"})
+
+
 def test_a_sink_that_never_answers_is_named_when_the_budget_is_spent() -> None:
     """Rule F41 and invariant 6: driven by a clock, not by traffic."""
     committer = committing()
