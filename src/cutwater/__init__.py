@@ -3,6 +3,7 @@
 Nothing is imported here that needs Spark; see `ARCHITECTURE.md` for the map of the package.
 """
 
-__all__ = ["__version__"]
+__all__ = ["Pipeline", "__version__"]
 
 from cutwater._version import __version__
+from cutwater.pipeline import Pipeline

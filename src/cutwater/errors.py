@@ -2,15 +2,28 @@
 
     CutwaterError
     ├── UserError              something the user wrote or asked for
-    │   └── ConfigError        CW-101  an option has a value that cannot work
-    └── ProtocolViolation      CW-201  an event that the protocol forbids in this state
-        └── InvariantBroken    CW-202  a promise of PROTOCOL.md does not hold
+    │   ├── ConfigError        CW-101  an option has a value that cannot work
+    │   ├── DeclarationError   CW-102  a pipeline or one of its nodes is declared wrongly
+    │   └── PlanError          CW-103  the nodes of a pipeline do not fit together
+    ├── ProtocolViolation      CW-201  an event that the protocol forbids in this state
+    │   └── InvariantBroken    CW-202  a promise of PROTOCOL.md does not hold
+    ├── StoreError             CW-300  the store did not do what was asked of it
+    │   ├── NotFound           CW-301  there is no object of that name
+    │   ├── Conflict           CW-302  something else has that name already
+    │   ├── Corrupt            CW-303  an object is not what was written
+    │   ├── Unavailable        CW-304  the store cannot be read or written now; nothing changed
+    │   ├── OutcomeUnknown     CW-305  nobody can say whether a write has happened
+    │   ├── NewerFormat        CW-306  an object was written by a newer Cutwater
+    │   └── InvalidPath        CW-307  a name that no object can have
+    └── Fenced                 CW-401  a newer generation has claimed the pipeline
 
 Expected outcomes (a duplicate acknowledgement, a lost race, nothing to recover) are enums, not
 errors. All classes survive pickling, since they cross process boundaries on Spark.
 """
 
 from typing import ClassVar
+
+from cutwater.ids import Generation, PipelineId
 
 
 class CutwaterError(Exception):
@@ -64,6 +77,56 @@ class ConfigError(UserError):
         return (type(self), (self.option, self.reason))
 
 
+class DeclarationError(UserError):
+    """A pipeline, or one of its nodes, is declared in a way that cannot work.
+
+    Attributes:
+        where: The line that declares it, as `file:line`.
+        reason: What is wrong with it.
+    """
+
+    code = "CW-102"
+    next_step = "Change the declaration and run it again; nothing was started."
+
+    def __init__(self, where: str, reason: str) -> None:
+        """Name the line and say what is wrong with it."""
+        super().__init__(f"{where}: {reason}.")
+        self.where = where
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["DeclarationError"], tuple[str, str]]:
+        """Pickle by the two arguments, not by the finished message."""
+        return (type(self), (self.where, self.reason))
+
+
+class PlanError(UserError):
+    """The nodes of a pipeline do not fit together; all that is wrong is said at once.
+
+    Attributes:
+        pipeline: The pipeline's name.
+        problems: One sentence each, beginning with its `file:line`.
+    """
+
+    code = "CW-103"
+    next_step = "Change the pipeline and plan it again; nothing was started."
+
+    def __init__(self, pipeline: str, *problems: str) -> None:
+        """Name the pipeline and list all that is wrong with it."""
+        count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
+        listed = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(f"pipeline {pipeline} has {count}:{listed}\n")
+        self.pipeline = pipeline
+        self.problems = problems
+
+    def __str__(self) -> str:
+        """Give the code, one line per problem, and what to do next on a line of its own."""
+        return f"[{self.code}] {self.message}{self.next_step}"
+
+    def __reduce__(self) -> tuple[type["PlanError"], tuple[str, ...]]:
+        """Pickle by the arguments, not by the finished message."""
+        return (type(self), (self.pipeline, *self.problems))
+
+
 class ProtocolViolation(CutwaterError):
     """An event arrived that the protocol forbids in the machine's present state.
 
@@ -92,3 +155,125 @@ class InvariantBroken(ProtocolViolation):
     def __reduce__(self) -> tuple[type["InvariantBroken"], tuple[str, str]]:
         """Pickle by the two arguments, not by the finished message."""
         return (type(self), (self.invariant, self.reason))
+
+
+class StoreError(CutwaterError):
+    """The store did not do what was asked of it.
+
+    Attributes:
+        path: The object's path in the store.
+        reason: What is wrong, in words that follow the path.
+    """
+
+    code = "CW-300"
+    next_step = "Look at the object and at the store's address."
+
+    def __init__(self, path: str, reason: str) -> None:
+        """Name the object and say what is wrong with it."""
+        super().__init__(f"{path}: {reason}.")
+        self.path = path
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["StoreError"], tuple[object, ...]]:
+        """Pickle by the arguments, not by the finished message."""
+        return (type(self), (self.path, self.reason))
+
+
+class NotFound(StoreError):
+    """There is no object of that name, and the store itself is there to say so."""
+
+    code = "CW-301"
+    next_step = "Check the name and the store's address; what was deleted does not come back."
+
+    def __init__(self, path: str) -> None:
+        """Name the object."""
+        super().__init__(path, "there is no such object")
+
+    def __reduce__(self) -> tuple[type["NotFound"], tuple[object, ...]]:
+        """Pickle by the path alone."""
+        return (type(self), (self.path,))
+
+
+class Conflict(StoreError):
+    """Something else has that name already; it was left as it is."""
+
+    code = "CW-302"
+    next_step = "Nothing was overwritten; find out who else writes to this store."
+
+
+class Corrupt(StoreError):
+    """An object is not what was written, or one is missing where there must be one."""
+
+    code = "CW-303"
+    next_step = "Bring it back from a copy, or rewind to a checkpoint that does not need it."
+
+
+class Unavailable(StoreError):
+    """The store cannot be read or written at the moment; the call has changed nothing."""
+
+    code = "CW-304"
+    retryable = True
+    next_step = "Nothing was changed; try again when the cause is gone."
+
+
+class OutcomeUnknown(StoreError):
+    """A write may or may not have happened, or may not outlive a crash of the machine."""
+
+    code = "CW-305"
+    next_step = "Read it back before anything else; do not assume either."
+
+
+class NewerFormat(StoreError):
+    """An object is whole but written in a format that this version does not know.
+
+    Attributes:
+        found: The format it is written in.
+        supported: The newest format this version reads.
+    """
+
+    code = "CW-306"
+    next_step = "Use the version of Cutwater that wrote it, or a newer one."
+
+    def __init__(self, path: str, found: int, supported: int) -> None:
+        """Name the object and both formats."""
+        super().__init__(path, f"it has format {found}, and this version reads up to {supported}")
+        self.found = found
+        self.supported = supported
+
+    def __reduce__(self) -> tuple[type["NewerFormat"], tuple[object, ...]]:
+        """Pickle by the arguments, not by the finished message."""
+        return (type(self), (self.path, self.found, self.supported))
+
+
+class InvalidPath(StoreError):
+    """A name that no object can have was asked for; the store was not touched."""
+
+    code = "CW-307"
+    next_step = "This is a defect of Cutwater, not of your pipeline: please report it."
+
+
+class Fenced(CutwaterError):
+    """A newer generation has claimed the pipeline: this process may not write any more.
+
+    Attributes:
+        pipeline: The pipeline.
+        generation: The generation that was fenced out.
+        newer: The generation that owns the pipeline now.
+    """
+
+    code = "CW-401"
+    next_step = "Let the newer process run; this one must end."
+
+    def __init__(self, pipeline: PipelineId, generation: Generation, newer: Generation) -> None:
+        """Name the pipeline and both generations."""
+        super().__init__(
+            f"Generation {generation} of pipeline {pipeline} is fenced out: generation {newer} "
+            f"has claimed it."
+        )
+        self.pipeline = pipeline
+        self.generation = generation
+        self.newer = newer
+
+    def __reduce__(self) -> tuple[type["Fenced"], tuple[PipelineId, Generation, Generation]]:
+        """Pickle by the three arguments, not by the finished message."""
+        return (type(self), (self.pipeline, self.generation, self.newer))

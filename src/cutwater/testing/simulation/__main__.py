@@ -10,8 +10,9 @@ import sys
 import time
 
 from cutwater.testing.simulation import demo
-from cutwater.testing.simulation.campaign import Choice, Summary, run_campaign
+from cutwater.testing.simulation.campaign import FORK_EVERY, Choice, Summary, run_campaign
 from cutwater.testing.simulation.faults import KINDS
+from cutwater.testing.simulation.fork import forkable, run_fork
 from cutwater.testing.simulation.history import Wrong
 from cutwater.testing.simulation.sabotage import load
 from cutwater.testing.simulation.shapes import SHAPES
@@ -95,6 +96,11 @@ def _replay(seed: int, choice: Choice) -> int:
     print(f"\nseed {seed}: {world.shape.name}, {world.scenario.mode}; {world.options}\n")
     try:
         world.run()
+        if seed % FORK_EVERY == 0 and not world.lost:
+            print("(this seed is also forked at its end; the fork's own events are not shown)")
+            cuts = forkable(world)
+            if cuts:
+                run_fork(world, world.rng.choice(cuts))
     except Wrong as verdict:
         print(f"\nWRONG: {verdict}")
         return 1

@@ -5,7 +5,6 @@ was: faults of every kind, aligned and unaligned checkpoints, recoveries. What n
 nothing, so it is reported and counts as a failure of the campaign.
 """
 
-import os
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,10 +12,12 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from cutwater.errors import CutwaterError
 from cutwater.testing.simulation.faults import KINDS
+from cutwater.testing.simulation.fork import forkable, run_fork
 from cutwater.testing.simulation.history import Wrong
 from cutwater.testing.simulation.sabotage import load
 from cutwater.testing.simulation.world import World
@@ -31,6 +32,7 @@ REACHED: Final = (
     "recoveries in flight",
     "recovery refused",
     "rewinds",
+    "forks",
     "halted: fenced",
     "halted: outcome_unknown",
     "zombies that woke up",
@@ -45,6 +47,10 @@ REACHED: Final = (
     "ack stale_generation",
     "ack unknown",
 )
+
+
+FORK_EVERY: Final = 5
+"""One seed in so many is also forked at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +112,25 @@ def run_seed(choice: Choice, seed: int) -> Outcome:
         scenario = f"{world.shape.name}, {world.scenario.mode}"
         try:
             world.run()
+            if seed % FORK_EVERY == 0 and not world.lost:
+                _fork(world)
         except (Wrong, CutwaterError) as error:
             return Outcome(seed, scenario, world.history.counts, str(error))
         except Exception as error:  # noqa: BLE001 - any surprise in the world is a verdict too
             last = traceback.extract_tb(error.__traceback__)[-1]
-            where = (
-                f"{type(error).__name__}: {error} ({os.path.basename(last.filename)}:{last.lineno})"  # noqa: PTH119
-            )
+            place = f"{Path(last.filename).name}:{last.lineno}"
+            where = f"{type(error).__name__}: {error} ({place})"
             return Outcome(seed, scenario, world.history.counts, where)
         return Outcome(seed, scenario, world.history.counts)
+
+
+def _fork(world: World) -> None:
+    """Fork the finished run from one of its cuts, if it has any, and add up what happened."""
+    cuts = forkable(world)
+    child = run_fork(world, world.rng.choice(cuts)) if cuts else None
+    if child is not None:
+        world.history.counts += child.history.counts
+        world.history.counts["forks"] += 1
 
 
 def outcomes(choice: Choice, seeds: range, jobs: int) -> Iterator[Outcome]:

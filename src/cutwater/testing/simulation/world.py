@@ -40,11 +40,18 @@ class Stream:
 
     rows_per_second: int
     total: int | None = None
+    start: int = 1
 
     def available(self, now_ms: int) -> int:
         """Return how many rows there are by now."""
-        known = 1 + now_ms * self.rows_per_second // 1000
+        known = self.start + now_ms * self.rows_per_second // 1000
         return known if self.total is None else min(known, self.total)
+
+    def begin_at(self, offset: int) -> None:
+        """Have this many rows from the beginning, and more to come."""
+        self.start = offset
+        if self.total is not None:
+            self.total += offset
 
     def end(self, now_ms: int) -> None:
         """Let the stream end with what is there."""

@@ -1,0 +1,164 @@
+"""A physical plan for people and for programs: a drawn tree, and JSON values.
+
+Both show every step with what is inlined into it, every channel with the reason it is there, and
+every sink. What a target says of itself is shown as it is; `SinkTarget.describe` keeps secrets out.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from cutwater.node import Node
+
+if TYPE_CHECKING:
+    from cutwater.physical_plan import PhysicalPlan, PhysicalStep
+
+JSON_VERSION: Final = 1
+"""Grows when a field changes its meaning or goes; a new field does not change it."""
+
+
+def draw(plan: "PhysicalPlan") -> str:
+    """Draw the plan as a tree, one step below the other, each after those it reads.
+
+    A line of a step is an input, a node it evaluates (with the line of the user's code), or its
+    channel, followed by the reason.
+    """
+    channels = sum(step.output is not None for step in plan.steps)
+    sinks = sum(step.sink is not None for step in plan.steps)
+    lines = [
+        f"pipeline {plan.pipeline}: {_counted(len(plan.steps), 'step')}, "
+        f"{_counted(channels, 'channel')}, {_counted(sinks, 'sink')}"
+    ]
+    for step in plan.steps:
+        is_last = step is plan.steps[-1]
+        lines.append(f"{'└── ' if is_last else '├── '}{_heading(step)}")
+        stem = "    " if is_last else "│   "
+        entries = _entries(step)
+        for entry in entries:
+            is_end = entry is entries[-1]
+            first, *rest = entry
+            lines.append(f"{stem}{'└── ' if is_end else '├── '}{first}")
+            lines += [f"{stem}{'    ' if is_end else '│   '}{line}" for line in rest]
+    return "\n".join(lines)
+
+
+def as_json(plan: "PhysicalPlan") -> dict[str, object]:
+    """Return the plan as values that `json.dumps` takes, the same for the same pipeline.
+
+    ```text
+    version       1
+    pipeline      the pipeline's name
+    fingerprint   hash of the shape; see PhysicalPlan.fingerprint
+    steps         in an order in which each comes after those it reads, each with
+      name
+      output_mode   append | update | complete
+      partitions    number, or null for the default
+      trigger_ms    number, or null for at once
+      max_batch_bytes  number, or null for no limit
+      nodes         what it evaluates, in order: name, kind (source | view | step | sink),
+                    function (null for a lambda or none), file, line,
+                    inputs (parameter, node)
+      sources       the names of the outside sources it reads, in order of first use
+      inputs        the channels it reads, in order of first use: ordinal, channel, node,
+                    parameter, keys
+      sink          name, format, target, accepts; or null
+      channel       name, readers (step, ordinal), reason; or null if nobody reads the step
+    ```
+    """
+    return {
+        "version": JSON_VERSION,
+        "pipeline": plan.pipeline,
+        "fingerprint": plan.fingerprint,
+        "steps": [_step_json(step) for step in plan.steps],
+    }
+
+
+def _heading(step: "PhysicalStep") -> str:
+    options = step.options
+    shown = [
+        f"{step.output_mode} mode",
+        f"partitions {options.partitions}" if options.partitions is not None else "",
+        f"trigger {options.trigger}" if options.trigger is not None else "",
+        f"max_batch {options.max_batch}" if options.max_batch is not None else "",
+    ]
+    return f"step {step.name} ({', '.join(text for text in shown if text)})"
+
+
+def _entries(step: "PhysicalStep") -> list[list[str]]:
+    """Return the lines below a step's heading, each entry with those that belong below it."""
+    inputs = [
+        f"reads channel {one.id.channel} as {one.node}({one.parameter})"
+        + (f", newest row of each {', '.join(one.keys)}" if one.keys else "")
+        for one in step.inputs
+    ]
+    nodes = [_node_line(node) for node in step.nodes]
+    entries = [[line] for line in [*inputs, *nodes]]
+    if step.output is not None:
+        readers = ", ".join(dict.fromkeys(reader.step for reader in step.output.readers))
+        entries.append([f"channel {step.output.id} → {readers}", f"why: {step.output.reason}"])
+    return entries
+
+
+def _node_line(node: Node) -> str:
+    arrow = f" → {node.target.format} {node.target.describe()}" if node.target else ""
+    return f"{node.kind.value} {node.name}{arrow}  [{node.place.short}]"
+
+
+def _step_json(step: "PhysicalStep") -> dict[str, object]:
+    return {
+        "name": step.name,
+        "output_mode": step.output_mode,
+        "partitions": step.options.partitions,
+        "trigger_ms": step.options.trigger_ms,
+        "max_batch_bytes": step.options.max_batch_bytes,
+        "nodes": [_node_json(node) for node in step.nodes],
+        "sources": [node.name for node in step.sources],
+        "inputs": [
+            {
+                "ordinal": one.id.ordinal,
+                "channel": one.id.channel,
+                "node": one.node,
+                "parameter": one.parameter,
+                "keys": list(one.keys),
+            }
+            for one in step.inputs
+        ],
+        "sink": _sink_json(step.sink),
+        "channel": _channel_json(step),
+    }
+
+
+def _node_json(node: Node) -> dict[str, object]:
+    return {
+        "name": node.name,
+        "kind": node.kind.value,
+        "function": node.function_name or None,
+        "file": node.place.file,
+        "line": node.place.line,
+        "inputs": [{"parameter": one.parameter, "node": one.node} for one in node.inputs],
+    }
+
+
+def _sink_json(node: Node | None) -> dict[str, object] | None:
+    if node is None or node.target is None:
+        return None
+    return {
+        "name": node.name,
+        "format": node.target.format,
+        "target": node.target.describe(),
+        "accepts": sorted(node.target.accepts),
+    }
+
+
+def _channel_json(step: "PhysicalStep") -> dict[str, object] | None:
+    if step.output is None:
+        return None
+    return {
+        "name": step.output.id,
+        "readers": [
+            {"step": reader.step, "ordinal": reader.input.ordinal} for reader in step.output.readers
+        ],
+        "reason": step.output.reason,
+    }
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
