@@ -30,9 +30,9 @@ check: $(STAMP) ## Lint, format check, types and import contracts
 	@echo "Types";            $(BIN)/mypy
 	@echo "Import contracts"; $(BIN)/lint-imports --no-logo
 
-test: check ## Everything CI runs: check, all tests, and 100 % branch coverage of the protocol
-	@$(BIN)/python -m pytest \
-		--cov=cutwater.protocol --cov-branch --cov-report=term-missing --cov-fail-under=100
+test: check ## Everything CI runs: check, all tests, 100 % branch coverage of protocol and store
+	@$(BIN)/python -m pytest --cov=cutwater.protocol --cov=cutwater.store \
+		--cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 demo: $(STAMP) ## Show one checkpoint flow through a simulated pipeline
 	@$(BIN)/python -m cutwater.testing.simulation --demo

@@ -206,12 +206,12 @@ def barrier_case(kind: str, count: int, messages: int, options: UnalignedOptions
 def cases(messages: int) -> list[Case]:
     aligned, forced = UnalignedOptions(enabled=False), UnalignedOptions(forced=True)
     # Wants to overtake at every message, and has too much in flight to do so.
-    refused = UnalignedOptions(forced=True, max_inflight_bytes=1)
+    refused, few = UnalignedOptions(forced=True, max_inflight_bytes=1), max(1, messages // 10)
     return [
         poll_case(messages),
         *(event_case(count, messages) for count in FAN_INS),
         *(held_event_case("Event, aligning", count, messages, aligned) for count in FAN_INS),
-        *(held_event_case("Event, over bound", count, messages, refused) for count in FAN_INS),
+        *(held_event_case("Event, over bound", count, few, refused) for count in FAN_INS),
         *(barrier_case("barrier, aligned", count, messages, aligned) for count in FAN_INS),
         *(barrier_case("barrier, overtaking", count, messages, forced) for count in FAN_INS),
     ]

@@ -13,14 +13,14 @@ settings.register_profile(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=250,
-    stateful_step_count=120,
+    max_examples=200,
+    stateful_step_count=100,
 )
 settings.register_profile(
     "thorough",
     deadline=None,
-    max_examples=2_500,
-    stateful_step_count=200,
+    max_examples=2_000,
+    stateful_step_count=150,
     print_blob=True,
 )
 settings.load_profile(os.environ.get("CUTWATER_HYPOTHESIS", "ci"))

@@ -702,11 +702,11 @@ def contradicting(spec: StepSpec, snapshot: StepSnapshot, how: int) -> StepSnaps
     if how == 0 or not spec.inputs:
         return replace(snapshot, output_batch=BatchId(snapshot.batch + 1))
     first = spec.inputs[0]
-    position = snapshot.barriers[first].position
+    position = snapshot.output.position
     if how == 1:
-        return replace(snapshot, barriers={**snapshot.barriers, first: Place(position + 1, 0)})
+        return replace(snapshot, barriers={**snapshot.barriers, first: Place(position + 99, 0)})
     if how == 2:
-        return replace(snapshot, positions={**snapshot.positions, first: Place(position - 9, 0)})
+        return replace(snapshot, positions={**snapshot.positions, first: Place(position + 99, 0)})
     return replace(snapshot, barriers={})
 
 

@@ -1,7 +1,7 @@
-"""Executions that the state machines of this directory found, shortened to what matters.
+"""Executions that went wrong once: found by the state machines of this directory, or beside them.
 
-Each test failed when it was written. Together with its machine it stays: the machine finds the
-next one of its kind, the execution says in a few lines what went wrong.
+Each is shortened to what matters. The machine finds the next one of its kind; the execution says
+in a few lines what it was.
 """
 
 from dataclasses import replace

@@ -781,6 +781,20 @@ def test_an_attempt_that_expires_with_all_acknowledgements_blames_no_step() -> N
     assert "acknowledgement" not in end.detail
 
 
+def test_an_attempt_whose_snapshots_contradict_holds_up_no_other() -> None:
+    machine = two_collecting(replace(CONCURRENT, max_concurrent=3))
+    tell(machine, Clock(20), reserved(3, 20))
+    tell(machine, *acknowledgements(1, 21), published(1, 21), outcome(1, now_ms=21))
+    blind = replace(source_snapshot(2, batch=1), offsets={})
+    tell(machine, acknowledged(sink_snapshot(2, batch=1), 22), acknowledged(blind, 22))
+    tell(machine, *acknowledgements(3, 23, batch=2), sink_committed(now_ms=24))
+
+    commands = tell(machine, recorded(now_ms=25))
+
+    assert [one.reason for one in only(EndAttempt, commands)] == [FailureReason.INCONSISTENT_CUT]
+    assert [one.cut.checkpoint_id for one in only(PublishManifest, commands)] == [3]
+
+
 def test_every_open_attempt_expires_by_its_own_deadline() -> None:
     machine = two_collecting(replace(CONCURRENT, timeout_ms=100))
 
@@ -880,6 +894,20 @@ def test_stopping_does_not_wait_for_a_sink_that_is_blocked() -> None:
     tell(machine, sink_failed(now_ms=5))
 
     assert tell(machine, Stop(6)) == (Halt(HaltReason.STOPPED),)
+
+
+def test_a_stop_that_waits_for_a_sink_gives_up_when_the_sink_is_blocked() -> None:
+    """Rule F25 and F41: by the clock, also when the sink never answers."""
+    machine = committing(replace(QUICK, commit=CommitOptions(budget_ms=60)))
+
+    waiting = tell(machine, Stop(5))
+    commands = tell(machine, Clock(60))
+
+    assert waiting == ()
+    assert commands == (
+        CommitBlocked(Slot(2), T, "no answer yet"),
+        Halt(HaltReason.STOPPED),
+    )
 
 
 def test_a_stopping_pipeline_is_still_woken_for_its_sinks() -> None:

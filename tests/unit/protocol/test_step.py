@@ -1,5 +1,6 @@
 """One step: what it appends, what its snapshot is, and when it acknowledges."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -32,7 +33,7 @@ from tests.unit.protocol.builders import (
 )
 
 from cutwater.errors import CutwaterError
-from cutwater.ids import NO_BATCH, BatchId, CheckpointId, InputId
+from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, InputId
 from cutwater.protocol.alignment_events import (
     Announced,
     BarrierSeen,
@@ -44,7 +45,7 @@ from cutwater.protocol.alignment_events import (
     Release,
     Tick,
 )
-from cutwater.protocol.barrier import Flag
+from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.cut import StepSnapshot, faults
 from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.in_flight import InFlightRange
@@ -302,6 +303,15 @@ def test_a_step_with_inputs_has_nothing_to_poll() -> None:
     assert "is no source" in refusal_of(step, Poll())
     assert step.injector is None
     assert not step.barrier_waiting
+
+
+@pytest.mark.parametrize("wrong", [cancel(1), barrier(1, epoch=Generation(2))])
+@pytest.mark.parametrize("make", [source_step, lambda: consumer_step(A)], ids=["source", "other"])
+def test_an_announcement_that_begins_no_attempt_leaves_no_trace(
+    make: Callable[[], Step], wrong: Barrier
+) -> None:
+    """Invariant 1 and seed 000 C3."""
+    assert "begins no attempt" in refusal_of(make(), Announced(wrong))
 
 
 def test_an_attempt_announced_twice_to_a_source_is_refused() -> None:

@@ -1,0 +1,64 @@
+"""Records of commits: what the sinks made visible for each decision (PROTOCOL.md section 9).
+
+Written when every sink has acted, so the newest record says through which slot nothing is left to
+repeat. A record holds the versions of the original commit and never changes (rule F41), whoever
+writes it and however often. Upholds I8.
+"""
+
+from cutwater.ids import PipelineId, Slot
+from cutwater.store.backend import Backend, write_once
+from cutwater.store.forms import COMMITTED, Committed
+from cutwater.store.paths import PipelinePaths
+from cutwater.store.records import decode, encode
+
+
+class Commits:
+    """The records of commits of one pipeline."""
+
+    def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
+        """Read and write in this store."""
+        self._backend = backend
+        self._paths = PipelinePaths(pipeline)
+
+    def record(self, committed: Committed) -> None:
+        """Record that all sinks have acted on a decision. May be repeated after any error.
+
+        Raises:
+            Conflict: If the slot is recorded with other versions: a sink that acts again must
+                name the version of its original commit, and one did not.
+            Unavailable: If it was certainly not recorded.
+            OutcomeUnknown: If it may or may not have been recorded.
+        """
+        path = self._paths.committed(committed.slot)
+        write_once(self._backend, path, encode(COMMITTED, path, committed))
+
+    def read(self, slot: Slot) -> Committed:
+        """Read what the sinks made visible for a decision.
+
+        Raises:
+            NotFound: If that is not recorded.
+            Corrupt: If the record is damaged.
+            NewerFormat: If it is of a newer Cutwater.
+            Unavailable: If the store does not answer.
+        """
+        path = self._paths.committed(slot)
+        return decode(COMMITTED, path, self._backend.read(path))
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Return all slots whose commit is recorded, in order.
+
+        Raises:
+            Corrupt: If there is something else among them.
+            Unavailable: If the store does not answer.
+        """
+        found = self._backend.list(self._paths.commits)
+        return tuple(sorted(self._paths.slot_of_commit(path) for path in found))
+
+    def newest(self) -> Committed | None:
+        """Read the record of the newest slot; None if nothing was ever committed.
+
+        Raises:
+            StoreError: As `slots` and `read` do.
+        """
+        slots = self.slots()
+        return self.read(slots[-1]) if slots else None

@@ -1,0 +1,84 @@
+"""A backend in memory: for tests, the simulator and dry runs. Nothing outlives the process.
+
+It is as strict as the others, so that what works on it works on them: paths are checked, and no
+path is an object and a prefix at once.
+"""
+
+from pathlib import Path
+from threading import Lock
+
+from cutwater.errors import Conflict, NotFound
+from cutwater.store.paths import ObjectPath, object_path
+
+
+class MemoryBackend:
+    """Objects in a dictionary; fills the port `Backend`."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._objects: dict[ObjectPath, bytes] = {}
+        self._prefixes: set[str] = set()
+        self._lock = Lock()
+
+    @property
+    def url(self) -> str:
+        """Always `memory:`."""
+        return "memory:"
+
+    def create(self, path: ObjectPath, data: bytes) -> bool:
+        """Write an object unless there is one of that name."""
+        with self._lock:
+            if object_path(path) in self._objects:
+                return False
+            self._write(path, data)
+            return True
+
+    def put(self, path: ObjectPath, data: bytes) -> None:
+        """Write an object, replacing one of that name."""
+        with self._lock:
+            self._write(object_path(path), data)
+
+    def put_file(self, path: ObjectPath, local_file: Path) -> None:
+        """Write the content of a local file, replacing an object of that name."""
+        self.put(path, local_file.read_bytes())
+
+    def _write(self, path: ObjectPath, data: bytes) -> None:
+        parts = path.split("/")
+        above = ["/".join(parts[:count]) for count in range(1, len(parts))]
+        for prefix in above:
+            if prefix in self._objects:
+                raise Conflict(path, f"{prefix} is an object, so nothing can be below it")
+        if path in self._prefixes:
+            raise Conflict(path, "there are objects below it, so it cannot be one")
+        self._prefixes.update(above)
+        self._objects[path] = bytes(data)
+
+    def read(self, path: ObjectPath) -> bytes:
+        """Return an object whole."""
+        try:
+            return self._objects[object_path(path)]
+        except KeyError:
+            raise NotFound(path) from None
+
+    def read_to_file(self, path: ObjectPath, local_file: Path) -> None:
+        """Write an object's content to a local file."""
+        local_file.write_bytes(self.read(path))
+
+    def exists(self, path: ObjectPath) -> bool:
+        """Say whether there is an object of that name."""
+        return object_path(path) in self._objects
+
+    def size(self, path: ObjectPath) -> int:
+        """Return how many bytes an object has."""
+        return len(self.read(path))
+
+    def delete(self, path: ObjectPath) -> None:
+        """Delete an object if it is there."""
+        with self._lock:
+            self._objects.pop(object_path(path), None)
+
+    def list(self, prefix: ObjectPath) -> tuple[ObjectPath, ...]:
+        """Return the paths of all objects below a prefix, sorted."""
+        below = f"{object_path(prefix)}/"
+        with self._lock:
+            return tuple(sorted(path for path in self._objects if path.startswith(below)))

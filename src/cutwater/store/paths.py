@@ -1,0 +1,231 @@
+"""The names of all objects in a store: the one module that formats and parses them.
+
+    names/<label>                                  the uuid of the pipeline with that name
+    probes/<token>                                 written and deleted when a store is opened
+    pipelines/<uuid>/log/<slot>                    the decision log
+    pipelines/<uuid>/manifests/<id>                what a cut consists of
+    pipelines/<uuid>/attempts/<id>                 who took an attempt's number
+    pipelines/<uuid>/committed/<slot>              what the sinks made visible
+    pipelines/<uuid>/blobs/<generation>/<sha256>   state and in-flight data
+    pipelines/<uuid>/staged/<generation>/<sink>/<batch>/<file>
+    pipelines/<uuid>/lease/heartbeat               who runs the pipeline; replaced all the time
+
+Paths are relative to the store. Numbers have twelve digits, so that names sort like numbers;
+words of a user are percent-encoded. A part that begins with a dot belongs to the backend.
+PROTOCOL.md section 9 has the order in which they are written. Upholds I8.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NewType
+from urllib.parse import quote, unquote
+
+from cutwater.errors import ConfigError, Corrupt, InvalidPath
+from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
+
+ObjectPath = NewType("ObjectPath", str)
+"""The path of an object in its store, or a prefix of whole parts; minted by this module."""
+
+PATH_LENGTH_MAX: Final = 800
+"""Object stores allow 1,024 bytes, of which the store's own address takes some."""
+
+PART_LENGTH_MAX: Final = 255
+
+_PART: Final = re.compile(r"[A-Za-z0-9_~%=+-][A-Za-z0-9._~%=+-]*")
+_NUMBER: Final = re.compile(r"[0-9]{12}|[1-9][0-9]{12,}")
+
+
+def object_path(text: str) -> ObjectPath:
+    """Check that a text is a path every backend can hold.
+
+    Raises:
+        InvalidPath: If it is absolute, empty or too long, or if a part of it is empty, begins
+            with a dot (so `.` and `..`), or has a character other than letters, digits and
+            `._~%=+-`.
+    """
+    if len(text) > PATH_LENGTH_MAX:
+        raise InvalidPath(text, f"a path has at most {PATH_LENGTH_MAX} characters")
+    for part in text.split("/"):
+        if len(part) > PART_LENGTH_MAX:
+            raise InvalidPath(text, f"a part of a path has at most {PART_LENGTH_MAX} characters")
+        if not _PART.fullmatch(part):
+            raise InvalidPath(text, f"{part!r} cannot be a part of a path")
+    return ObjectPath(text)
+
+
+NAMES: Final = object_path("names")
+"""The prefix of all pipeline names."""
+
+
+def name(label: str) -> ObjectPath:
+    """Return where a pipeline's name leads to its uuid.
+
+    Raises:
+        ConfigError: If the name is empty, too long or not text.
+    """
+    return _joined(NAMES, _quoted(label, "pipeline name"))
+
+
+def label_of(path: ObjectPath) -> str:
+    """Return the pipeline name that a path under `NAMES` stands for."""
+    return unquote(path.removeprefix(f"{NAMES}/"))
+
+
+PROBES: Final = object_path("probes")
+"""The prefix of what start-up probes write."""
+
+
+def probe_object(token: str) -> ObjectPath:
+    """Return where one start-up probe writes; the token makes it nobody else's."""
+    return _joined(PROBES, token)
+
+
+class _Area(StrEnum):
+    LOG = "log"
+    MANIFESTS = "manifests"
+    ATTEMPTS = "attempts"
+    COMMITTED = "committed"
+    BLOBS = "blobs"
+    STAGED = "staged"
+    LEASE = "lease"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePaths:
+    """All paths of one pipeline. What parses raises `Corrupt` for a name it would never make."""
+
+    pipeline: PipelineId
+
+    def _under(self, area: _Area, *parts: str) -> ObjectPath:
+        return _joined("pipelines", self.pipeline, area, *parts)
+
+    def _number(self, area: _Area, path: ObjectPath, depth: int = 1) -> int:
+        parts = path.removeprefix(f"{self._under(area)}/").split("/")
+        if len(parts) != depth or not _NUMBER.fullmatch(parts[0]):
+            raise Corrupt(path, f"this is no name of an object under {self._under(area)}")
+        return int(parts[0])
+
+    # -- the decision log
+
+    @property
+    def log_entries(self) -> ObjectPath:
+        """The prefix of the decision log."""
+        return self._under(_Area.LOG)
+
+    def log_entry(self, slot: Slot) -> ObjectPath:
+        """Return where an entry of the decision log is."""
+        return self._under(_Area.LOG, _digits(slot))
+
+    def slot_of_log_entry(self, path: ObjectPath) -> Slot:
+        """Return the slot of an entry of the decision log."""
+        return Slot(self._number(_Area.LOG, path))
+
+    # -- manifests
+
+    @property
+    def manifests(self) -> ObjectPath:
+        """The prefix of all manifests."""
+        return self._under(_Area.MANIFESTS)
+
+    def manifest(self, checkpoint_id: CheckpointId) -> ObjectPath:
+        """Return where a manifest is."""
+        return self._under(_Area.MANIFESTS, _digits(checkpoint_id))
+
+    def id_of_manifest(self, path: ObjectPath) -> CheckpointId:
+        """Return the number of a manifest."""
+        return CheckpointId(self._number(_Area.MANIFESTS, path))
+
+    # -- attempts
+
+    @property
+    def attempts(self) -> ObjectPath:
+        """The prefix of all attempts."""
+        return self._under(_Area.ATTEMPTS)
+
+    def attempt(self, checkpoint_id: CheckpointId) -> ObjectPath:
+        """Return what reserves an attempt's number."""
+        return self._under(_Area.ATTEMPTS, _digits(checkpoint_id))
+
+    def id_of_attempt(self, path: ObjectPath) -> CheckpointId:
+        """Return the number that an attempt's object reserves."""
+        return CheckpointId(self._number(_Area.ATTEMPTS, path))
+
+    # -- commits
+
+    @property
+    def commits(self) -> ObjectPath:
+        """The prefix of all records of commits."""
+        return self._under(_Area.COMMITTED)
+
+    def committed(self, slot: Slot) -> ObjectPath:
+        """Return where the record of a slot's commit is."""
+        return self._under(_Area.COMMITTED, _digits(slot))
+
+    def slot_of_commit(self, path: ObjectPath) -> Slot:
+        """Return the slot of the record of a commit."""
+        return Slot(self._number(_Area.COMMITTED, path))
+
+    # -- data
+
+    @property
+    def blobs(self) -> ObjectPath:
+        """The prefix of all state and in-flight objects."""
+        return self._under(_Area.BLOBS)
+
+    def blob(self, generation: Generation, sha256: str) -> ObjectPath:
+        """Return where a generation puts content with that hash (docs/adr/0004)."""
+        return self._under(_Area.BLOBS, _digits(generation), sha256)
+
+    def generation_of_blob(self, path: ObjectPath) -> Generation:
+        """Return the generation that wrote a state or in-flight object."""
+        return Generation(self._number(_Area.BLOBS, path, depth=2))
+
+    @property
+    def staged_files(self) -> ObjectPath:
+        """The prefix of everything that sinks' writers have staged."""
+        return self._under(_Area.STAGED)
+
+    def staged_file(
+        self, generation: Generation, sink: SinkId, batch: BatchId, file: str
+    ) -> ObjectPath:
+        """Return where a sink's writer stages one file of one batch.
+
+        Raises:
+            ConfigError: If the sink's or the file's name is empty, too long or not text.
+        """
+        parts = (_digits(generation), _quoted(sink, "sink"), _digits(batch), _quoted(file, "file"))
+        return self._under(_Area.STAGED, *parts)
+
+    def generation_of_staged_file(self, path: ObjectPath) -> Generation:
+        """Return the generation that staged a file."""
+        return Generation(self._number(_Area.STAGED, path, depth=4))
+
+    @property
+    def heartbeat(self) -> ObjectPath:
+        """Where the process that runs the pipeline shows that it is alive. Mutable."""
+        return self._under(_Area.LEASE, "heartbeat")
+
+
+def _joined(*parts: str) -> ObjectPath:
+    return object_path("/".join(parts))
+
+
+def _digits(number: int) -> str:
+    if number < 0:
+        raise InvalidPath(str(number), "a number in a path is not negative")
+    return f"{number:012d}"
+
+
+def _quoted(text: str, option: str) -> str:
+    try:
+        part = quote(text, safe="")
+    except UnicodeEncodeError as error:
+        raise ConfigError(option, f"{text!r} is not text") from error
+    # `quote` leaves a dot alone, and a leading one would hide the object.
+    part = f"%2E{part[1:]}" if part.startswith(".") else part
+    if not 1 <= len(part) <= PART_LENGTH_MAX:
+        raise ConfigError(
+            option, f"{text!r} has {len(part)} characters as a path, 1 to {PART_LENGTH_MAX} fit"
+        )
+    return part

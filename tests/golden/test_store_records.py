@@ -1,0 +1,54 @@
+"""Golden records of the store: what a released format wrote is read for ever.
+
+One directory per format. A file is added, never edited: if the first test fails, what is written
+has changed, and that is a new format with a reader, a directory and an ADR of its own.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.store import cuts
+
+from cutwater.ids import CheckpointId, Slot
+from cutwater.store.cut_form import MANIFEST
+from cutwater.store.forms import ATTEMPT, COMMITTED, LOG_ENTRY, NAME
+from cutwater.store.paths import ObjectPath, PipelinePaths, name
+from cutwater.store.records import FORMAT, RecordKind, decode, encode
+
+GOLDEN = Path(__file__).parent / "store"
+PATHS = PipelinePaths(cuts.PIPELINE)
+
+RECORDS: dict[str, tuple[RecordKind[Any, Any], ObjectPath, object]] = {
+    "claim": (LOG_ENTRY, PATHS.log_entry(Slot(1)), cuts.sample_claim()),
+    "decision": (LOG_ENTRY, PATHS.log_entry(Slot(2)), cuts.sample_decision()),
+    "manifest": (MANIFEST, PATHS.manifest(CheckpointId(12)), cuts.sample_cut()),
+    "attempt": (ATTEMPT, PATHS.attempt(CheckpointId(12)), cuts.sample_attempt()),
+    "committed": (COMMITTED, PATHS.committed(Slot(2)), cuts.sample_committed()),
+    "name": (NAME, name("orders"), cuts.PIPELINE),
+}
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_what_is_written_is_the_present_format_byte_for_byte(record: str) -> None:
+    kind, path, value = RECORDS[record]
+
+    assert (
+        encode(kind, path, value) == (GOLDEN / f"format-{FORMAT}" / f"{record}.json").read_bytes()
+    )
+
+
+@pytest.mark.parametrize("record", RECORDS)
+@pytest.mark.parametrize("version", range(1, FORMAT + 1))
+def test_what_every_released_format_wrote_is_still_read(version: int, record: str) -> None:
+    kind, path, value = RECORDS[record]
+
+    data = (GOLDEN / f"format-{version}" / f"{record}.json").read_bytes()
+
+    assert decode(kind, path, data) == value
+
+
+def test_every_golden_record_is_checked() -> None:
+    stored = {file.stem for file in GOLDEN.glob("format-*/*")}
+
+    assert stored == set(RECORDS)

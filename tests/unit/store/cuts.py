@@ -1,0 +1,227 @@
+"""Random values of everything that is stored, and one cut that has something in every field."""
+
+from enum import Enum
+from typing import TypeVar
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from cutwater.ids import (
+    BatchId,
+    ChannelId,
+    CheckpointId,
+    Generation,
+    InputId,
+    PipelineId,
+    SinkId,
+    Slot,
+    StepId,
+)
+from cutwater.protocol.alignment_events import Cause
+from cutwater.protocol.cut import (
+    BlobRef,
+    CheckpointKind,
+    Committable,
+    Cut,
+    InFlight,
+    RecordedEvent,
+    StepSnapshot,
+)
+from cutwater.protocol.decisions import Claim, Decision, LogEntry
+from cutwater.protocol.message import Event, Place
+from cutwater.store.forms import Attempt, Committed
+
+PIPELINE = PipelineId("0b9c4a52-6f0e-4d7c-9a53-2f3f4c1d8e77")
+
+E = TypeVar("E", bound=Enum)
+T = TypeVar("T")
+
+STEADY = settings(derandomize=True, database=None, deadline=None, max_examples=100)
+"""The same examples every time."""
+
+names = st.text(max_size=8) | st.sampled_from(["orders", "0:orders", ":", "é/ü", '"', "\0"])
+counts = st.integers(0, 2**63 - 1) | st.just(2**64 - 1)
+numbers = st.integers(1, 10**12)
+batches = st.integers(-1, 2**63 - 1).map(BatchId)
+times = st.integers(-(2**62), 2**62)
+versions = st.none() | names
+
+
+def tuples(one: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
+    return st.lists(one, max_size=3).map(tuple)
+
+
+def members(enum: type[E]) -> st.SearchStrategy[E]:
+    return st.sampled_from(list(enum))
+
+
+places = st.builds(Place, counts, counts)
+inputs = st.builds(InputId, st.integers(0, 20), names.map(ChannelId))
+blobs = st.builds(BlobRef, names, counts, names)
+channel_events = st.builds(Event, batches, counts, counts, tuples(names))
+recorded = st.builds(RecordedEvent, counts, channel_events, tuples(blobs))
+in_flight = st.builds(InFlight, inputs, tuples(recorded))
+committables = st.builds(
+    Committable, names.map(SinkId), numbers.map(Generation), batches, counts, tuples(blobs)
+)
+staged = st.dictionaries(names.map(SinkId), tuples(committables), max_size=3)
+shown = st.dictionaries(names.map(SinkId), versions, max_size=3)
+
+snapshots = st.builds(
+    StepSnapshot,
+    step=names.map(StepId),
+    checkpoint_id=numbers.map(CheckpointId),
+    generation=numbers.map(Generation),
+    batch=batches,
+    positions=st.dictionaries(inputs, places, max_size=3),
+    barriers=st.dictionaries(inputs, places, max_size=3),
+    output=places,
+    output_batch=batches,
+    in_flight=tuples(in_flight),
+    offsets=st.dictionaries(names, names, max_size=3),
+    watermark_ms=st.none() | times,
+    owes_batch=st.booleans(),
+    state=tuples(blobs),
+    staged=tuples(committables),
+    cause=members(Cause),
+    finished=st.booleans(),
+)
+
+cuts: st.SearchStrategy[Cut] = st.builds(
+    Cut,
+    checkpoint_id=numbers.map(CheckpointId),
+    generation=numbers.map(Generation),
+    kind=members(CheckpointKind),
+    snapshots=st.dictionaries(names.map(StepId), snapshots, max_size=3),
+    commit=staged,
+    carried=staged,
+    commit_point=st.booleans(),
+    visible=shown,
+    restores=shown,
+    name=versions,
+    started_at_ms=times,
+    origin=st.none() | numbers.map(Slot),
+)
+
+entries: st.SearchStrategy[LogEntry] = st.builds(
+    Claim, numbers.map(Slot), numbers.map(Generation), names
+) | st.builds(
+    Decision,
+    slot=numbers.map(Slot),
+    generation=numbers.map(Generation),
+    nonce=names,
+    kind=members(CheckpointKind),
+    checkpoint_id=numbers.map(CheckpointId),
+    manifest_sha256=names,
+    commit_point=st.booleans(),
+    origin=st.none() | numbers.map(Slot),
+)
+
+attempts = st.builds(
+    Attempt,
+    numbers.map(CheckpointId),
+    numbers.map(Generation),
+    members(CheckpointKind),
+    times,
+)
+
+commits = st.builds(
+    Committed,
+    numbers.map(Slot),
+    numbers.map(CheckpointId),
+    st.dictionaries(names.map(SinkId), names, max_size=3),
+)
+
+
+ORDERS, TOTALS, TABLE = StepId("orders"), StepId("totals"), SinkId("table")
+LEFT, RIGHT = InputId(0, ChannelId("orders")), InputId(1, ChannelId("orders"))
+
+
+def blob(name: str, size_bytes: int = 100) -> BlobRef:
+    return BlobRef(f"pipelines/{PIPELINE}/{name}", size_bytes, "5ca1ab1e" * 8)
+
+
+def committable(batch: int, generation: int = 3) -> Committable:
+    files = (blob(f"staged/{generation:012d}/table/{batch:012d}/part-0.parquet"),)
+    return Committable(TABLE, Generation(generation), BatchId(batch), 5, files)
+
+
+def sample_cut(checkpoint_id: int = 12) -> Cut:
+    """An unaligned cut of a self-join; no field has its default where another value is legal."""
+    number, generation = CheckpointId(checkpoint_id), Generation(3)
+    source = StepSnapshot(
+        step=ORDERS,
+        checkpoint_id=number,
+        generation=generation,
+        batch=BatchId(8),
+        output=Place(4, 400),
+        output_batch=BatchId(7),
+        offsets={"orders": '{"partition-0": 17}'},
+        state=(blob("blobs/000000000003/aa"),),
+        cause=Cause.ALIGNED,
+        finished=True,
+    )
+    overtaken = RecordedEvent(
+        3, Event(BatchId(7), 9, 100, ("part-3.parquet",)), (blob("blobs/000000000003/bb"),)
+    )
+    joined = StepSnapshot(
+        step=TOTALS,
+        checkpoint_id=number,
+        generation=generation,
+        batch=BatchId(5),
+        positions={LEFT: Place(3, 300), RIGHT: Place(4, 400)},
+        barriers={LEFT: Place(4, 400), RIGHT: Place(4, 400)},
+        output=Place(6, 60),
+        output_batch=BatchId(5),
+        in_flight=(InFlight(LEFT, (overtaken,)),),
+        watermark_ms=1_700_000_000_000,
+        owes_batch=True,
+        state=(blob("blobs/000000000002/cc", 0),),
+        staged=(committable(4), committable(5)),
+        cause=Cause.TIMEOUT,
+    )
+    return Cut(
+        checkpoint_id=number,
+        generation=generation,
+        kind=CheckpointKind.REWIND,
+        snapshots={TOTALS: joined, ORDERS: source},
+        commit={TABLE: ()},
+        carried={TABLE: (committable(4), committable(5))},
+        commit_point=False,
+        visible={TABLE: "7", SinkId("Übersicht"): None},
+        restores={TABLE: "7"},
+        name="before-upgrade",
+        started_at_ms=1_700_000_000_123,
+        origin=Slot(9),
+    )
+
+
+def sample_claim(slot: int = 1, generation: int = 3, nonce: str = "host-1/42") -> Claim:
+    return Claim(Slot(slot), Generation(generation), nonce)
+
+
+def sample_decision(slot: int = 2, nonce: str = "host-1/43") -> Decision:
+    return Decision(
+        slot=Slot(slot),
+        generation=Generation(3),
+        nonce=nonce,
+        kind=CheckpointKind.SAVEPOINT,
+        checkpoint_id=CheckpointId(12),
+        manifest_sha256="5ca1ab1e" * 8,
+        commit_point=True,
+        origin=None,
+    )
+
+
+def sample_attempt(checkpoint_id: int = 12, generation: int = 3) -> Attempt:
+    return Attempt(
+        CheckpointId(checkpoint_id),
+        Generation(generation),
+        CheckpointKind.FULL,
+        1_700_000_000_123,
+    )
+
+
+def sample_committed(slot: int = 2, version: str = "7") -> Committed:
+    versions = {TABLE: version, SinkId("Übersicht"): "2026"}
+    return Committed(Slot(slot), CheckpointId(12), versions)

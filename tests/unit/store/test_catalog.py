@@ -1,0 +1,70 @@
+"""The pipelines of a store: one name, one uuid, however many open it at once."""
+
+import uuid
+
+import pytest
+from tests.unit.store.faulty import FaultyBackend
+
+from cutwater.errors import ConfigError, Corrupt, NotFound, OutcomeUnknown
+from cutwater.store.catalog import find_pipeline, list_pipelines, open_pipeline
+from cutwater.store.paths import ObjectPath, name
+
+
+@pytest.fixture
+def backend() -> FaultyBackend:
+    return FaultyBackend()
+
+
+def test_a_pipeline_keeps_the_uuid_it_was_given_first(backend: FaultyBackend) -> None:
+    first = open_pipeline(backend, "orders")
+
+    assert open_pipeline(backend, "orders") == first
+    assert find_pipeline(backend, "orders") == first
+    assert str(uuid.UUID(first)) == first
+
+
+def test_pipelines_of_different_names_have_different_uuids(backend: FaultyBackend) -> None:
+    orders, totals = open_pipeline(backend, "orders"), open_pipeline(backend, "Totals/é")
+
+    assert orders != totals
+    assert list(list_pipelines(backend).items()) == [("Totals/é", totals), ("orders", orders)]
+
+
+def test_two_processes_that_open_a_new_name_agree_on_one_uuid(backend: FaultyBackend) -> None:
+    rival = uuid.UUID(int=7)
+    backend.meanwhile.append(lambda: open_pipeline(backend, "orders", lambda: rival))
+
+    assert open_pipeline(backend, "orders") == str(rival)
+
+
+def test_a_name_whose_creation_is_in_doubt_is_settled_by_opening_it_again(
+    backend: FaultyBackend,
+) -> None:
+    backend.after_create.append(OutcomeUnknown(name("orders"), "the answer was lost"))
+    with pytest.raises(OutcomeUnknown):
+        open_pipeline(backend, "orders", lambda: uuid.UUID(int=7))
+
+    assert open_pipeline(backend, "orders") == str(uuid.UUID(int=7))
+
+
+def test_a_store_without_pipelines_lists_none(backend: FaultyBackend) -> None:
+    assert list_pipelines(backend) == {}
+
+
+def test_looking_for_a_pipeline_does_not_make_it(backend: FaultyBackend) -> None:
+    with pytest.raises(NotFound, match="names/orders"):
+        find_pipeline(backend, "orders")
+    assert list_pipelines(backend) == {}
+
+
+def test_a_name_that_cannot_be_used_is_the_users_to_change(backend: FaultyBackend) -> None:
+    with pytest.raises(ConfigError, match="pipeline name"):
+        open_pipeline(backend, "")
+
+
+@pytest.mark.parametrize("path", ["names/orders", "names/orders/copy"])
+def test_a_name_whose_record_is_damaged_is_an_error(backend: FaultyBackend, path: str) -> None:
+    backend.put(ObjectPath(path), b"torn")
+
+    with pytest.raises(Corrupt, match=path):
+        list_pipelines(backend)

@@ -1,0 +1,92 @@
+"""Manifests: published once, named by hash, and never taken for another."""
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.store.cuts import PIPELINE, sample_cut
+from tests.unit.store.faulty import FaultyBackend
+
+from cutwater.errors import Conflict, Corrupt, NotFound, OutcomeUnknown
+from cutwater.ids import CheckpointId
+from cutwater.store.manifests import Manifests
+from cutwater.store.paths import ObjectPath, PipelinePaths
+from cutwater.store.records import digest
+
+PATH = PipelinePaths(PIPELINE).manifest(CheckpointId(12))
+CUT = sample_cut()
+
+
+@pytest.fixture
+def backend() -> FaultyBackend:
+    return FaultyBackend()
+
+
+@pytest.fixture
+def manifests(backend: FaultyBackend) -> Manifests:
+    return Manifests(backend, PIPELINE)
+
+
+def test_a_manifest_is_found_by_its_number_and_hash(manifests: Manifests) -> None:
+    sha256 = manifests.publish(CUT)
+
+    assert manifests.read(CheckpointId(12), sha256) == CUT
+    assert manifests.read(CheckpointId(12)) == CUT
+
+
+def test_the_hash_of_a_manifest_is_that_of_the_object(
+    backend: FaultyBackend, manifests: Manifests
+) -> None:
+    assert manifests.publish(CUT) == digest(backend.read(PATH))
+
+
+def test_a_cut_may_be_published_again_after_a_lost_answer(
+    backend: FaultyBackend, manifests: Manifests
+) -> None:
+    backend.after_create.append(OutcomeUnknown(PATH, "the answer was lost"))
+    with pytest.raises(OutcomeUnknown):
+        manifests.publish(CUT)
+
+    assert manifests.read(CheckpointId(12), manifests.publish(CUT)) == CUT
+
+
+def test_another_cut_under_the_same_number_is_a_conflict(manifests: Manifests) -> None:
+    """Invariant 8: nothing is written twice under one number."""
+    sha256 = manifests.publish(CUT)
+
+    with pytest.raises(Conflict, match=PATH):
+        manifests.publish(replace(CUT, started_at_ms=1))
+    assert manifests.read(CheckpointId(12), sha256) == CUT
+
+
+def test_a_manifest_other_than_the_decided_one_is_corrupt(manifests: Manifests) -> None:
+    """Invariant 7: recovery trusts the decision, not what happens to lie there."""
+    manifests.publish(CUT)
+
+    with pytest.raises(Corrupt, match=PATH):
+        manifests.read(CheckpointId(12), "5ca1ab1e" * 8)
+
+
+def test_a_manifest_that_is_missing_and_one_that_is_torn_are_told_apart(
+    backend: FaultyBackend, manifests: Manifests
+) -> None:
+    with pytest.raises(NotFound, match=PATH):
+        manifests.read(CheckpointId(12))
+    backend.put(PATH, b"torn")
+    with pytest.raises(Corrupt, match=PATH):
+        manifests.read(CheckpointId(12))
+
+
+def test_all_manifests_are_listed_in_the_order_of_their_numbers(manifests: Manifests) -> None:
+    for number in (10**12, 3, 11):
+        manifests.publish(sample_cut(number))
+
+    assert manifests.ids() == (3, 11, 10**12)
+
+
+def test_something_else_among_the_manifests_is_an_error(
+    backend: FaultyBackend, manifests: Manifests
+) -> None:
+    backend.put(ObjectPath(f"{PATH}.bak"), b"")
+
+    with pytest.raises(Corrupt, match="bak"):
+        manifests.ids()
