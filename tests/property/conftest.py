@@ -19,7 +19,7 @@ settings.register_profile(
 settings.register_profile(
     "thorough",
     deadline=None,
-    max_examples=2_000,
+    max_examples=1_500,
     stateful_step_count=150,
     print_blob=True,
 )

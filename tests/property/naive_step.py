@@ -179,10 +179,10 @@ class NaiveStep:
             done += self.look_at_recording(checkpoint_id)
         return done + self.look_around()
 
-    def grew(self, source: InputId) -> Expected:
+    def grew(self, source: InputId, position: int) -> Expected:
         done: Expected = []
         for checkpoint_id, attempt in sorted(self.open.items()):
-            attempt.grown[source] = len(self.events(source.channel))
+            attempt.grown[source] = max(position, attempt.grown.get(source, 0))
             done += self.look_at_recording(checkpoint_id)
         return done
 

@@ -53,7 +53,7 @@ INDEX = st.integers(0, 5)
 ALL = tuple(range(6))
 SOME = st.sampled_from([*[ALL] * 6, *((one,) for one in ALL), (0, 2, 4), (1, 3, 5), (0, 5)])
 CHANNELS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=5)
-LIMITS = st.sampled_from([1, 40, 90, 10_000, 10_000])
+LIMITS = st.sampled_from([1, 40, 90, 10_000])
 MOSTLY_NOT = st.sampled_from([False, False, False, True])
 UNALIGNED = st.builds(
     UnalignedOptions,
@@ -65,7 +65,7 @@ ALIGNED = st.builds(UnalignedOptions, enabled=st.just(False))
 CONFIGURATIONS = st.one_of(
     st.tuples(UNALIGNED, st.just(False), st.just(1)),
     st.tuples(UNALIGNED, MOSTLY_NOT, st.just(1)),
-    st.tuples(ALIGNED, MOSTLY_NOT, st.integers(1, 2)),
+    st.tuples(ALIGNED, MOSTLY_NOT, st.sampled_from([1, 2, 2])),
 )
 
 
@@ -426,11 +426,15 @@ class AlignerMachine(RuleBasedStateMachine):
             self.tell(EndSeen(source, place), expected)
 
     def show_growth(self, source: InputId) -> None:
-        log = self.log_of(source)
-        if self.aligner.is_recording(source):
-            self.tell(LogGrew(source, log.end), self.model.grew(source))
-            # News that comes late changes nothing.
-            self.tell(LogGrew(source, log.position(ReaderId(STEP, source))), [])
+        """Tell that the log has grown, one Event before its end and at its end, and then late."""
+        log, behind = self.log_of(source), self.aligner.positions[source]
+        for position in range(max(behind.position, log.end.position - 1), log.end.position + 1):
+            if self.aligner.is_recording(source):
+                grown = LogGrew(source, log.place(position))
+                self.tell(grown, self.model.grew(source, position))
+        before = state_of(self.aligner)
+        self.tell(LogGrew(source, behind), [])
+        assert state_of(self.aligner) == before
 
     def append_a_batch(self, some: tuple[int, ...], most: int, committed: bool) -> None:
         moved: dict[InputId, int] = {}
@@ -553,13 +557,23 @@ class AlignerMachine(RuleBasedStateMachine):
                 attempt.fate is Fate.RECORDING and model.barrier_on(one, number) is None
                 for number, attempt in model.open.items()
             )
-        number = model.waiting()
+        for number, attempt in model.open.items():
+            recording = aligner._attempts[number].recording
+            if attempt.fate is Fate.RECORDING:
+                ends = attempt.grown | model.barrier_places(number)
+                size_bytes = model.in_flight_bytes(attempt.snapshot, ends)
+                assert recording is not None
+                assert recording.size_bytes == size_bytes
+        self.the_alarm_clock_is_set(model.waiting())
+
+    def the_alarm_clock_is_set(self, number: CheckpointId | None) -> None:
+        model = self.model
         patient = number is not None and model.may_overtake(number) and model.barrier_places(number)
         deadline_ms = None
         if number is not None and patient:
             started_at_ms = model.barriers[number].started_at_ms
             deadline_ms = started_at_ms + model.options.alignment_timeout_ms
-        assert aligner.deadline_ms == deadline_ms
+        assert self.aligner.deadline_ms == deadline_ms
 
     def what_was_recorded_stays_within_the_bound_and_can_be_read(self) -> None:
         for number, captured in self.captured.items():
@@ -584,4 +598,4 @@ class AlignerMachine(RuleBasedStateMachine):
 
 TestAligner = AlignerMachine.TestCase
 # There is more to choose from here than in the other machines.
-TestAligner.settings = settings(max_examples=2 * settings().max_examples)
+TestAligner.settings = settings(max_examples=3 * settings().max_examples)

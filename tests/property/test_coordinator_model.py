@@ -128,7 +128,7 @@ class AllStored(NamedTuple):
 
 
 class Misdirected(NamedTuple):
-    """An acknowledgement that does not count."""
+    """An acknowledgement that does not count, or a sink's word about an old decision."""
 
     kind: str
     which: int
@@ -200,7 +200,7 @@ HOW = st.sampled_from([*[How.WELL] * 8, *[How.BADLY] * 3, How.WORST])
 KINDS = st.sampled_from(
     [*[CheckpointKind.CHECKPOINT] * 3, CheckpointKind.FULL, CheckpointKind.SAVEPOINT]
 )
-ODD = st.sampled_from(["again", "stranger", "unknown", "late", "stale"])
+ODD = st.sampled_from(["again", "stranger", "unknown", "late", "stale", "fenced"])
 WEIGHTED: list[st.SearchStrategy[Move]] = [
     *[st.builds(TimePassed, st.sampled_from([0, 1, 1, 1, 5, 5, 10, 20, 45, 120, 400]))] * 5,
     st.just(WokenUp()),
@@ -474,7 +474,11 @@ class CoordinatorMachine(RuleBasedStateMachine):
         return sorted(self.topology.participants - set(attempt.acknowledged))
 
     def misdirect(self, kind: str, which: int, who: int) -> None:
-        """Send an acknowledgement that must be answered and must not count."""
+        """Send what must not count: an acknowledgement, which is answered, or a fenced sink."""
+        if kind == "fenced":
+            for sink in self.topology.sinks:
+                self.tell(events.SinkFenced(Slot(self.model.slot - 1), sink, self.now_ms))
+            return
         step = self.topology.steps[who % len(self.topology.steps)].step
         number = self.any_number(which)
         if kind == "stranger":

@@ -221,12 +221,15 @@ class Aligner:
     # -- attempts
 
     def _open(self, barrier: Barrier) -> tuple[_Attempt | None, Commands]:
-        """Open an attempt; seeing a newer one than may be open ends the oldest (F28)."""
+        """Open an attempt; where only one may be open, seeing the next ends the last (F28).
+
+        With several, which of them has ended is told; guessing could end the wrong one.
+        """
         checkpoint_id = barrier.checkpoint_id
         if self._is_over(checkpoint_id):
             return None, ()
         commands: Commands = ()
-        if len(self._attempts) >= self._max_concurrent:
+        if self._max_concurrent == 1 and self._attempts:
             oldest = next(iter(self._attempts))
             if checkpoint_id < oldest:
                 return None, self._end(checkpoint_id)

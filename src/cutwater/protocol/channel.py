@@ -9,7 +9,7 @@ amortised, however long the pipeline has run. Upholds I4 and I12.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_BATCH, NO_CHECKPOINT, BatchId, ChannelId, CheckpointId, ReaderId
@@ -130,6 +130,8 @@ class ChannelLog:
             case EndOfInput():
                 self._append_control(message)
                 self._ended = True
+            case other:
+                assert_never(other)
         return self._end
 
     def _check_open(self, message: Message) -> None:
@@ -208,6 +210,18 @@ class ChannelLog:
         state = self._readers[reader]
         first, state.next_told = state.next_told, self._control_end
         return tuple(self._controls[index] for index in range(first, self._control_end))
+
+    def recordable(self, reader: ReaderId) -> Place:
+        """Return how far an overtaking reader records, as far as it is not told of a barrier.
+
+        What lies behind a barrier that is in the log already is not in flight, even if the
+        reader's aligner has yet to notice it (rule F21).
+        """
+        for index in range(self._readers[reader].next_told, self._control_end):
+            placed = self._controls[index]
+            if isinstance(placed.message, Barrier) and not placed.message.is_cancel:
+                return placed.place
+        return self._end
 
     def read(self, start: Place, end: Place) -> tuple[Event, ...]:
         """Return the Events between two places.

@@ -180,6 +180,7 @@ class Committer:
         self._retries: dict[SinkId, _Retry] = {}
         self._versions: dict[SinkId, Version] = {}
         self._began_ms = 0
+        self._record_at_ms: int | None = None
 
     def decided(self, slot: Slot, cut: Cut, now_ms: int) -> tuple[CommitCommand, ...]:
         """Begin with a written decision; nothing to do for a recovery point.
@@ -195,6 +196,7 @@ class Committer:
         permit = grant(self._pipeline, slot, cut.checkpoint_id)
         self._permit = permit
         self._began_ms = now_ms
+        self._record_at_ms = None
         self._versions = {}
         rewinds = bool(cut.restores)
         self._work = {
@@ -244,12 +246,25 @@ class Committer:
             worst = max(self._work, key=lambda sink: self._retries[sink].failures)
             reason = self._retries[worst].reason
             again += self._block_if_late(self._permit.slot, worst, reason, now_ms)
+        elif self._permit is not None:
+            again += self._record_again(self._permit, now_ms)
         for sink, command in self._work.items():
             retry = self._retries[sink]
             if retry.at_ms is not None and now_ms >= retry.at_ms:
                 retry.at_ms = None
                 again.append(command)
         return tuple(again)
+
+    def _record_again(self, permit: CommitPermit, now_ms: int) -> tuple[CommitCommand, ...]:
+        """Ask again for a record that nobody has confirmed; writing it twice changes nothing."""
+        due_ms = self._record_at_ms
+        if due_ms is None or now_ms >= due_ms:
+            self._record_at_ms = now_ms + self._options.retry_max_ms
+        return (
+            ()
+            if due_ms is None or now_ms < due_ms
+            else (RecordCommit(permit, dict(self._versions)),)
+        )
 
     def recorded(self, slot: Slot) -> Mapping[SinkId, Version] | None:
         """Note that the record is written; return what is visible now, or None if not ours.
@@ -281,6 +296,8 @@ class Committer:
         known = [at_ms for at_ms in times if at_ms is not None]
         if self._work and self._state is CommitterState.COMMITTING:
             known.append(self._began_ms + self._options.budget_ms)
+        if self._permit is not None and not self._work:
+            known.append(self._record_at_ms or self._began_ms)
         return min(known, default=None)
 
     @property

@@ -104,7 +104,15 @@ class Coordinator:
         for attempt in tuple(self._attempts.values()):
             if attempt.can_fail and event.now_ms >= attempt.deadline_ms:
                 commands += self._fail(attempt, FailureReason.EXPIRED, event.now_ms)
+            elif attempt.phase is Phase.DECIDING and event.now_ms >= self._last_moment(attempt):
+                # A decision that is not answered may have been written or not (F15).
+                attempt.move(PhaseTrigger.NOT_WRITTEN)
+                return commands + self._halt(events.HaltReason.OUTCOME_UNKNOWN)
         return commands + self._committer.tick(event.now_ms)
+
+    def _last_moment(self, attempt: Attempt) -> int:
+        """Return until when the answer to an issued decision is waited for."""
+        return attempt.deadline_ms + self._options.timeout_ms
 
     def _on_requested(self, event: events.Requested) -> Commands:
         if self._mode is not events.Mode.RUNNING:
@@ -117,6 +125,9 @@ class Coordinator:
 
     def _start(self, now_ms: int) -> Commands:
         request = self._schedule.started(now_ms)
+        if self._ledger.recovery_points >= self._options.commit.recovery_points_max:
+            # Sinks have waited long enough: nobody overtakes, so this cut commits (F3).
+            request = request.standing_alone()
         self._last_id = CheckpointId(self._last_id + 1)
         self._attempts[self._last_id] = Attempt(
             self._last_id,
@@ -275,6 +286,8 @@ class Coordinator:
         if self._mode is events.Mode.RUNNING:
             self._mode = events.COORDINATOR.next(self._mode, events.ModeTrigger.END)
             self._ending = ending
+        elif isinstance(ending, events.Halt):
+            self._ending = ending  # Whoever asks for a stop does not get a restart.
         stopped = isinstance(self._ending, events.Halt)
         reason = FailureReason.STOPPED if stopped else FailureReason.STEP_FAILED
         commands: Commands = ()
@@ -314,9 +327,9 @@ class Coordinator:
     def _finish(self) -> Commands:
         if self._attempts or self._ending is None:
             return ()
-        # A stop lets sinks finish, but not one that is stuck: recovery repeats its commit.
-        committing = self._committer.state is CommitterState.COMMITTING
-        if committing and isinstance(self._ending, events.Halt):
+        # Effects of this generation end before the next begins in the same process; but nobody
+        # waits for a sink that is stuck: recovery repeats its commit.
+        if self._committer.state is CommitterState.COMMITTING or self._schedule.collecting:
             return ()
         ending, self._ending = self._ending, None
         self._mode = events.COORDINATOR.next(self._mode, events.ModeTrigger.HALT)
@@ -373,7 +386,10 @@ class Coordinator:
         """When the next deadline or automatic start is due; None if nothing waits for time."""
         if self._mode is events.Mode.HALTED:
             return None
-        times = [one.deadline_ms for one in self._attempts.values() if one.can_fail]
+        times = [
+            one.deadline_ms if one.can_fail else self._last_moment(one)
+            for one in self._attempts.values()
+        ]
         if self._committer.wake_at_ms is not None:
             times.append(self._committer.wake_at_ms)
         facts = self._facts(None)

@@ -193,10 +193,10 @@ class Cut:
 
     @property
     def stream_positions(self) -> Mapping[str, str]:
-        """Positions in all outside streams."""
+        """Positions in all outside streams, by step and stream."""
         return {
-            stream: offset
-            for _, one in sorted(self.snapshots.items())
+            f"{step}/{stream}": offset
+            for step, one in sorted(self.snapshots.items())
             for stream, offset in sorted(one.offsets.items())
         }
 
@@ -225,9 +225,11 @@ def faults(topology: Topology, snapshots: Mapping[StepId, StepSnapshot]) -> tupl
                 f"{spec.step}: batch {snapshot.output_batch} lies before the barrier but the "
                 f"snapshot is of batch {snapshot.batch}"
             )
-        unbegun = spec.pinned_start and snapshot.batch == NO_BATCH
+        unbegun = snapshot.batch == NO_BATCH and (spec.pinned_start or snapshot.finished)
         if spec.is_source and not snapshot.offsets and not unbegun:
             found.append(f"{spec.step}: a source's snapshot has no offsets")
+        if any(one.batch > snapshot.batch for one in snapshot.staged):
+            found.append(f"{spec.step}: output of a batch after the snapshot is staged in it")
         found += _input_faults(spec, snapshots)
     return tuple(found)
 

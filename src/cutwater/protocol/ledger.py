@@ -49,6 +49,7 @@ class Ledger:
         }
         self._completed: deque[Cut] = deque(maxlen=options.retained)
         self._count = 0
+        self._recovery_points = 0
 
     def build(self, attempt: Attempt) -> Cut | Contradictions:
         """Make the cut of an attempt, if its snapshots agree with each other."""
@@ -79,6 +80,7 @@ class Ledger:
         self._batches = {step: one.batch for step, one in cut.snapshots.items()}
         self._completed.append(cut)
         self._count += 1
+        self._recovery_points = 0 if cut.commit_point else self._recovery_points + 1
         return self._slot
 
     def committed(self, versions: Mapping[SinkId, Version] | None) -> None:
@@ -89,6 +91,11 @@ class Ledger:
     def next_slot(self) -> Slot:
         """The only slot the next decision may be created in."""
         return Slot(self._slot + 1)
+
+    @property
+    def recovery_points(self) -> int:
+        """How many cuts in a row have been decided without a commit."""
+        return self._recovery_points
 
     @property
     def carries_output(self) -> bool:

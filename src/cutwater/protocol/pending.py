@@ -6,10 +6,11 @@ issued the attempt cannot be failed any more, only resolved (rule F15). Upholds 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
 
+from cutwater.errors import ProtocolViolation
 from cutwater.ids import CheckpointId, Generation, StepId
 from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.cut import CheckpointKind, StepSnapshot
@@ -96,6 +97,21 @@ class CheckpointRequest:
     kind: CheckpointKind = CheckpointKind.CHECKPOINT
     name: str | None = None
     drain: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a rewind: it is decided by `rewind`, not attempted.
+
+        Raises:
+            ProtocolViolation: For the kind REWIND.
+        """
+        if self.kind is CheckpointKind.REWIND:
+            message = "a rewind is decided, not attempted."
+            raise ProtocolViolation(message)
+
+    def standing_alone(self) -> "CheckpointRequest":
+        """Return the same request, standing alone: nobody overtakes."""
+        plain = self.kind is CheckpointKind.CHECKPOINT
+        return replace(self, kind=CheckpointKind.FULL) if plain else self
 
     @property
     def flags(self) -> Flag:

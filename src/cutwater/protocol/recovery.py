@@ -37,6 +37,7 @@ class RecoveryFacts:
         manifests: The manifests read so far; None for one that cannot be read or has another
             hash than its decision says.
         verified: The damages found in each cut whose objects were checked; empty if sound.
+        sinks: The pipeline's sinks today; None if they are known to be those of the cut.
     """
 
     log: LogView
@@ -46,6 +47,7 @@ class RecoveryFacts:
     highest_id: CheckpointId = NO_CHECKPOINT
     manifests: Mapping[CheckpointId, Cut | None] = field(default_factory=dict)
     verified: Mapping[CheckpointId, tuple[Damage, ...]] = field(default_factory=dict)
+    sinks: frozenset[SinkId] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class RefusalReason(Enum):
 
     MANIFEST_UNREADABLE = auto()
     OBJECTS_DAMAGED = auto()
+    SINK_MISSING = auto()
+    """The cut carries output of a sink that the pipeline no longer has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,9 @@ def next_action(facts: RecoveryFacts) -> RecoveryAction:
         return RepeatCommit(decision, cut)
     cut = facts.manifests[head.checkpoint_id]
     assert cut is not None
+    waiting_sinks = {sink for sink, staged in cut.carried.items() if staged}
+    if facts.sinks is not None and not waiting_sinks <= facts.sinks:
+        return Refuse(RefusalReason.SINK_MISSING, head)
     return Restore(claim.generation, cut, _standing(cut, facts))
 
 

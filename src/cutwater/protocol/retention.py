@@ -26,10 +26,18 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What to delete, in this order: manifests oldest first, then objects nobody names."""
+    """What to delete, in this order: manifests oldest first, then objects nobody names.
+
+    Attributes:
+        manifests: Cuts that are no longer kept.
+        objects: What no kept cut needs.
+        unreadable: Kept cuts whose manifest cannot be read. What they need is unknown, so nothing
+            is deleted while there is one.
+    """
 
     manifests: tuple[CheckpointId, ...]
     objects: tuple[str, ...]
+    unreadable: tuple[CheckpointId, ...] = ()
 
 
 def kept(log: LogView, committed_through: Slot, retained: int) -> tuple[Decision, ...]:
@@ -63,9 +71,10 @@ def plan_retention(
             until a decided cut has held it: a manifest that was never decided names rows that
             the next cut has yet to hold.
     """
-    if any(one.checkpoint_id not in cuts for one in keep):
-        # What an unreadable manifest needs is unknown, so everything may be needed.
-        return RetentionPlan((), ())
+    unreadable = tuple(one.checkpoint_id for one in keep if one.checkpoint_id not in cuts)
+    if unreadable or log.generation != generation:
+        # Whoever has been fenced out plans nothing: what it sees may be its successor's.
+        return RetentionPlan((), (), unreadable)
     decided_ids = {one.checkpoint_id for one in log.decisions}
     keep_ids = {one.checkpoint_id for one in keep}
     needed = {
@@ -83,9 +92,12 @@ def plan_retention(
         one.name
         for one in found
         if one.name not in needed
+        and one.generation <= generation
         and (not one.staged or one.name in named or one.generation < generation)
     )
-    manifests = sorted(one for one in cuts if one not in keep_ids)
+    manifests = sorted(
+        one for one, cut in cuts.items() if one not in keep_ids and cut.generation <= generation
+    )
     return RetentionPlan(tuple(manifests), tuple(objects))
 
 

@@ -23,6 +23,7 @@ class RewindRefusal(Enum):
     OBJECTS_DAMAGED = "objects of the checkpoint are missing or damaged"
     NOT_COMMITTED = "its sinks have not committed it yet; recover the pipeline first"
     SINK_CANNOT_RESTORE = "a sink cannot go back to what it showed then"
+    SINK_GONE = "a sink it would take back is no longer part of the pipeline"
     SOURCE_FORGOT = "a source no longer has what came after it"
     CARRIES_OUTPUT = "it is a recovery point whose output is committed later; take a savepoint"
     SAME_TARGET = "a sink of the fork writes to the original's target"
@@ -40,6 +41,8 @@ class RewindFacts:
         cannot_restore: Sinks that cannot go back to that version, with the reason.
         forgotten: Sources that no longer have what follows, with the reason.
         leave_sinks: Leave the sinks as they are; rows after the cut will come again.
+        sinks: The pipeline's sinks today; None if they are those of the cut. One that the cut
+            does not know is taken back to its beginning.
     """
 
     target: Decision
@@ -49,6 +52,7 @@ class RewindFacts:
     cannot_restore: Mapping[SinkId, str] = field(default_factory=dict)
     forgotten: Mapping[str, str] = field(default_factory=dict)
     leave_sinks: bool = False
+    sinks: tuple[SinkId, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,11 @@ def plan_rewind(
         shown = facts.committed
     if shown is None:
         return Refused(RewindRefusal.NOT_COMMITTED)
+    gone = sorted(set(shown) - set(shown if facts.sinks is None else facts.sinks))
+    if gone:
+        return Refused(RewindRefusal.SINK_GONE, tuple(gone))
+    if facts.sinks is not None:
+        shown = {sink: shown.get(sink) for sink in facts.sinks}
     if facts.cannot_restore and not facts.leave_sinks:
         return Refused(RewindRefusal.SINK_CANNOT_RESTORE, _listed(facts.cannot_restore))
     return replace(

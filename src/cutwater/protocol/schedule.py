@@ -63,6 +63,11 @@ class Schedule:
         self._collecting = self._collecting or begin
         return begin
 
+    @property
+    def collecting(self) -> bool:
+        """Whether garbage is being collected."""
+        return self._collecting
+
     def collected(self) -> None:
         """Note that garbage is collected."""
         self._collecting = False

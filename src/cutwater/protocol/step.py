@@ -154,9 +154,12 @@ class Step:
         Raises:
             ProtocolViolation: If the event is impossible here; the step has not changed.
         """
-        if self._closed and not isinstance(event, Close):
-            message = f"{self.spec.step}: generation {self._generation} is closed."
-            raise ProtocolViolation(message)
+        if self._closed:
+            # What is still on its way is ignored; what would change the channel is not.
+            if isinstance(event, BatchAppended):
+                message = f"{self.spec.step}: generation {self._generation} is closed."
+                raise ProtocolViolation(message)
+            return ()
         return self._handlers[type(event)](event)
 
     # -- batches
@@ -199,6 +202,8 @@ class Step:
             problem = f"the Event of batch {event.batch} names batch {event.event.batch}"
         elif event.event is not None and event.event.rows < 1:
             problem = f"batch {event.batch} has no rows and is no Event"
+        elif any(one.sink != self.spec.sink or one.batch != event.batch for one in event.staged):
+            problem = f"batch {event.batch} stages output that is not its own"
         elif self._last != self._committed:
             problem = f"batch {event.batch} came before batch {self._last} was committed"
         if problem:
@@ -341,7 +346,8 @@ class Step:
                 continue
             if self._aligner is not None:
                 commands += self._follow(self._aligner.handle(Announced(barrier)))
-            elif self.injector is not None:
+            else:
+                assert self.injector is not None
                 self.injector.withdraw(checkpoint_id)
                 commands += self._note(barrier, Cause.ALIGNED)
         return commands

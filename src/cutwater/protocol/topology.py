@@ -6,7 +6,7 @@ from its injector; every other step has an aligner; no step has both (rule F11).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cutwater.errors import ConfigError
 from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
@@ -21,7 +21,8 @@ class StepSpec:
         inputs: The channels it reads, in plan order; none for a source.
         sink: The sink whose writer runs in this step, if any.
         is_sink: The step only ever takes whole cuts: it never overtakes its input and declines
-            an attempt whose barrier has overtaken. A writer that can record its input needs
+            an attempt whose barrier has overtaken; in a topology this holds for everything
+            that feeds it too. A writer that can record its input needs
             it not; the committer behind every sink is always so.
         pinned_start: For a source: a restart before the first batch begins at the same place,
             so a snapshot without any batch is sound (rule F12).
@@ -73,10 +74,26 @@ class Topology:
                 sinks.add(spec.sink)
             for source in spec.inputs:
                 readers.setdefault(source.channel, []).append(ReaderId(spec.step, source))
-        object.__setattr__(self, "_by_id", by_id)
+        object.__setattr__(self, "steps", self._whole_cuts_upstream(self.steps))
+        object.__setattr__(self, "_by_id", {spec.step: spec for spec in self.steps})
         object.__setattr__(
             self, "_readers", {channel: tuple(found) for channel, found in readers.items()}
         )
+
+    @staticmethod
+    def _whole_cuts_upstream(steps: tuple[StepSpec, ...]) -> tuple[StepSpec, ...]:
+        """Mark whatever feeds a step that takes whole cuts only.
+
+        A barrier that overtook further up would only make that step decline every attempt.
+        """
+        marked: set[StepId] = set()
+        found = []
+        for spec in reversed(steps):
+            if spec.is_sink or spec.step in marked:
+                marked.update(StepId(source.channel) for source in spec.inputs)
+                spec = replace(spec, is_sink=True)  # noqa: PLW2901 - the marked one
+            found.append(spec)
+        return tuple(reversed(found))
 
     @staticmethod
     def _check_step(

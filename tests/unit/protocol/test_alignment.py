@@ -399,7 +399,7 @@ def test_the_attempts_stay_ordered_when_the_older_one_is_seen_later() -> None:
     step = aligner(A, B, max_concurrent=2)
     tell(step, seen(A, 0, 2), seen(B, 0, 1), seen(B, 0, 2))
 
-    commands = tell(step, Announced(barrier(3)))
+    commands = tell(step, AttemptOver(ONE))
 
     assert commands[0] == Release(ONE)
     assert only(Emit, commands) == (Emit(barrier(2), Cause.ALIGNED),)
@@ -867,3 +867,13 @@ def test_positions_are_a_copy() -> None:
 
     assert step.positions is not step.positions
     assert step.positions == {A: place(0)}
+
+
+def test_where_several_may_be_open_only_what_is_told_ends_an_attempt() -> None:
+    """Rule F28: the newest may have been cancelled, and the oldest is still wanted."""
+    step = aligner(A, max_concurrent=2)
+    tell(step, seen(A, 1, 1), seen(A, 2, 2), seen(A, 3, 3))
+
+    commands = tell(step, Advanced({A: place(1)}))
+
+    assert only(Emit, commands) == (Emit(barrier(1), Cause.ALIGNED),)

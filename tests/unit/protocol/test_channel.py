@@ -616,3 +616,18 @@ def test_a_reader_outside_a_restored_range_is_refused(position: int) -> None:
     """Rule F29: low <= p <= b is checked."""
     with pytest.raises(ProtocolViolation, match=r"outside @5\.\.@6"):
         ChannelLog(ChannelId("orders"), {FAST: place(position)}, base=place(5), events=(event(0),))
+
+
+def test_what_lies_behind_a_barrier_nobody_was_told_of_is_not_recorded() -> None:
+    """Rule F21: it would be counted against the bound although it is not in flight."""
+    log = ChannelLog(ChannelId("orders"), {FAST: START})
+    log.append(event(0))
+    before = log.recordable(FAST)
+    log.append(cancel(1))
+    log.append(barrier(2))
+    barrier_at = log.end
+    log.append(event(1))
+
+    assert before == barrier_at == log.recordable(FAST)
+    log.news(FAST)
+    assert log.recordable(FAST) == log.end

@@ -398,8 +398,16 @@ def test_a_decision_on_its_way_does_not_expire() -> None:
     """Rule F15."""
     machine = deciding(QUICK)
 
-    assert tell(machine, Clock(1_000_000)) == ()
+    assert tell(machine, Clock(999)) == ()
     assert machine.open_attempts == {ONE: Phase.DECIDING}
+
+
+def test_a_decision_that_is_never_answered_ends_the_process() -> None:
+    """Rule F15 and invariant 6: it may have been written or not, and nobody waits for ever."""
+    machine = deciding(QUICK)
+
+    assert machine.wake_at_ms == 1_000
+    assert tell(machine, Clock(1_000)) == (Halt(HaltReason.OUTCOME_UNKNOWN),)
 
 
 @pytest.mark.parametrize("event", [declined(), Cancelled(ONE, 0), Stop(0)])
@@ -853,16 +861,49 @@ def test_the_death_of_a_step_waits_for_a_decision_on_its_way() -> None:
 
     assert during == ()
     assert commands[0] == EndAttempt(ONE, True)
-    assert commands[-1] == RestartPipeline(FailureReason.STEP_FAILED, "table failed")
+    assert only(RestartPipeline, commands) == ()
 
 
-def test_a_restart_does_not_wait_for_sinks() -> None:
-    """Recovery repeats what is decided and not committed."""
+def test_a_restart_waits_for_sinks_that_are_busy() -> None:
+    """Effects of one generation do not run beside those of the next."""
     machine = committing()
 
-    assert tell(machine, StepFailed(TABLE, 5)) == (
+    during = tell(machine, StepFailed(TABLE, 5))
+    after = tell(machine, sink_committed(), recorded())
+
+    assert during == ()
+    assert after[-1] == RestartPipeline(FailureReason.STEP_FAILED, "table failed")
+
+
+def test_a_restart_does_not_wait_for_a_sink_that_is_blocked() -> None:
+    """Recovery repeats what is decided and not committed."""
+    machine = committing(replace(QUICK, commit=CommitOptions(budget_ms=0)))
+    tell(machine, sink_failed(now_ms=5))
+
+    assert tell(machine, StepFailed(TABLE, 6)) == (
         RestartPipeline(FailureReason.STEP_FAILED, "table failed"),
     )
+
+
+def test_a_stop_takes_the_place_of_a_restart_that_has_not_come_yet() -> None:
+    """Whoever asks for a stop does not get a restart."""
+    machine = deciding()
+    tell(machine, StepFailed(TABLE, 5), Stop(6))
+
+    commands = tell(machine, outcome(), sink_committed(), recorded())
+
+    assert commands[-1] == Halt(HaltReason.STOPPED)
+
+
+def test_a_record_that_nobody_confirms_is_asked_for_again() -> None:
+    """Invariant 6: a lost answer must not hang the pipeline."""
+    machine = committing(replace(QUICK, commit=CommitOptions(retry_ms=5, retry_max_ms=20)))
+    (first,) = only(RecordCommit, tell(machine, sink_committed()))
+    tell(machine, Clock(100))
+
+    assert only(RecordCommit, tell(machine, Clock(119))) == ()
+    assert only(RecordCommit, tell(machine, Clock(120))) == (first,)
+    assert machine.wake_at_ms is not None
 
 
 def test_stopping_fails_what_is_open_and_ends() -> None:
@@ -1030,3 +1071,13 @@ def test_the_participants_are_the_steps_of_the_topology() -> None:
     machine = collecting(replace(QUICK, unaligned=ALIGNED_ONLY))
 
     assert set(machine.missing(ONE)) == set(line_snapshots()) == LINE.participants
+
+
+def test_sinks_that_have_waited_long_enough_get_a_cut_that_commits() -> None:
+    """Rule F3: after so many recovery points nobody may overtake the next barrier."""
+    machine = completed(replace(QUICK, commit=CommitOptions(recovery_points_max=2)))
+    machine._ledger._recovery_points = 2
+
+    (reserve,) = only(ReserveId, tell(machine, Clock(100_000)))
+
+    assert reserve.kind is CheckpointKind.FULL

@@ -13,6 +13,7 @@ from tests.unit.protocol.builders import (
     A,
     T,
     blob,
+    committable,
     cut,
     fan_snapshots,
     in_flight,
@@ -131,10 +132,41 @@ def test_a_pinned_source_without_any_batch_needs_no_offsets() -> None:
             batch=NO_BATCH,
             positions={FROM_ORDERS: place(0)},
             barriers={FROM_ORDERS: place(0)},
+            staged=(),
         ),
     }
 
     assert faults(LINE, fresh) == ()
+
+
+def test_a_source_that_ended_without_any_batch_needs_no_offsets() -> None:
+    """Rule F2: an empty source that is not pinned can still end."""
+    unpinned = Topology((replace(LINE.steps[0], pinned_start=False), LINE.steps[1]))
+    empty = replace(
+        line_snapshots()[ORDERS],
+        batch=NO_BATCH,
+        output=place(0),
+        output_batch=NO_BATCH,
+        offsets={},
+    )
+    table = replace(
+        line_snapshots()[TABLE],
+        batch=NO_BATCH,
+        positions={FROM_ORDERS: place(0)},
+        barriers={FROM_ORDERS: place(0)},
+        staged=(),
+    )
+
+    assert faults(unpinned, {ORDERS: replace(empty, finished=True), TABLE: table}) == ()
+    assert len(faults(unpinned, {ORDERS: empty, TABLE: table})) == 1
+
+
+def test_output_of_a_later_batch_in_a_snapshot_is_a_fault() -> None:
+    """Rule F8: it would be committed now and again with its own cut."""
+    snapshots = line_snapshots()
+    snapshots[TABLE] = replace(snapshots[TABLE], staged=(committable(T, 99),))
+
+    assert len(faults(LINE, snapshots)) == 1
 
 
 @pytest.mark.parametrize(
@@ -218,9 +250,9 @@ def test_a_cut_has_the_positions_of_all_streams_and_partitions() -> None:
     snapshots[TABLE] = replace(snapshots[TABLE], offsets={"files": "3"})
 
     assert replace(cut(), snapshots=snapshots).stream_positions == {
-        "kafka/0": "8",
-        "kafka/1": "9",
-        "files": "3",
+        "orders/kafka/0": "8",
+        "orders/kafka/1": "9",
+        "table/files": "3",
     }
 
 

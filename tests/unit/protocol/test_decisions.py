@@ -34,16 +34,16 @@ def test_the_newest_claim_says_whose_pipeline_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "entries",
+    ("entries", "missing"),
     [
-        (claim(2),),
-        (claim(1), decision(3)),
-        (claim(1), decision(2), decision(2)),
+        ((claim(2),), 1),
+        ((claim(1), decision(3)), 2),
+        ((claim(1), decision(2), decision(2)), 3),
     ],
 )
-def test_a_log_with_a_hole_is_damaged(entries: tuple[LogEntry, ...]) -> None:
+def test_a_log_with_a_hole_is_damaged(entries: tuple[LogEntry, ...], missing: int) -> None:
     """Invariant 7: what cannot be read is not "not there"."""
-    with pytest.raises(InvariantBroken, match="I7"):
+    with pytest.raises(InvariantBroken, match=f"I7 does not hold: slot {missing} of the log"):
         LogView(entries)
 
 
@@ -81,6 +81,13 @@ def test_a_decision_before_the_target_of_a_rewind_is_still_repeated() -> None:
     log = LogView((claim(1), decision(2), decision(3, commit_point=False), rewind))
 
     assert uncommitted(log, NO_SLOT) == (decision(2), rewind)
+
+
+def test_the_target_of_a_rewind_itself_is_still_repeated() -> None:
+    rewind = decision(4, kind=CheckpointKind.REWIND, origin=3)
+    log = LogView((claim(1), decision(2), decision(3), rewind))
+
+    assert uncommitted(log, Slot(2)) == (decision(3), rewind)
 
 
 def test_a_decision_after_a_rewind_is_repeated() -> None:

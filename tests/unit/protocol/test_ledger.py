@@ -14,6 +14,7 @@ from tests.unit.protocol.builders import (
     TABLE,
     T,
     committable,
+    cut,
     fan_snapshots,
     line_snapshots,
     savepoint,
@@ -74,7 +75,7 @@ def test_a_cut_describes_all_that_recovery_needs() -> None:
     assert cut.started_at_ms == 40
     assert cut.commit == {T: (committable(T, 0),)}
     assert cut.visible == {T: "v4"}
-    assert cut.stream_positions == {"kafka/0": "0"}
+    assert cut.stream_positions == {"orders/kafka/0": "0"}
 
 
 def test_what_was_staged_is_in_a_cut_once() -> None:
@@ -188,3 +189,14 @@ def test_every_step_is_in_the_cut_by_name() -> None:
         LEFT: LEFT,
         RIGHT: RIGHT,
     }
+
+
+def test_recovery_points_in_a_row_are_counted() -> None:
+    """Rule F3: sinks may not wait for ever."""
+    book = Ledger(LINE, CheckpointOptions(), GENERATION, Standing(slot=Slot(1)))
+    book.decided(cut(1, commit_point=False))
+    book.decided(cut(2, commit_point=False))
+    waiting = book.recovery_points
+    book.decided(cut(3))
+
+    assert (waiting, book.recovery_points) == (2, 0)

@@ -32,6 +32,7 @@ from tests.unit.protocol.builders import (
 from cutwater.errors import ConfigError
 from cutwater.ids import NO_BATCH, SinkId, Slot, StepId
 from cutwater.protocol.alignment_events import Captured, Emit, Tick
+from cutwater.protocol.barrier import Flag
 from cutwater.protocol.commit import CommitBlocked, CommitSink, plan_commit
 from cutwater.protocol.coordinator_events import (
     AnswerRequest,
@@ -45,6 +46,7 @@ from cutwater.protocol.coordinator_events import (
 from cutwater.protocol.decisions import LogView
 from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.options import MIB, CheckpointOptions, CommitOptions, UnalignedOptions
+from cutwater.protocol.pending import CheckpointRequest
 from cutwater.protocol.retention import kept, reusable
 from cutwater.protocol.trigger import RequestResult
 
@@ -310,6 +312,14 @@ def test_commit_retry_max_bounds_the_pause_between_repetitions() -> None:
 
     assert tell(machine, Clock(49)) == ()
     assert len(only(CommitSink, tell(machine, Clock(50)))) == 1
+
+
+def test_recovery_points_max_asks_for_a_cut_that_commits() -> None:
+    """Rule F3: sinks that wait get a cut that nobody overtakes."""
+    request = CheckpointRequest()
+
+    assert request.standing_alone().flags == Flag.FULL_SNAPSHOT
+    assert savepoint().standing_alone() == savepoint()
 
 
 def test_commit_budget_says_when_a_commit_is_blocked() -> None:

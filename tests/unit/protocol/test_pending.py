@@ -13,6 +13,7 @@ from tests.unit.protocol.builders import (
     source_snapshot,
 )
 
+from cutwater.errors import ProtocolViolation
 from cutwater.ids import CheckpointId, Generation, StepId
 from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.cut import CheckpointKind
@@ -184,3 +185,8 @@ def test_an_attempt_that_never_overtakes_gets_the_longer_deadline(
     options = CheckpointOptions(timeout_ms=1_000, savepoint_timeout_ms=9_000)
 
     assert request_.timeout_ms(options) == timeout_ms
+
+
+def test_a_rewind_cannot_be_requested_as_an_attempt() -> None:
+    with pytest.raises(ProtocolViolation, match="decided, not attempted"):
+        CheckpointRequest(CheckpointKind.REWIND)

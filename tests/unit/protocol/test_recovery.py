@@ -303,3 +303,15 @@ def test_facts_begin_empty() -> None:
 
     assert (fresh.committed_through, fresh.highest_id) == (NO_SLOT, NO_CHECKPOINT)
     assert (fresh.manifests, fresh.verified, fresh.committed) == ({}, {}, {})
+
+
+def test_a_cut_that_carries_output_of_a_sink_that_is_gone_is_refused() -> None:
+    """Rule F3: its rows would be in no table and in no later cut."""
+    carrying = replace(cut(2), carried={T: (committable(T, 1),)})
+    known = replace(facts(), manifests={CheckpointId(2): carrying}, verified={CheckpointId(2): ()})
+
+    refusal = next_action(replace(known, sinks=frozenset()))
+
+    assert isinstance(refusal, Refuse)
+    assert refusal.reason is RefusalReason.SINK_MISSING
+    assert isinstance(next_action(replace(known, sinks=frozenset({T}))), Restore)

@@ -22,7 +22,7 @@ OLDER = Generation(GENERATION - 1)
 
 def log(*entries: Decision) -> LogView:
     """A log that begins with a claim in slot 1."""
-    return LogView((claim(1), *entries))
+    return LogView((claim(1, generation=GENERATION), *entries))
 
 
 def cuts(*checkpoint_ids: int) -> dict[CheckpointId, Cut]:
@@ -160,6 +160,12 @@ def test_what_sinks_have_not_committed_stays() -> None:
     assert plan((decision(5),), cuts(5), objects, committed_through=4).objects == ()
 
 
+def test_what_sinks_have_committed_is_theirs() -> None:
+    objects = staged("t-5", generation=OLDER)
+
+    assert plan((decision(5),), cuts(5), objects, committed_through=5).objects == ("t-5",)
+
+
 def test_what_a_recovery_point_carries_stays() -> None:
     """Rule F3."""
     carrying = {CheckpointId(5): cut(5, batch=5, commit_point=False)}
@@ -203,7 +209,24 @@ def test_nothing_is_deleted_while_the_manifest_of_a_kept_cut_cannot_be_read() ->
     """Invariant 7 and 9: unreadable is not "names nothing"."""
     objects = blobs("orders-5", "table-5", generation=OLDER)
 
-    assert plan((decision(5),), cuts(2), objects) == RetentionPlan((), ())
+    assert plan((decision(5),), cuts(2), objects) == RetentionPlan((), (), (CheckpointId(5),))
+
+
+def test_a_fenced_generation_plans_nothing() -> None:
+    """Rule F7: what it sees may be its successor's."""
+    history = LogView((*HISTORY.entries, claim(7, generation=GENERATION + 1)))
+
+    assert plan((decision(6),), cuts(2, 6), blobs("x"), history=history) == RetentionPlan((), ())
+
+
+def test_what_a_later_generation_wrote_is_left_alone() -> None:
+    """Rule F7."""
+    later = Generation(GENERATION + 1)
+    stored = {**cuts(6), CheckpointId(9): replace(cut(9), generation=later)}
+
+    planned = plan((decision(6),), stored, blobs("theirs", generation=later))
+
+    assert planned == RetentionPlan((), ())
 
 
 # -- what need not be stored again

@@ -165,3 +165,18 @@ def test_a_fork_into_the_same_tables_is_refused() -> None:
 def test_a_fork_of_a_cut_that_still_carries_output_is_refused() -> None:
     """Rule F3 and F14: its rows would be in neither pipeline's tables."""
     assert plan_fork(cut(4, commit_point=False)) == Refused(RewindRefusal.CARRIES_OUTPUT)
+
+
+def test_a_rewind_takes_a_sink_that_came_later_back_to_its_beginning() -> None:
+    """Rule F13: it would show the rows after the cut twice."""
+    later = SinkId("later")
+
+    rewind = planned(replace(FACTS, sinks=(T, later)))
+
+    assert rewind.restores == {T: "v4", later: None}
+    assert set(rewind.commit) == {T, later}
+
+
+def test_a_rewind_that_would_restore_a_sink_that_is_gone_is_refused() -> None:
+    """Rule F13: a decided rewind can only be finished, and nobody could."""
+    assert refused(replace(FACTS, sinks=())) == Refused(RewindRefusal.SINK_GONE, (T,))

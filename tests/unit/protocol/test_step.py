@@ -173,10 +173,12 @@ def test_a_watermark_follows_its_batch_and_only_grows() -> None:
 
     first = tell(step, appended(0, watermark_ms=50), committed(0))
     older = tell(step, appended(1, watermark_ms=40), committed(1))
-    newer = tell(step, appended(2, rows=0, watermark_ms=60))
+    same = tell(step, appended(2, watermark_ms=50), committed(2))
+    newer = tell(step, appended(3, rows=0, watermark_ms=60))
 
     assert first == (Append(event(0)), Append(Watermark(50)))
     assert older == (Append(event(1)),)
+    assert same == (Append(event(2)),)
     assert newer == (Append(Watermark(60)),)
 
 
@@ -862,14 +864,29 @@ def test_a_step_restored_behind_its_barrier_can_be_checkpointed_before_a_batch()
     assert (snapshot.batch, snapshot.output, snapshot.output_batch) == (3, place(4), NO_BATCH)
 
 
-@pytest.mark.parametrize("told", [appended(1), Poll(), Announced(barrier(1)), EndReached()])
-def test_nothing_happens_in_a_closed_generation(told: StepEvent) -> None:
+def test_a_batch_cannot_be_appended_in_a_closed_generation() -> None:
     """Rule F25: a wait that ends must raise, or Spark commits a batch without its Event."""
     step = source_step()
     tell(step, appended(0), committed(0), Close())
 
-    assert "is closed" in refusal_of(step, told)
+    assert "is closed" in refusal_of(step, appended(1))
     assert not step.may_append
+
+
+@pytest.mark.parametrize("told", [Poll(), Announced(barrier(1)), EndReached(), Stored(ONE)])
+def test_what_comes_late_in_a_closed_generation_is_ignored(told: StepEvent) -> None:
+    step = source_step()
+    tell(step, appended(0), committed(0), Close())
+
+    assert tell(step, told) == ()
+
+
+def test_a_batch_stages_only_what_is_its_own() -> None:
+    """Rule F8."""
+    step = Step(LINE[TABLE], CheckpointOptions(), GENERATION)
+    foreign = replace(appended(0, rows=0), staged=(committable(T, 7),))
+
+    assert "not its own" in refusal_of(step, foreign)
 
 
 def test_a_generation_may_be_closed_twice() -> None:

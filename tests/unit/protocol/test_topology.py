@@ -84,3 +84,19 @@ def test_a_shape_that_no_checkpoint_could_be_taken_of_is_refused(
         Topology(steps)
 
     assert problem in caught.value.reason
+
+
+def test_what_feeds_a_step_that_takes_whole_cuts_takes_whole_cuts_too() -> None:
+    """Rule F19: an overtaking barrier would only make that step decline every attempt."""
+    shape = Topology(
+        (
+            StepSpec(StepId("a")),
+            StepSpec(StepId("b")),
+            StepSpec(StepId("c"), inputs_of("a")),
+            StepSpec(StepId("d"), inputs_of("c"), is_sink=True),
+            StepSpec(StepId("e"), inputs_of("b")),
+        )
+    )
+
+    assert [spec.step for spec in shape.steps if spec.is_sink] == ["a", "c", "d"]
+    assert shape[StepId("c")].is_sink

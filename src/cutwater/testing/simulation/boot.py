@@ -111,6 +111,7 @@ class Boot:
             highest_id=self.store.highest_attempt(),
             manifests=manifests,
             verified=verified,
+            sinks=frozenset(self.world.tables),
         )
 
     def _damages(self, cut: Cut, *, committed: bool) -> tuple[Damage, ...]:
@@ -265,6 +266,7 @@ class Boot:
             cut=cut,
             damages=() if cut is None else self._damages(cut, committed=True),
             committed=None if record is None else unpack(record),
+            sinks=self.world.topology.sinks,
         )
         planned = plan_rewind(facts, checkpoint_id, process.generation)
         return None if isinstance(planned, Refused) else planned

@@ -134,10 +134,11 @@ class Process:
         source = self.world.rng.choice(inputs)
         reader = ReaderId(step, source)
         log, told = self.logs[source.channel], self.news[reader]
+        end = log.recordable(reader) if not told else None
         told += log.news(reader)
         assert machine.aligner is not None
-        if machine.aligner.is_recording(source):
-            self.tell(machine, LogGrew(source, log.end))
+        if end is not None and machine.aligner.is_recording(source):
+            self.tell(machine, LogGrew(source, end))
         while told:
             placed = told.popleft()
             if isinstance(placed.message, Barrier):

@@ -93,7 +93,11 @@ def draw(rng: random.Random, shape: str | None = None, mode: str | None = None) 
             max_inflight_bytes=rng.choice((60, 10_000, 10_000)),
         ),
         commit=CommitOptions(
-            commit_unaligned=rng.random() < 0.1, retry_ms=15, retry_max_ms=100, budget_ms=200
+            commit_unaligned=rng.random() < 0.1,
+            recovery_points_max=rng.choice((1, 3, 10)),
+            retry_ms=15,
+            retry_max_ms=100,
+            budget_ms=200,
         ),
     )
     bound = Bound(rng.choice((1, 2, 5)), rng.choice((20, 100, 10_000)))
