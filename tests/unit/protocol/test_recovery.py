@@ -240,6 +240,13 @@ def test_a_finished_rewind_is_not_undone() -> None:
     assert action.cut == cut(9)
 
 
+def test_a_decided_commit_of_a_sink_that_is_gone_is_refused_and_not_skipped() -> None:
+    """Rule F8 (b): its rows were decided, and nobody else can commit them."""
+    known = replace(facts(committed_through=0), sinks=frozenset())
+
+    assert next_action(known) == Refuse(RefusalReason.SINK_MISSING, decision(2))
+
+
 # -- restoring
 
 

@@ -129,6 +129,21 @@ def test_leaving_the_sinks_does_not_help_a_source_that_forgot() -> None:
     assert refused(facts).reason is RewindRefusal.SOURCE_FORGOT
 
 
+def test_a_sink_that_is_gone_does_not_stand_against_a_rewind_that_leaves_sinks() -> None:
+    """Rule F13: nothing would be taken back."""
+    other = SinkId("other")
+    gone = replace(FACTS, sinks=(other,), leave_sinks=True)
+
+    assert planned(gone).commit == {other: ()}
+
+
+def test_a_sink_that_is_gone_and_whose_output_is_carried_stands_against_any_rewind() -> None:
+    """Rule F3: nobody would ever commit it."""
+    gone = replace(AT_RECOVERY_POINT, sinks=(SinkId("other"),), leave_sinks=True)
+
+    assert refused(gone).reason is RewindRefusal.SINK_GONE
+
+
 # -- forks
 
 

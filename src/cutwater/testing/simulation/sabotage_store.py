@@ -86,9 +86,10 @@ def prune_what_is_carried() -> list[Patch]:
     """Let retention forget that a kept cut still has rows to commit."""
     original = plan_retention
 
-    def plan(log: LogView, keep: Any, cuts: Any, *args: Any, **more: Any) -> Any:
+    def plan(log: LogView, keep: Any, cuts: Any, found: Any, **more: Any) -> Any:
         bare = {one: replace(cut, carried={}) for one, cut in cuts.items()}
-        return original(log, keep, bare, *args, **{**more, "generation": 10**6})
+        plain = [replace(one, staged=False) for one in found]
+        return original(log, keep, bare, plain, **more)
 
     return [(effects, "plan_retention", plan)]
 
