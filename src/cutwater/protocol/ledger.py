@@ -49,7 +49,9 @@ class Ledger:
         }
         self._completed: deque[Cut] = deque(maxlen=options.retained)
         self._count = 0
-        self._recovery_points = 0
+        # How long carried output has waited is not known after a restart: long enough.
+        waited = any(standing.carried.values())
+        self._recovery_points = options.commit.recovery_points_max if waited else 0
 
     def build(self, attempt: Attempt) -> Cut | Contradictions:
         """Make the cut of an attempt, if its snapshots agree with each other."""

@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.coordinator_events import Standing
-from cutwater.protocol.cut import Cut, Version
+from cutwater.protocol.cut import Committable, Cut, Version
 from cutwater.protocol.decisions import Claim, Decision, LogView, uncommitted
 
 
@@ -151,13 +151,21 @@ def next_action(facts: RecoveryFacts) -> RecoveryAction:
             return blocked
         cut = facts.manifests[decision.checkpoint_id]
         assert cut is not None
-        return RepeatCommit(decision, cut)
+        return _missing_sink(decision, cut.commit, facts) or RepeatCommit(decision, cut)
     cut = facts.manifests[head.checkpoint_id]
     assert cut is not None
-    waiting_sinks = {sink for sink, staged in cut.carried.items() if staged}
-    if facts.sinks is not None and not waiting_sinks <= facts.sinks:
-        return Refuse(RefusalReason.SINK_MISSING, head)
-    return Restore(claim.generation, cut, _standing(cut, facts))
+    restore = Restore(claim.generation, cut, _standing(cut, facts))
+    return _missing_sink(head, cut.carried, facts) or restore
+
+
+def _missing_sink(
+    decision: Decision, staged: Mapping[SinkId, tuple[Committable, ...]], facts: RecoveryFacts
+) -> Refuse | None:
+    """Refuse if rows wait for a sink that the pipeline no longer has."""
+    waiting = {sink for sink, found in staged.items() if found}
+    if facts.sinks is None or waiting <= facts.sinks:
+        return None
+    return Refuse(RefusalReason.SINK_MISSING, decision)
 
 
 def _sound(decision: Decision, facts: RecoveryFacts, *, committed: bool) -> RecoveryAction | None:

@@ -88,7 +88,9 @@ def plan_rewind(
         shown = facts.committed
     if shown is None:
         return Refused(RewindRefusal.NOT_COMMITTED)
-    gone = sorted(set(shown) - set(shown if facts.sinks is None else facts.sinks))
+    known = set(shown if facts.sinks is None else facts.sinks)
+    carrying = {sink for sink, staged in cut.carried.items() if staged}
+    gone = sorted((carrying if facts.leave_sinks else set(shown) | carrying) - known)
     if gone:
         return Refused(RewindRefusal.SINK_GONE, tuple(gone))
     if facts.sinks is not None:
