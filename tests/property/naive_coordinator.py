@@ -6,7 +6,7 @@ the end nothing may be owed any more. It never looks inside the real one.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, SinkId, Slot, StepId
@@ -77,6 +77,7 @@ class NaiveCommit:
     failures: dict[SinkId, int] = field(default_factory=dict)
     reasons: dict[SinkId, str] = field(default_factory=dict)
     retry_at_ms: dict[SinkId, int] = field(default_factory=dict)
+    record_at_ms: int | None = None
     blocked: bool = False
 
 
@@ -106,6 +107,7 @@ class NaiveCoordinator:
     ending: events.RestartPipeline | events.Halt | None = None
     over: bool = False
     may_be_fenced: bool = False
+    recovery_points: int | None = None
     owed: list[Owed] = field(default_factory=list)
 
     # -- judging
@@ -254,6 +256,12 @@ class NaiveCoordinator:
 
     def start(self) -> Owed:
         request = self.queue.pop(0) if self.queue else CheckpointRequest()
+        if self.recovery_points is None:
+            waited = any(self.carried.values())
+            self.recovery_points = self.options.commit.recovery_points_max if waited else 0
+        plain = request.kind is CheckpointKind.CHECKPOINT
+        if plain and self.recovery_points >= self.options.commit.recovery_points_max:
+            request = replace(request, kind=CheckpointKind.FULL)
         self.last_id = CheckpointId(self.last_id + 1)
         attempt = NaiveAttempt(self.last_id, request, self.now_ms, self.now_ms)
         alone, options = attempt.stands_alone, self.options
@@ -328,6 +336,7 @@ class NaiveCoordinator:
         for older in [one for one in self.open.values() if one.number < number]:
             assert not older.stands_alone
             self.fail(older, FailureReason.SUBSUMED)
+        self.recovery_points = 0 if commit_point else (self.recovery_points or 0) + 1
         if not commit_point:
             self.carried = {sink: list(found) for sink, found in pending.items()}
             return
@@ -391,7 +400,13 @@ class NaiveCoordinator:
         for attempt in tuple(self.open.values()):
             if self.now_ms >= attempt.deadline_ms:
                 self.fail_if_possible(attempt.number, FailureReason.EXPIRED)
+            last_ms = attempt.deadline_ms + self.options.timeout_ms
+            if attempt.stage is Stage.DECIDING and self.now_ms >= last_ms:
+                self.halt(events.HaltReason.OUTCOME_UNKNOWN)
+                return
         commit = self.commit
+        if commit is not None and not commit.waiting:
+            self.record_again(commit)
         if commit is not None and commit.waiting:
             worst = max(commit.waiting, key=lambda sink: commit.failures.get(sink, 0))
             self.block_if_late(commit, worst, commit.reasons.get(worst, "no answer yet"))
@@ -399,6 +414,15 @@ class NaiveCoordinator:
                 if self.now_ms >= at_ms:
                     del commit.retry_at_ms[sink]
                     self.owed.append(("CommitSink", commit.slot, sink, commit.waiting[sink]))
+
+    def record_again(self, commit: NaiveCommit) -> None:
+        """Ask again for a record that nobody confirms."""
+        due_ms = commit.record_at_ms
+        if due_ms is None or self.now_ms >= due_ms:
+            commit.record_at_ms = self.now_ms + self.options.commit.retry_max_ms
+        if due_ms is not None and self.now_ms >= due_ms:
+            versions = tuple(sorted(commit.versions.items()))
+            self.owed.append(("RecordCommit", commit.slot, versions))
 
     def fail_if_possible(self, number: CheckpointId, reason: FailureReason) -> None:
         attempt = self.open.get(number)
@@ -421,7 +445,8 @@ class NaiveCoordinator:
         self.owed.append(("EndAttempt", attempt.number, decided, reason))
 
     def wind_down(self, ending: events.RestartPipeline | events.Halt) -> None:
-        self.ending = self.ending or ending
+        if self.ending is None or isinstance(ending, events.Halt):
+            self.ending = ending
         stopped = isinstance(self.ending, events.Halt)
         reason = FailureReason.STOPPED if stopped else FailureReason.STEP_FAILED
         for attempt in tuple(self.open.values()):
@@ -459,20 +484,25 @@ class NaiveCoordinator:
         return any(one.stage in busy for one in self.open.values())
 
     def expect_the_end(self) -> None:
-        if self.open:
+        busy = self.commit is not None and not self.commit.blocked
+        if self.open or busy or self.collecting:
             return
         match self.ending:
             case events.RestartPipeline(reason):
                 self.owed.append(("RestartPipeline", reason))
-                self.over = True
-            case events.Halt(reason) if self.commit is None or self.commit.blocked:
+            case events.Halt(reason):
                 self.owed.append(("Halt", reason))
-                self.over = True
+        self.over = True
 
     def waits_until_ms(self) -> list[int]:
         """When something is due that only the clock can bring about."""
-        due = [one.deadline_ms for one in self.open.values() if one.can_fail]
+        due = [
+            one.deadline_ms + (0 if one.can_fail else self.options.timeout_ms)
+            for one in self.open.values()
+        ]
         if self.commit is not None:
+            if not self.commit.waiting:
+                due.append(self.commit.record_at_ms or self.commit.decided_at_ms)
             due += self.commit.retry_at_ms.values()
             if self.commit.waiting and not self.commit.blocked:
                 due.append(self.commit.decided_at_ms + self.options.commit.budget_ms)

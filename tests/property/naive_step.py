@@ -148,7 +148,7 @@ class NaiveStep:
         if checkpoint_id in self.open or self.is_ignored(checkpoint_id):
             return []
         done: Expected = []
-        if len(self.open) >= self.max_concurrent:
+        if self.max_concurrent == 1 and self.open:
             oldest = min(self.open)
             done += self.end(min(oldest, checkpoint_id))
         if checkpoint_id not in self.ended:
