@@ -33,6 +33,7 @@ class _Attempt:
     state: events.AlignmentState = events.ALIGNMENT.initial
     places: dict[InputId, Place] = field(default_factory=dict)
     reached: int = 0
+    behind_bytes: int = 0
     recording: Recording | None = None
 
 
@@ -78,7 +79,7 @@ class Aligner:
             events.EndSeen: self._on_end,
             events.LogGrew: self._on_grew,
             events.Advanced: self._on_advanced,
-            events.AttemptOver: self._on_over,
+            events.AttemptOver: lambda event: self._end(event.checkpoint_id),
             events.Tick: self._on_tick,
         }
 
@@ -153,15 +154,14 @@ class Aligner:
         for source, place in event.moved.items():
             self._check_move(source, place)
         for source, place in event.moved.items():
+            read_bytes = place.log_bytes - self._positions[source].log_bytes
             moved = place != self._positions[source]
             self._positions[source] = place
             for attempt in self._attempts.values():
-                if moved and attempt.places.get(source) == place:
-                    attempt.reached += 1
+                if moved and source in attempt.places:
+                    attempt.behind_bytes -= read_bytes
+                    attempt.reached += attempt.places[source] == place
         return self._consider()
-
-    def _on_over(self, event: events.AttemptOver) -> Commands:
-        return self._end(event.checkpoint_id)
 
     def _on_tick(self, event: events.Tick) -> Commands:
         return self._consider(event.now_ms)
@@ -221,10 +221,8 @@ class Aligner:
     # -- attempts
 
     def _open(self, barrier: Barrier) -> tuple[_Attempt | None, Commands]:
-        """Open an attempt; where only one may be open, seeing the next ends the last (F28).
-
-        With several, which of them has ended is told; guessing could end the wrong one.
-        """
+        # Where only one may be open, seeing the next ends the last (F28); with several, which of
+        # them has ended is told: guessing could end the wrong one.
         checkpoint_id = barrier.checkpoint_id
         if self._is_over(checkpoint_id):
             return None, ()
@@ -236,8 +234,7 @@ class Aligner:
             commands = self._end(oldest)
         attempt = _Attempt(barrier)
         for source, end in self._ends.items():
-            attempt.places[source] = end
-            attempt.reached += self._positions[source] == end
+            self._note_place(attempt, source, end)
         self._attempts[checkpoint_id] = attempt
         self._attempts = dict(sorted(self._attempts.items()))
         return attempt, commands
@@ -263,9 +260,15 @@ class Aligner:
             attempt.recording.close(source, place)
             attempt.places[source] = place
             return self._check_recording(attempt)
-        attempt.places[source] = place
-        attempt.reached += self._positions[source] == place
+        self._note_place(attempt, source, place)
         return ()
+
+    def _note_place(self, attempt: _Attempt, source: InputId, place: Place) -> None:
+        """Count what lies before a barrier as it is seen and read, not anew with every event."""
+        position = self._positions[source]
+        attempt.places[source] = place
+        attempt.reached += position == place
+        attempt.behind_bytes += place.log_bytes - position.log_bytes
 
     def _consider(self, now_ms: int | None = None) -> Commands:
         """Let every barrier go out that may, oldest attempt first."""
@@ -312,8 +315,7 @@ class Aligner:
             return self._decline(
                 attempt, FailureReason.SINK_CANNOT_OVERTAKE, events.AlignmentTrigger.REFUSE
             )
-        recording = Recording.begin(self._positions, attempt.places)
-        if recording.size_bytes > self._options.max_inflight_bytes:
+        if attempt.behind_bytes > self._options.max_inflight_bytes:
             # A barrier that has overtaken may not be held; any other can still be aligned
             # while the backlog shrinks, until the attempt's deadline.
             if cause is events.Cause.UPSTREAM:
@@ -322,7 +324,7 @@ class Aligner:
                 )
             return ()
         attempt.state = events.ALIGNMENT.next(attempt.state, events.AlignmentTrigger.OVERTAKE)
-        attempt.recording = recording
+        attempt.recording = recording = Recording.begin(self._positions, attempt.places)
         checkpoint_id = attempt.barrier.checkpoint_id
         return (
             events.Emit(attempt.barrier.overtaking(), cause),
