@@ -75,5 +75,5 @@ $(STAMP): pyproject.toml constraints.txt $(STALE)
 		fi; \
 	fi; \
 	echo "Installing Cutwater and its tools into $(VENV)"; \
-	$(BIN)/python -m pip install $(PIP_QUIET) -c constraints.txt -e '.[dev]'; \
+	$(BIN)/python -m pip install $(PIP_QUIET) -c constraints.txt -e '.[delta,java,dev]'; \
 	touch $@

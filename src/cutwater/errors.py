@@ -15,7 +15,13 @@
     │   ├── OutcomeUnknown     CW-305  nobody can say whether a write has happened
     │   ├── NewerFormat        CW-306  an object was written by a newer Cutwater
     │   └── InvalidPath        CW-307  a name that no object can have
-    └── Fenced                 CW-401  a newer generation has claimed the pipeline
+    ├── Fenced                 CW-401  a newer generation has claimed the pipeline
+    ├── Superseded             CW-402  a sink has acted on a later decision than this one
+    ├── SinkError              CW-501  a sink could not do what was asked of it
+    └── RunError               CW-600  a pipeline could not be run
+        ├── SessionError       CW-601  this Spark session or Java cannot run a pipeline
+        ├── StepError          CW-602  a step failed, with the user's function and line
+        └── RecoveryError      CW-603  the pipeline cannot go on from its last checkpoint
 
 Expected outcomes (a duplicate acknowledgement, a lost race, nothing to recover) are enums, not
 errors. All classes survive pickling, since they cross process boundaries on Spark.
@@ -23,7 +29,7 @@ errors. All classes survive pickling, since they cross process boundaries on Spa
 
 from typing import ClassVar
 
-from cutwater.ids import Generation, PipelineId
+from cutwater.ids import Generation, PipelineId, SinkId, Slot, StepId
 
 
 class CutwaterError(Exception):
@@ -277,3 +283,95 @@ class Fenced(CutwaterError):
     def __reduce__(self) -> tuple[type["Fenced"], tuple[PipelineId, Generation, Generation]]:
         """Pickle by the three arguments, not by the finished message."""
         return (type(self), (self.pipeline, self.generation, self.newer))
+
+
+class Superseded(CutwaterError):
+    """A sink has acted on a later slot and never on this one: somebody else owns it now.
+
+    Attributes:
+        sink: The sink.
+        slot: The slot that was to be acted on.
+        newer: The slot it has acted on.
+    """
+
+    code = "CW-402"
+    next_step = "Let the newer process run; this one must end."
+
+    def __init__(self, sink: SinkId, slot: Slot, newer: Slot) -> None:
+        """Name the sink and both slots."""
+        super().__init__(f"sink {sink} has acted on slot {newer} and never on slot {slot}.")
+        self.sink = sink
+        self.slot = slot
+        self.newer = newer
+
+    def __reduce__(self) -> tuple[type["Superseded"], tuple[SinkId, Slot, Slot]]:
+        """Pickle by the arguments, not by the finished message."""
+        return (type(self), (self.sink, self.slot, self.newer))
+
+
+class SinkError(CutwaterError):
+    """A sink could not do what was asked of it; it is asked again.
+
+    Attributes:
+        sink: The sink.
+        reason: Why, in words that follow the sink's name.
+    """
+
+    code = "CW-501"
+    retryable = True
+    next_step = "It is repeated by itself when the cause is gone; nothing is lost."
+
+    def __init__(self, sink: SinkId, reason: str) -> None:
+        """Name the sink and say what is wrong."""
+        super().__init__(f"sink {sink}: {reason}.")
+        self.sink = sink
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["SinkError"], tuple[SinkId, str]]:
+        """Pickle by the arguments, not by the finished message."""
+        return (type(self), (self.sink, self.reason))
+
+
+class RunError(CutwaterError):
+    """A pipeline could not be run."""
+
+    code = "CW-600"
+    next_step = "Read the cause above; a restart goes on from the last checkpoint."
+
+
+class SessionError(RunError):
+    """This Spark session, or the Java under it, cannot run a pipeline."""
+
+    code = "CW-601"
+    next_step = "Nothing was started; `cutwater doctor` tells what was found."
+
+
+class StepError(RunError):
+    """A step failed.
+
+    Attributes:
+        step: The step.
+        where: The user's function and line.
+        reason: The cause, in words.
+    """
+
+    code = "CW-602"
+    next_step = "Nothing half-done was committed; a restart goes on from the last checkpoint."
+
+    def __init__(self, step: StepId, where: str, reason: str) -> None:
+        """Name the step, the user's function and line, and the cause."""
+        super().__init__(f"step {step} ({where}) failed: {reason}")
+        self.step = step
+        self.where = where
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["StepError"], tuple[StepId, str, str]]:
+        """Pickle by the arguments, not by the finished message."""
+        return (type(self), (self.step, self.where, self.reason))
+
+
+class RecoveryError(RunError):
+    """The pipeline cannot go on from its last checkpoint by itself."""
+
+    code = "CW-603"
+    next_step = "Nothing was changed; rewind to a sound checkpoint, or bring the object back."

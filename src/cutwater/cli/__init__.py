@@ -1,0 +1,1 @@
+"""The cli of Cutwater; its modules say what each is for."""

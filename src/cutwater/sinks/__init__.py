@@ -1,0 +1,1 @@
+"""The sinks of Cutwater; its modules say what each is for."""

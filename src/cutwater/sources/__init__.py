@@ -1,0 +1,1 @@
+"""The sources of Cutwater; its modules say what each is for."""

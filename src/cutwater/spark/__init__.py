@@ -1,0 +1,1 @@
+"""The spark of Cutwater; its modules say what each is for."""
