@@ -1,1 +1,4 @@
-"""The cli of Cutwater; its modules say what each is for."""
+"""The command line: `cutwater plan`, `run` and `doctor`.
+
+`main` is the entry; each command is one module with a dataclass of its arguments and one function.
+"""

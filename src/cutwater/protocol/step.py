@@ -8,12 +8,11 @@ are stored (PROTOCOL.md section 6). Any failure ends the generation; no step res
 Upholds I1, I3, I5, I6 and I10.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from cutwater.errors import ProtocolViolation
-from cutwater.ids import NO_BATCH, NO_CHECKPOINT, BatchId, CheckpointId, Generation, InputId
+from cutwater.ids import NO_BATCH, NO_CHECKPOINT, BatchId, CheckpointId, Generation
 from cutwater.protocol.alignment import Aligner
 from cutwater.protocol.alignment_events import (
     Advanced,
@@ -32,8 +31,9 @@ from cutwater.protocol.alignment_events import (
 from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.cut import Committable, StepSnapshot
 from cutwater.protocol.injector import Injector
-from cutwater.protocol.message import START, EndOfInput, Place, Watermark
+from cutwater.protocol.message import START, EndOfInput, Watermark
 from cutwater.protocol.options import CheckpointOptions
+from cutwater.protocol.restored import Restored
 from cutwater.protocol.snapshot import SnapshotBook
 from cutwater.protocol.step_events import (
     Append,
@@ -52,33 +52,6 @@ from cutwater.protocol.step_events import (
 from cutwater.protocol.topology import StepSpec
 
 Commands = tuple[StepCommand, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    """Where a step begins: empty, or as its snapshot in the restored cut says."""
-
-    batch: BatchId = NO_BATCH
-    positions: Mapping[InputId, Place] = field(default_factory=dict)
-    output: Place = START
-    offsets: Mapping[str, str] = field(default_factory=dict)
-    watermark_ms: int | None = None
-    owes_batch: bool = False
-
-    @classmethod
-    def from_snapshot(cls, snapshot: StepSnapshot) -> "Restored":
-        """Begin where a snapshot stood, the owed batch included (rule F22).
-
-        EndOfInput is not restored: a step that had finished finds its own end again (F2).
-        """
-        return cls(
-            batch=snapshot.batch,
-            positions=snapshot.positions,
-            output=snapshot.output,
-            offsets=snapshot.offsets,
-            watermark_ms=snapshot.watermark_ms,
-            owes_batch=snapshot.owes_batch,
-        )
 
 
 class Step:
@@ -218,6 +191,8 @@ class Step:
             )
             raise ProtocolViolation(message)
         self._committed = event.batch
+        if event.owes_batch is not None:
+            self._owes_batch = event.owes_batch
         return self._book.batch_committed(event.batch)
 
     # -- barriers
@@ -323,20 +298,24 @@ class Step:
         return tuple(commands)
 
     def _on_end_reached(self, _: EndReached) -> Commands:
-        problem = ""
-        if self._finished:
-            problem = "has ended already"
-        elif self._last != self._committed:
-            problem = "cannot end with an uncommitted batch"
-        elif self._owes_batch:
-            problem = "cannot end while a batch is owed"
-        elif self._aligner is not None and not self._aligner.drained:
-            problem = "cannot end before its inputs are drained"
+        problem = self._why_not_ended()
         if problem:
             message = f"{self.spec.step} {problem}."
             raise ProtocolViolation(message)
         self._finished = True
         return (Append(EndOfInput()), *self._answer_finished())
+
+    def _why_not_ended(self) -> str:
+        """Say what forbids the end now; empty if nothing does."""
+        if self._finished:
+            return "has ended already"
+        if self._last != self._committed:
+            return "cannot end with an uncommitted batch"
+        if self._owes_batch:
+            return "cannot end while a batch is owed"
+        if self._aligner is not None and not self._aligner.drained:
+            return "cannot end before its inputs are drained"
+        return ""
 
     def _answer_finished(self) -> Commands:
         """Let the final snapshot answer for attempts whose barrier the step did not emit."""
@@ -372,6 +351,26 @@ class Step:
     def may_append(self) -> bool:
         """Whether a source's gate is open and the generation runs."""
         return not (self._gates or self._closed or self._finished)
+
+    @property
+    def may_end(self) -> bool:
+        """Whether `EndReached` would be accepted now."""
+        return not self._closed and not self._why_not_ended()
+
+    @property
+    def owes_batch(self) -> bool:
+        """Whether a batch without new data is due."""
+        return self._owes_batch
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """The step's event-time watermark."""
+        return self._watermark_ms
+
+    @property
+    def committed(self) -> BatchId:
+        """The last batch that the engine has made durable."""
+        return self._committed
 
     @property
     def finished(self) -> bool:

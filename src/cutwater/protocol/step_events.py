@@ -50,9 +50,16 @@ class BatchAppended:
 
 @dataclass(frozen=True, slots=True)
 class BatchCommitted:
-    """The engine has made the last appended batch durable in scratch."""
+    """The engine has made the last appended batch durable in scratch.
+
+    Attributes:
+        batch: Its number.
+        owes_batch: Whether a batch without new data is due after it, where the engine knows it
+            only now; None keeps what was said when the batch was appended.
+    """
 
     batch: BatchId
+    owes_batch: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

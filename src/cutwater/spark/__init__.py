@@ -1,1 +1,4 @@
-"""The spark of Cutwater; its modules say what each is for."""
+"""Everything that touches Spark: session, channels read by Spark's own scans, steps, driver.
+
+`internals` alone knows Spark's internal classes, `query_files` alone the layout of its checkpoints.
+"""

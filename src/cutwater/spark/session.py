@@ -3,58 +3,282 @@
 Steps share one session, so one slow step must not starve the others: FAIR scheduling, a pool per
 step. State is RocksDB with changelogs in checkpoint format 2, the only format that a fresh scratch
 can be built from safely; shuffles get partitions that fit the cores, since they are pinned for the
-life of a step's state.
+life of a step's state. Our own session says nothing on the terminal but errors, and its JVM is out
+of reach of the terminal's signals, so that a stop can still take its checkpoint.
 """
 
 import os
+import re
 import sys
-from collections.abc import Mapping
-from typing import Final
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from subprocess import PIPE
+from types import ModuleType
+from typing import IO, Any, Final
 
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext, cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+
+from cutwater.errors import SessionError
+from cutwater.spark.java import cache_directories, make_private, use_java
 
 _STATE: Final = "spark.sql.streaming.stateStore"
 
-SETTINGS: Final[Mapping[str, str]] = {
-    "spark.scheduler.mode": "FAIR",
-    "spark.sql.streaming.stateStore.providerClass": (
+NEEDED: Final[Mapping[str, str]] = {
+    f"{_STATE}.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     f"{_STATE}.checkpointFormatVersion": "2",
     f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
-    f"{_STATE}.maintenanceInterval": "15s",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing."
         "FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""What every session must have, and what can be set while it runs: `prepare_session` does."""
+
+_LOOPBACK: Final[Mapping[str, str]] = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+SETTINGS: Final[Mapping[str, str]] = {
+    **NEEDED,
+    "spark.scheduler.mode": "FAIR",
+    f"{_STATE}.maintenanceInterval": "15s",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ui.retainedExecutions": "50",
     "spark.ui.retainedJobs": "100",
     "spark.ui.retainedStages": "100",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    **_LOOPBACK,
 }
+"""The settings of our own session on this machine, but for those that depend on its cores."""
+
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_SPARKS_PARTITIONS: Final = "200"
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOG_OPTION: Final = "log4j2.configurationFile"
+_LOG_SETTINGS: Final = """\
+status = error
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} Spark %p %c{1}: %m%n%ex
+"""
+# What the JVM itself says of Spark's own option, before any logging; no setting stops it.
+_HARMLESS: Final = b"WARNING: Using incubator modules"
 
 
 def embedded_session(
-    master: str, *, app_name: str, conf: Mapping[str, str] | None = None
+    master: str = "local[*]",
+    *,
+    app_name: str = "cutwater",
+    conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start a session with the settings a pipeline needs, on this machine.
+    """Start a session with the settings a pipeline needs, and a Java for it.
+
+    Only the first call of a process starts a JVM; memory and Java options are decided then.
 
     Args:
-        master: Spark's master, such as `local[2]`.
+        master: Spark's master, such as `local[2]`, or a cluster's address.
         app_name: What Spark's own pages call it.
         conf: Settings of the user's; they win.
+
+    Raises:
+        SessionError: If there is no Java, or Spark does not start; it says why.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    cores = _local_cores(master)
+    settings = {key: SETTINGS[key] for key in SETTINGS if cores or key not in _LOOPBACK}
+    if cores:
+        settings[_PARTITIONS] = str(cores)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # The workers of a cluster have a Python of their own; here it is this one.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings |= conf or {}
+    settings[_JAVA_OPTIONS] = _with_quiet_log(settings.get(_JAVA_OPTIONS, ""))
     builder = SparkSession.builder.master(master).appName(app_name)
-    for key, value in {**SETTINGS, **(conf or {})}.items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    use_java()
+    try:
+        if SparkContext._gateway is None:  # noqa: SLF001 - pyspark has no other way to ask
+            _start_jvm(master, app_name, settings)
+        session = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise SessionError(f"Spark did not start on {master}: {_reason(error)}.") from error
+    prepare_session(session)
     return session
+
+
+def check_session(spark: SparkSession) -> tuple[str, ...]:
+    """Look at a session that somebody else has made; nothing is changed.
+
+    Returns:
+        What cannot be changed any more and will hurt, a sentence or two each.
+
+    Raises:
+        SessionError: If no pipeline can run in it: it is a Spark Connect session, is stopped, or
+            has a local file system under which Spark loses state.
+    """
+    if getattr(spark, "_jsparkSession", None) is None:
+        raise SessionError(
+            "This is a Spark Connect session, and a pipeline needs a classic one: start it without "
+            "a remote address (SPARK_REMOTE, spark.remote) and with spark.api.mode=classic."
+        )
+    context = spark.sparkContext
+    jvm_context = _jvm_context(spark)
+    if jvm_context is None or jvm_context.sc().isStopped():
+        raise SessionError("This Spark session is stopped: start a new one.")
+    kind = _local_file_system(spark).getClass().getName()
+    if kind.endswith("RawLocalFileSystem"):
+        raise SessionError(
+            f"Hadoop's setting fs.file.impl makes {kind} the local file system, under which Spark "
+            "never writes a snapshot of its state: start the session without it."
+        )
+    warnings: list[str] = []
+    mode = context.getConf().get("spark.scheduler.mode", "FIFO")
+    if mode.upper() != "FAIR":
+        warnings.append(
+            f"spark.scheduler.mode is {mode}: one slow step can hold up all others, and every "
+            "checkpoint with them. Start the session with spark.scheduler.mode=FAIR."
+        )
+    return tuple(warnings)
+
+
+def prepare_session(spark: SparkSession) -> tuple[str, ...]:
+    """Make a session fit for a pipeline, as far as that can be done while it runs.
+
+    Sets what is `NEEDED`, a number of shuffle partitions that fits the cores if nobody has chosen
+    one, and turns Hadoop's local checksums off. Can be called again at any time.
+
+    Returns:
+        What `check_session` found that cannot be changed any more.
+
+    Raises:
+        SessionError: If no pipeline can run in it.
+    """
+    warnings = check_session(spark)
+    for key, value in NEEDED.items():
+        if spark.conf.get(key, None) != value:
+            spark.conf.set(key, value)
+    context = spark.sparkContext
+    untouched = spark.conf.get(_PARTITIONS) == _SPARKS_PARTITIONS
+    if untouched and not context.getConf().contains(_PARTITIONS):
+        local = _local_cores(str(context.master))
+        spark.conf.set(_PARTITIONS, local or max(2, 2 * context.defaultParallelism))
+    without_local_checksums(spark)
+    return warnings
+
+
+def without_local_checksums(spark: SparkSession) -> None:
+    """Stop Hadoop from writing a `.crc` file beside every file on the driver's local disk.
+
+    They double the price of a small batch, and whatever reaches the store has a checksum of ours.
+    Changing `fs.file.impl` instead would stop RocksDB from writing snapshots, without an error.
+    """
+    _local_file_system(spark).setWriteChecksum(False)
+
+
+def ship_by_value(modules: Iterable[ModuleType]) -> None:
+    """Let Spark's workers get the functions of these modules whole, with the functions they use.
+
+    Otherwise a worker gets a name to import, from a file that it cannot see. Call it before any
+    function of theirs is handed to Spark.
+    """
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _local_cores(master: str) -> int | None:
+    """Return how many cores a master on this machine has; None for a cluster."""
+    found = re.fullmatch(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\])?", master.strip())
+    if found is None:
+        return None
+    if found[1] == "*":
+        return os.cpu_count() or 1
+    return max(1, int(found[1] or 1))
+
+
+def _local_file_system(spark: SparkSession) -> Any:  # noqa: ANN401 - an object of the JVM
+    jvm: Any = spark._jvm  # noqa: SLF001 - there is no public way to Hadoop's classes
+    address = jvm.java.net.URI("file:///")
+    settings = _jvm_context(spark).hadoopConfiguration()
+    return jvm.org.apache.hadoop.fs.FileSystem.get(address, settings)
+
+
+def _jvm_context(spark: SparkSession) -> Any:  # noqa: ANN401 - an object of the JVM
+    return spark.sparkContext._jsc  # noqa: SLF001 - as above
+
+
+def _with_quiet_log(options: str) -> str:
+    """Add our logging to the driver's Java options, unless they say how to log."""
+    if "log4j" in options:
+        return options
+    return f"-D{_LOG_OPTION}={_log_settings().as_uri()} {options}".strip()
+
+
+def _log_settings() -> Path:
+    """Return the file with our logging; made when it is not there or not what it should be."""
+    reasons: list[str] = []
+    for cache in cache_directories():
+        file = cache / "log4j2.properties"
+        try:
+            make_private(cache)
+            if not file.is_file() or file.read_text() != _LOG_SETTINGS:
+                with tempfile.NamedTemporaryFile("w", dir=cache, delete=False) as new:
+                    new.write(_LOG_SETTINGS)
+                Path(new.name).replace(file)
+        except OSError as error:
+            reasons.append(f"{cache}: {error.strerror or error}")
+        else:
+            return file
+    raise SessionError(f"there is no directory for Spark's settings ({'; '.join(reasons)}).")
+
+
+def _start_jvm(master: str, app_name: str, settings: Mapping[str, str]) -> None:
+    """Start the JVM and its context, in a process group of its own."""
+    conf = SparkConf().setMaster(master).setAppName(app_name).setAll(list(settings.items()))
+    process = {"start_new_session": True, "stderr": PIPE}
+    gateway = launch_gateway(conf, process)  # type: ignore[no-untyped-call]
+    threading.Thread(
+        target=_relay, args=(gateway.proc.stderr,), name="cutwater-jvm-stderr", daemon=True
+    ).start()
+    SparkContext(conf=conf, gateway=gateway)
+
+
+def _relay(lines: IO[bytes]) -> None:
+    """Pass on what the JVM says, so that a live view can make room for it."""
+    with lines:
+        for line in lines:
+            if line.startswith(_HARMLESS):
+                continue
+            # A closed stderr, as at the end of a process, is no reason to stop emptying the pipe.
+            with suppress(OSError, ValueError):
+                if sys.stderr is sys.__stderr__:
+                    # Unbuffered: a thread that dies inside a buffer's lock can stop the exit.
+                    os.write(2, line)
+                else:
+                    sys.stderr.write(line.decode(errors="replace"))
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error of Spark's, without the trace behind it."""
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.getMessage()).partition("\n")[0].rstrip(".")
+    return str(error).partition("\n")[0].rstrip(".")

@@ -49,7 +49,8 @@ from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome
 from cutwater.protocol.message import START, Event, Place
 from cutwater.protocol.options import CheckpointOptions, UnalignedOptions
 from cutwater.protocol.pending import CheckpointRequest
-from cutwater.protocol.step import Restored, Step
+from cutwater.protocol.restored import Restored
+from cutwater.protocol.step import Step
 from cutwater.protocol.step_events import BatchAppended, BatchCommitted, StepCommand, StepEvent
 from cutwater.protocol.topology import StepSpec, Topology, inputs_of
 

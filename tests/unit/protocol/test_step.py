@@ -51,7 +51,8 @@ from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.in_flight import InFlightRange
 from cutwater.protocol.message import EndOfInput, Event, Watermark
 from cutwater.protocol.options import CheckpointOptions, UnalignedOptions
-from cutwater.protocol.step import Restored, Step
+from cutwater.protocol.restored import Restored
+from cutwater.protocol.step import Step
 from cutwater.protocol.step_events import (
     Acknowledge,
     Append,

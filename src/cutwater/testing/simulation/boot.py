@@ -27,8 +27,9 @@ from cutwater.protocol.recovery import (
     VerifyObjects,
     next_action,
 )
+from cutwater.protocol.restored import Restored
 from cutwater.protocol.rewind import Refused, RewindFacts, plan_rewind
-from cutwater.protocol.step import Restored, Step
+from cutwater.protocol.step import Step
 from cutwater.protocol.topology import StepSpec
 from cutwater.testing.simulation.process import Process
 from cutwater.testing.simulation.runner import Engine

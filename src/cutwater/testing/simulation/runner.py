@@ -14,7 +14,8 @@ from cutwater.ids import BatchId, InputId, ReaderId
 from cutwater.protocol.channel import ChannelLog
 from cutwater.protocol.cut import Committable
 from cutwater.protocol.message import Event, Place
-from cutwater.protocol.step import Restored, Step
+from cutwater.protocol.restored import Restored
+from cutwater.protocol.step import Step
 from cutwater.protocol.step_events import BatchAppended, BatchCommitted, EndReached, Poll
 from cutwater.protocol.topology import StepSpec
 from cutwater.testing.simulation.history import BatchRecord

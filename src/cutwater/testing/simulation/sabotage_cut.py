@@ -25,8 +25,9 @@ from cutwater.protocol.channel import ChannelLog
 from cutwater.protocol.cut import StepSnapshot
 from cutwater.protocol.in_flight import Recording
 from cutwater.protocol.message import Event, Place
+from cutwater.protocol.restored import Restored
 from cutwater.protocol.snapshot import SnapshotBook
-from cutwater.protocol.step import Restored, Step
+from cutwater.protocol.step import Step
 from cutwater.protocol.step_events import EndReached
 from cutwater.testing.simulation.boot import Boot
 from cutwater.testing.simulation.faults import Faults

@@ -214,6 +214,8 @@ class World:
     def _heal(self) -> None:
         self.healing = True
         self.slow = False
+        # Steps that look up barriers seldom miss short deadlines, and each restart repeats work.
+        self.news_lag = 0.0
         self.store.out_of_reach = False
         for stream in self.streams.values():
             if stream.total is None:

@@ -1,0 +1,209 @@
+"""`cutwater doctor`: look at this machine, the store and scratch, and say what is wrong.
+
+Each check is a function that returns what it found; none of them starts Spark or leaves anything
+behind. A *note* is worth knowing, a *wrong* makes the exit code 1, and both say what to do.
+"""
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from cutwater._version import __version__
+from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, say, say_json
+from cutwater.cli.plan import Debug
+from cutwater.cli.run import DEFAULT_STORE, store_path
+from cutwater.errors import CutwaterError, SessionError
+from cutwater.spark.java import find_java
+from cutwater.store.local import LocalBackend
+from cutwater.store.probe import probe
+
+HELP: Final = """Look at this machine and say what is wrong with it.
+
+Shows the versions of Python, Spark and Java, memory and cores, and tries the store and the scratch
+directory. Leaves nothing behind. Exit code 0 if all is well, 1 if something is wrong.
+"""
+
+_GIB: Final = 1024**3
+_DRIVER_BYTES: Final = 2 * _GIB
+_SCRATCH_BYTES: Final = _GIB
+_SPARK_FROM: Final = (4, 0)
+_SPARK_BELOW: Final = (4, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorArguments:
+    """What `cutwater doctor` was asked."""
+
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The store to try.", show_default=DEFAULT_STORE),
+    ] = None
+    scratch: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="The scratch directory to try.",
+            show_default="a temporary directory",
+        ),
+    ] = None
+    output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
+    debug: Debug = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found.
+
+    Attributes:
+        name: What was looked at.
+        status: Whether it is as it should be.
+        found: What is there.
+        advice: What is wrong with it and what to do; empty if nothing is.
+    """
+
+    name: str
+    status: Literal["ok", "note", "wrong"]
+    found: str
+    advice: str = ""
+
+
+def doctor_command(arguments: DoctorArguments) -> int:
+    """Make all checks and show them; return 1 if something is wrong."""
+    findings = [check(arguments) for check in CHECKS]
+    wrong = sum(one.status == "wrong" for one in findings)
+    if arguments.output is Output.JSON:
+        say_json({"ok": not wrong, "checks": [asdict(one) for one in findings]}, indent=2)
+    else:
+        width = max(len(one.name) for one in findings)
+        for one in findings:
+            say(f"{one.status:<5}  {one.name:<{width}}  {one.found}")
+            if one.advice:
+                say(f"{'':<{width + 7}}  {one.advice}")
+        say(f"{wrong or 'Nothing'} wrong.")
+    return FAILED if wrong else SUCCESS
+
+
+def _check_python(_: DoctorArguments) -> Finding:
+    return Finding("Python", "ok", f"{platform.python_version()} at {sys.executable}")
+
+
+def _check_cutwater(_: DoctorArguments) -> Finding:
+    return Finding("Cutwater", "ok", __version__)
+
+
+def _check_spark(_: DoctorArguments) -> Finding:
+    try:
+        found = version("pyspark")
+    except PackageNotFoundError:
+        return Finding("Spark", "wrong", "not installed", "Run `pip install cutwater` again.")
+    numbers = tuple(int(part) for part in found.split(".")[:2])
+    if not _SPARK_FROM <= numbers < _SPARK_BELOW:
+        return Finding("Spark", "wrong", found, "Install a version that works: pyspark>=4.0,<4.4.")
+    elsewhere = os.environ.get("SPARK_HOME")
+    if elsewhere:
+        advice = f"SPARK_HOME is set, so the Spark in {elsewhere} is used; it must be {found} too."
+        return Finding("Spark", "note", found, advice)
+    return Finding("Spark", "ok", found)
+
+
+def _check_remote(_: DoctorArguments) -> Finding:
+    remote = [name for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE") if _is_set(name)]
+    if not remote:
+        return Finding("Spark Connect", "ok", "not asked for")
+    advice = f"A pipeline needs a classic session: unset {' and '.join(remote)}."
+    return Finding("Spark Connect", "wrong", "asked for", advice)
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "") not in {"", "0"}
+
+
+def _check_java(_: DoctorArguments) -> Finding:
+    try:
+        java = find_java()
+    except SessionError as error:
+        return Finding("Java", "wrong", "none that Spark can use", error.message)
+    return Finding("Java", "ok", f"{java.version} at {java.home} (from {java.origin})")
+
+
+def _check_memory(_: DoctorArguments) -> Finding:
+    total_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    found = bytes_text(total_bytes)
+    if total_bytes < _DRIVER_BYTES + _GIB:
+        advice = "Spark takes 2 GB; give `cutwater run` --conf spark.driver.memory=1g for less."
+        return Finding("Memory", "note", found, advice)
+    return Finding("Memory", "ok", found)
+
+
+def _check_cores(_: DoctorArguments) -> Finding:
+    cores = os.cpu_count() or 1
+    if cores < 2:
+        advice = "Steps take turns on one core; that works, slowly."
+        return Finding("Cores", "note", str(cores), advice)
+    return Finding("Cores", "ok", str(cores))
+
+
+def _check_store(arguments: DoctorArguments) -> Finding:
+    try:
+        path = store_path(arguments.store or DEFAULT_STORE).absolute()
+        if arguments.store is None and not path.exists():
+            return Finding("Store", "ok", f"{path} is not there yet; the first run makes it")
+        is_new = not path.exists()
+        backend = LocalBackend(path)
+        try:
+            probe(backend)
+        finally:
+            if is_new:
+                _remove_empty(path)
+    except CutwaterError as error:
+        return Finding("Store", "wrong", error.message, "Choose another one with --store.")
+    return Finding("Store", "ok", f"{path} keeps what it is given")
+
+
+def _remove_empty(path: Path) -> None:
+    """Remove a store that was made to be tried; what is in use by now stays."""
+    with suppress(OSError):
+        for directory in sorted(path.rglob("*/"), reverse=True):
+            directory.rmdir()
+        path.rmdir()
+
+
+def _check_scratch(arguments: DoctorArguments) -> Finding:
+    path = arguments.scratch or Path(tempfile.gettempdir())
+    nearest = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+    try:
+        with tempfile.TemporaryDirectory(prefix="cutwater-doctor-", dir=nearest) as made:
+            (Path(made) / "file").write_bytes(b"x")
+            (Path(made) / "link").hardlink_to(Path(made) / "file")
+    except OSError as error:
+        advice = "It must be writable and have hard links; choose another one with --scratch."
+        return Finding("Scratch", "wrong", f"{path}: {error.strerror or error}", advice)
+    free_bytes = shutil.disk_usage(nearest).free
+    found = f"{path}, {bytes_text(free_bytes)} free, hard links work"
+    if free_bytes < _SCRATCH_BYTES:
+        advice = "Less than 1 GB is free; make room or choose another one with --scratch."
+        return Finding("Scratch", "wrong", found, advice)
+    return Finding("Scratch", "ok", found)
+
+
+CHECKS: Final[tuple[Callable[[DoctorArguments], Finding], ...]] = (
+    _check_python,
+    _check_cutwater,
+    _check_spark,
+    _check_remote,
+    _check_java,
+    _check_memory,
+    _check_cores,
+    _check_store,
+    _check_scratch,
+)

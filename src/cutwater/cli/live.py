@@ -1,0 +1,285 @@
+"""What a person sees while a pipeline runs: a live view, plain lines, or JSON lines.
+
+All three are fed the same: one `RunStatus` after the other, at most four a second. A terminal gets
+the view, redrawn in place; a pipe or a file gets one line for each thing that happened (a new
+state, a finished checkpoint, a restart); a program gets the same as JSON. Field names of a
+checkpoint in JSON are those of Flink's REST interface where it has one.
+"""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from cutwater.cli.output import bytes_text, counted, duration_text, say, say_json
+
+if TYPE_CHECKING:
+    from cutwater.run import CheckpointReport, RunResult, RunStatus
+
+_IN_PROGRESS: Final = "IN_PROGRESS"
+_FINISHED_CHECKPOINTS: Final = 5
+
+
+class Notice(NamedTuple):
+    """One thing that happened.
+
+    Attributes:
+        kind: `state`, `restart` or `checkpoint`.
+        text: It, as a sentence.
+        fields: It, as JSON values.
+        is_routine: Whether the live view shows it anyway.
+    """
+
+    kind: str
+    text: str
+    fields: dict[str, object]
+    is_routine: bool = False
+
+
+class Screen(Protocol):
+    """Something that shows a run; a context, so that a terminal is left as it was."""
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Show no more."""
+        ...
+
+    def show(self, status: "RunStatus") -> None:
+        """Show how things stand."""
+        ...
+
+    def tell(self, text: str) -> None:
+        """Say something of our own."""
+        ...
+
+    def end(self, result: "RunResult") -> None:
+        """Show how it ended."""
+        ...
+
+
+def notices(before: "RunStatus | None", after: "RunStatus") -> list[Notice]:
+    """Return what happened between two looks at a run, in order."""
+    found: list[Notice] = []
+    if before is not None and after.restarts > before.restarts:
+        text = f"restart {after.restarts}, generation {after.generation}: {_reason(after)}"
+        fields: dict[str, object] = {"restarts": after.restarts, "generation": after.generation}
+        found.append(Notice("restart", text, {**fields, "detail": after.detail}))
+    known = {(one.id, one.status) for one in before.checkpoints} if before else set()
+    found += [
+        _checkpoint_notice(one)
+        for one in after.checkpoints
+        if one.status != _IN_PROGRESS and (one.id, one.status) not in known
+    ]
+    if before is None or before.state != after.state:
+        detail = f": {after.detail}" if after.detail else ""
+        text = f"{after.pipeline} is {after.state}{detail}"
+        fields = {"state": after.state, "detail": after.detail, "generation": after.generation}
+        found.append(Notice("state", text, fields))
+    return found
+
+
+def checkpoint_json(report: "CheckpointReport") -> dict[str, object]:
+    """Return a checkpoint as JSON values, by Flink's names and a few of our own."""
+    return {
+        "id": report.id,
+        "status": report.status,
+        "checkpoint_type": report.kind,
+        "unaligned_checkpoint": report.unaligned,
+        "end_to_end_duration": report.duration_ms,
+        "checkpointed_size": report.uploaded_bytes,
+        "state_size": report.state_bytes,
+        "persisted_data": report.in_flight_bytes,
+        "commit_point": report.commit_point,
+        "failure_message": report.failure or None,
+    }
+
+
+def result_text(result: "RunResult") -> str:
+    """Say how a run ended."""
+    how = "finished: all input is processed" if result.finished else "stopped"
+    last = (
+        "no checkpoint was taken"
+        if result.last_checkpoint is None
+        else f"the next run goes on from checkpoint {result.last_checkpoint}"
+    )
+    return (
+        f"{result.pipeline} {how}. {counted(result.checkpoints, 'checkpoint')}, "
+        f"{counted(result.restarts, 'restart')}; {last}."
+    )
+
+
+def view(status: "RunStatus") -> RenderableType:
+    """Draw how things stand."""
+    parts: list[RenderableType] = [_heading(status), _steps(status)]
+    if status.channels:
+        parts.append(_channels(status))
+    return Group(*parts, _checkpoints(status))
+
+
+class LineScreen:
+    """One line for each thing that happened, with the time of day."""
+
+    def __init__(self) -> None:
+        """Nothing has been seen yet."""
+        self._seen: RunStatus | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
+
+    def show(self, status: "RunStatus") -> None:
+        """Write what is new."""
+        for notice in notices(self._seen, status):
+            self._write(notice)
+        self._seen = status
+
+    def tell(self, text: str) -> None:
+        """Write a line."""
+        say(f"{datetime.now(UTC).astimezone():%H:%M:%S} {text}")
+
+    def end(self, result: "RunResult") -> None:
+        """Write how it ended."""
+        self.tell(result_text(result))
+
+    def _write(self, notice: Notice) -> None:
+        self.tell(notice.text)
+
+
+class JsonScreen(LineScreen):
+    """The same as JSON, one object a line, each with its `type` and the time."""
+
+    def tell(self, text: str) -> None:
+        """Write a sentence of ours as an object of type `message`."""
+        self._object("message", {"text": text})
+
+    def end(self, result: "RunResult") -> None:
+        """Write how it ended, as an object of type `result`."""
+        self._object("result", asdict(result))
+
+    def _write(self, notice: Notice) -> None:
+        self._object(notice.kind, notice.fields)
+
+    def _object(self, kind: str, fields: dict[str, object]) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        say_json({"type": kind, "time": now, **fields})
+
+
+class LiveScreen:
+    """A view that is redrawn in place; what is not in it is written above it."""
+
+    def __init__(self, console: Console) -> None:
+        """Draw on this console."""
+        # Drawn when there is something new, so that nothing is redrawn while Python is busy.
+        self._live = Live(console=console, auto_refresh=False)
+        self._seen: RunStatus | None = None
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def show(self, status: "RunStatus") -> None:
+        """Redraw the view."""
+        for notice in notices(self._seen, status):
+            if not notice.is_routine:
+                self.tell(notice.text)
+        self._seen = status
+        self._live.update(view(status), refresh=True)
+
+    def tell(self, text: str) -> None:
+        """Write a line above the view."""
+        now = datetime.now(UTC).astimezone()
+        self._live.console.print(Text(f"{now:%H:%M:%S} {text}"))
+
+    def end(self, result: "RunResult") -> None:
+        """Write how it ended."""
+        self.tell(result_text(result))
+
+
+def _reason(status: "RunStatus") -> str:
+    return status.detail or "no reason was given"
+
+
+def _checkpoint_notice(report: "CheckpointReport") -> Notice:
+    fields = checkpoint_json(report)
+    if report.status != "COMPLETED":
+        reason = report.failure or "no reason was given"
+        return Notice("checkpoint", f"checkpoint {report.id} failed: {reason}", fields)
+    parts = [f"{bytes_text(report.uploaded_bytes)} uploaded"]
+    if report.unaligned:
+        parts.append(f"unaligned, {bytes_text(report.in_flight_bytes)} in flight")
+    if not report.commit_point:
+        parts.append("sinks wait for the next")
+    took = duration_text(report.duration_ms)
+    text = f"checkpoint {report.id} completed in {took} ({'; '.join(parts)})"
+    return Notice("checkpoint", text, fields, is_routine=True)
+
+
+def _heading(status: "RunStatus") -> Text:
+    parts = [f"generation {status.generation}"]
+    if status.restarts:
+        parts.append(counted(status.restarts, "restart"))
+    if status.detail:
+        parts.append(status.detail)
+    return Text.assemble((status.pipeline, "bold"), f"  {status.state}  ", ", ".join(parts))
+
+
+def _steps(status: "RunStatus") -> Table:
+    table = Table("step", box=None, pad_edge=False)
+    for name in ("batch", "rows", "rows/s"):
+        table.add_column(name, justify="right")
+    table.add_column("watermark")
+    for step in status.steps:
+        rate = "finished" if step.finished else f"{step.rows_per_second:,.0f}"
+        watermark = "" if step.watermark_ms is None else _moment(step.watermark_ms)
+        batch = "" if step.batch < 0 else str(step.batch)
+        table.add_row(Text(step.name), batch, f"{step.rows:,}", rate, watermark)
+    return table
+
+
+def _channels(status: "RunStatus") -> Table:
+    table = Table("channel", "reader", box=None, pad_edge=False)
+    table.add_column("backlog", justify="right")
+    for channel in status.channels:
+        size = bytes_text(channel.size_bytes)
+        backlog = f"{counted(channel.messages, 'message')}, {size}"
+        table.add_row(Text(channel.name), Text(channel.reader), backlog)
+    return table
+
+
+def _checkpoints(status: "RunStatus") -> Text:
+    done = [one for one in status.checkpoints if one.status != _IN_PROGRESS]
+    if not done:
+        return Text("no checkpoint yet")
+    return Text("\n".join(_checkpoint_notice(one).text for one in done[-_FINISHED_CHECKPOINTS:]))
+
+
+def _moment(moment_ms: int) -> str:
+    return f"{datetime.fromtimestamp(moment_ms / 1_000, UTC):%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,222 @@
+"""Load a user's file and find the pipeline in it: `orders.py`, `orders.py:name`, `orders.py:make`.
+
+The file is imported as a module under its own name, with its directory on the path, as if it were
+run. `Loaded.modules` are the modules that exist on this machine only: a worker cannot import them,
+so they must be shipped by value. What goes wrong inside the file is told by the file's own line.
+"""
+
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from cutwater.errors import ConfigError, CutwaterError, DeclarationError
+from cutwater.pipeline import Pipeline
+
+_PREFIX: Final = "cutwater_file_"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A pipeline and the modules it was loaded from.
+
+    Attributes:
+        pipeline: The pipeline.
+        modules: The file itself, and the modules beside it that it has imported.
+    """
+
+    pipeline: Pipeline
+    modules: tuple[ModuleType, ...]
+
+
+def parse_pairs(option: str, texts: Sequence[str]) -> Mapping[str, str]:
+    """Return what `key=value` texts say.
+
+    Raises:
+        ConfigError: If one has no `=` or no key, or a key comes twice.
+    """
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(option, f"{text!r} is not of the form key=value")
+        if key.strip() in pairs:
+            raise ConfigError(option, f"{key.strip()} is given twice")
+        pairs[key.strip()] = value
+    return pairs
+
+
+def load(target: str, parameters: Mapping[str, str]) -> Loaded:
+    """Load a file and return the pipeline that the target names.
+
+    The file's directory stays on the path, since a function may import when it is called.
+
+    Args:
+        target: `FILE`, for the only pipeline in it; `FILE:NAME`, for the pipeline or the function
+            of that name.
+        parameters: What such a function is called with.
+
+    Raises:
+        ConfigError: If there is no such file, name or parameter.
+        DeclarationError: If the file or the function fails, naming the line.
+    """
+    file, name = _split(target)
+    known = set(sys.modules)
+    module = _import(file)
+    found = getattr(module, name, None) if name else _only_pipeline(file, module)
+    if isinstance(found, Pipeline):
+        if parameters:
+            reason = f"{target} is a pipeline; only a function that makes one takes parameters"
+            raise ConfigError("--param", reason)
+        pipeline = found
+    elif callable(found):
+        pipeline = _call(file, found, name, parameters)
+    else:
+        what = "no such name" if not hasattr(module, name) else "no pipeline or function"
+        raise ConfigError("FILE", f"{file} has {what}: {name}; {_offer(module)}")
+    new = [sys.modules[one] for one in sorted(sys.modules.keys() - known)]
+    beside = (one for one in new if one is not module and _is_in(one, file.parent))
+    return Loaded(pipeline, (module, *beside))
+
+
+def _split(target: str) -> tuple[Path, str]:
+    file, name = target, ""
+    if not Path(target).is_file() and ":" in target:
+        file, _, name = target.rpartition(":")
+    path = Path(file).absolute()
+    if path.suffix != ".py" or not path.is_file():
+        what = "is a directory" if path.is_dir() else "is not there"
+        reason = what if not path.is_file() else "does not end in .py"
+        raise ConfigError("FILE", f"{file} {reason}; name the Python file of your pipeline")
+    return path, name
+
+
+def _import(file: Path) -> ModuleType:
+    name = _module_name(file)
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError("FILE", f"{file} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.parent))
+    # Before it runs: dataclasses and pickle look a class's module up by its name.
+    sys.modules[name] = module
+    with _told_by_line(file):
+        spec.loader.exec_module(module)
+    return module
+
+
+def _module_name(file: Path) -> str:
+    """Return the file's stem, or one with a prefix if that is the name of something else."""
+    stem = re.sub(r"\W", "_", file.stem)
+    if stem in sys.modules:
+        return _PREFIX + stem
+    try:
+        spec = importlib.util.find_spec(stem)
+    except (ImportError, ValueError):
+        return _PREFIX + stem
+    if spec is None or (spec.origin and Path(spec.origin).resolve() == file.resolve()):
+        return stem
+    return _PREFIX + stem
+
+
+def _is_in(module: ModuleType, directory: Path) -> bool:
+    """Say whether a module was found by its name in this very directory, not installed below it."""
+    if not getattr(module, "__file__", None):
+        return False
+    top = module.__name__.partition(".")[0]
+    file = Path(str(module.__file__)).absolute()
+    return file.is_relative_to(directory) and file.relative_to(directory).parts[0] in {
+        top,
+        f"{top}.py",
+    }
+
+
+def _only_pipeline(file: Path, module: ModuleType) -> Pipeline:
+    pipelines = _pipelines(module)
+    if len({id(one) for one in pipelines.values()}) == 1:
+        return next(iter(pipelines.values()))
+    count = "several pipelines" if pipelines else "no pipeline at its top level"
+    raise ConfigError("FILE", f"{file} has {count}; {_offer(module)}")
+
+
+def _pipelines(module: ModuleType) -> Mapping[str, Pipeline]:
+    return {name: one for name, one in vars(module).items() if isinstance(one, Pipeline)}
+
+
+def _offer(module: ModuleType) -> str:
+    """Say what could have been named."""
+    file = Path(str(module.__file__)).name
+    makers = [
+        name
+        for name, one in vars(module).items()
+        if inspect.isfunction(one)
+        and one.__annotations__.get("return") in {Pipeline, "Pipeline", "cutwater.Pipeline"}
+    ]
+    names = [*_pipelines(module), *makers]
+    if not names:
+        return "write `pipeline = Pipeline(…)`, or name a function that returns one"
+    return f"name one: {', '.join(f'{file}:{name}' for name in names)}"
+
+
+def _call(
+    file: Path, function: Callable[..., object], name: str, parameters: Mapping[str, str]
+) -> Pipeline:
+    _check_parameters(function, name, parameters)
+    with _told_by_line(file):
+        made = function(**parameters)
+    if not isinstance(made, Pipeline):
+        reason = f"{file}:{name} returns {type(made).__name__}, and must return a Pipeline"
+        raise ConfigError("FILE", reason)
+    return made
+
+
+def _check_parameters(
+    function: Callable[..., object], name: str, parameters: Mapping[str, str]
+) -> None:
+    try:
+        takes = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise ConfigError("FILE", f"{name} does not tell its parameters") from error
+    kinds = inspect.Parameter
+    by_keyword = {kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY}
+    named = {one.name: one for one in takes if one.kind in by_keyword}
+    listed = f"{name} takes {', '.join(named) or 'no parameters'}"
+    unknown = sorted(set(parameters) - set(named))
+    if unknown and not any(one.kind is kinds.VAR_KEYWORD for one in takes):
+        raise ConfigError("--param", f"{', '.join(unknown)}: no such parameter; {listed}")
+    required = (key for key, one in named.items() if one.default is kinds.empty)
+    missing = [key for key in required if key not in parameters]
+    if missing:
+        hint = " ".join(f"--param {key}=…" for key in missing)
+        raise ConfigError("--param", f"{name} needs {', '.join(missing)} as well; add {hint}")
+
+
+@contextmanager
+def _told_by_line(file: Path) -> Iterator[None]:
+    """Turn whatever the user's code raises into an error that names its line."""
+    try:
+        yield
+    except CutwaterError:
+        raise
+    except (Exception, SystemExit) as error:
+        text = " ".join(str(error).split())
+        reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        raise DeclarationError(_line_of(error, file), reason.rstrip(".")) from error
+
+
+def _line_of(error: BaseException, file: Path) -> str:
+    """Return the innermost line of the user's own code, in this file or beside it."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if Path(one.filename).is_relative_to(file.parent)]
+    # An installed package can lie below the file's directory, in an environment of its own.
+    own = [one for one in own if "site-packages" not in one.filename]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else str(file)

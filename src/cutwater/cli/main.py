@@ -1,0 +1,125 @@
+"""The command `cutwater`: which commands there are, and what happens to their errors.
+
+A command is a function of one dataclass, whose fields are its arguments; `_add` lets typer see them
+as parameters. Whatever goes wrong is one sentence with a code and a next step; the trace behind it
+is shown by the hidden option `--debug` alone.
+"""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from enum import Enum
+from typing import Any, Protocol, TypeVar, get_type_hints
+
+import typer
+
+from cutwater._version import __version__
+from cutwater.cli import doctor, plan, run
+from cutwater.cli.output import FAILED, INTERRUPTED, complain, report_error, say
+from cutwater.errors import CutwaterError
+
+app = typer.Typer(
+    name="cutwater",
+    help="One consistent checkpoint for a whole pipeline of Spark streams.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+)
+
+
+class _Arguments(Protocol):
+    """What every command is asked."""
+
+    @property
+    def output(self) -> Enum: ...
+
+    @property
+    def debug(self) -> bool: ...
+
+
+AnyArguments = TypeVar("AnyArguments", bound=_Arguments)
+
+
+def main() -> None:
+    """Run the command line of this process, and exit."""
+    app(prog_name="cutwater")
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    *,
+    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
+) -> None:
+    if version:
+        say(f"cutwater {__version__}")
+        raise typer.Exit
+
+
+def _add(
+    name: str, arguments: type[AnyArguments], command: Callable[[AnyArguments], int], text: str
+) -> None:
+    """Make a command of a function and the dataclass of its arguments."""
+
+    def invoke(**values: Any) -> None:  # noqa: ANN401 - typer has checked them
+        raise typer.Exit(_guarded(command, arguments(**values)))
+
+    hints = get_type_hints(arguments, include_extras=True)
+    invoke.__annotations__ = hints
+    invoke.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                one.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=hints[one.name],
+                default=_default(one),
+            )
+            for one in fields(arguments)  # type: ignore[arg-type]
+        ]
+    )
+    app.command(name, help=text)(invoke)
+
+
+def _default(one: Any) -> object:  # noqa: ANN401 - a field of any type
+    if one.default_factory is not MISSING:
+        return one.default_factory()
+    return inspect.Parameter.empty if one.default is MISSING else one.default
+
+
+def _guarded(command: Callable[[AnyArguments], int], arguments: AnyArguments) -> int:
+    """Call a command; return its exit code, or that of its error."""
+    try:
+        code = command(arguments)
+    except KeyboardInterrupt:
+        complain("Interrupted; the next run goes on from the last checkpoint.")
+        code = INTERRUPTED
+    except CutwaterError as error:
+        if arguments.debug:
+            raise
+        code = report_error(error, as_json=arguments.output.value == "json")
+    except Exception as error:
+        if arguments.debug:
+            raise
+        text = " ".join(str(error).split())[:500]
+        complain(
+            f"[CW-000] {type(error).__name__}: {text} This is not an error that Cutwater expects; "
+            "run it again with --debug to see where it comes from."
+        )
+        code = FAILED
+    if code == INTERRUPTED:
+        # At once: threads of a run or of Spark must not hold this process up.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+_add("plan", plan.PlanArguments, plan.plan_command, plan.HELP)
+_add("run", run.RunArguments, run.run_command, run.HELP)
+_add("doctor", doctor.DoctorArguments, doctor.doctor_command, doctor.HELP)
+
+if __name__ == "__main__":
+    main()

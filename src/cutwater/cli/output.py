@@ -1,0 +1,85 @@
+"""What commands say: text or JSON on stdout, errors as one line on stderr, and the exit code.
+
+Numbers are written the same way everywhere. A program that reads `--output json` finds errors
+there too, as `{"error": {…}}`, with the code that the documentation explains.
+"""
+
+import json
+import sys
+from enum import StrEnum
+from typing import Final
+
+from cutwater.errors import CutwaterError, UserError
+
+SUCCESS: Final = 0
+FAILED: Final = 1
+WRONG_USE: Final = 2
+NOT_OURS: Final = 3
+INTERRUPTED: Final = 130
+
+_KIB: Final = 1024.0
+
+
+class Output(StrEnum):
+    """How a command answers."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def exit_code(error: CutwaterError) -> int:
+    """Return the exit code for an error; `cutwater run --help` lists them."""
+    if isinstance(error, UserError):
+        return WRONG_USE
+    # CW-4xx: another process owns the pipeline, or has taken it over.
+    return NOT_OURS if error.code.startswith("CW-4") else FAILED
+
+
+def say(text: str) -> None:
+    """Write a line to stdout, at once: it may be read through a pipe."""
+    print(text, flush=True)
+
+
+def say_json(value: object, *, indent: int | None = None) -> None:
+    """Write one JSON value to stdout; on one line unless an indent is given."""
+    print(json.dumps(value, indent=indent, ensure_ascii=False), flush=True)
+
+
+def complain(text: str) -> None:
+    """Write a line to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def report_error(error: CutwaterError, *, as_json: bool) -> int:
+    """Say what went wrong, why and what to do; return the exit code."""
+    code = exit_code(error)
+    if as_json:
+        fields = {"code": error.code, "message": error.message, "next_step": error.next_step}
+        say_json({"error": {**fields, "exit_code": code}})
+    else:
+        complain(str(error))
+    return code
+
+
+def bytes_text(size_bytes: float) -> str:
+    """Write a size with a unit: `0 B`, `1.5 MB`."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if size_bytes < _KIB:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= _KIB
+    return f"{size_bytes:.1f} TB"
+
+
+def duration_text(duration_ms: int) -> str:
+    """Write a duration with a unit: `250 ms`, `1.5 s`, `2 min 5 s`."""
+    if duration_ms < 1_000:
+        return f"{duration_ms} ms"
+    if duration_ms < 60_000:
+        return f"{duration_ms / 1_000:.1f} s"
+    minutes, rest_ms = divmod(duration_ms, 60_000)
+    return f"{minutes} min {rest_ms // 1_000} s"
+
+
+def counted(count: int, noun: str) -> str:
+    """Write a number with its noun: `1 restart`, `2 restarts`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

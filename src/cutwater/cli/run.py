@@ -1,0 +1,280 @@
+"""`cutwater run`: run a pipeline until its input ends, a signal comes or its time is up.
+
+Everything that can be wrong with the command and the file is found before Spark starts. Ctrl-C and
+SIGTERM ask for a stop with a final checkpoint; a second Ctrl-C ends the run at once, which loses
+nothing that a checkpoint holds. Signals only leave a mark, and the loop acts on it: a handler that
+called into a run could meet a lock that the interrupted line holds.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import unquote, urlsplit
+
+import typer
+from rich.console import Console
+
+from cutwater.cli.live import JsonScreen, LineScreen, LiveScreen, Screen
+from cutwater.cli.load import Loaded, load, parse_pairs
+from cutwater.cli.output import INTERRUPTED, SUCCESS, Output
+from cutwater.cli.plan import Debug, Parameters, Target
+from cutwater.config import CheckpointConfig, Unaligned
+from cutwater.errors import ConfigError
+from cutwater.plan import plan
+from cutwater.units import milliseconds
+
+if TYPE_CHECKING:
+    from cutwater.run import PipelineRun, RunOptions
+
+HELP: Final = """Run a pipeline, with a checkpoint every few seconds.
+
+Goes on from the last checkpoint in the store, or begins there. Ctrl-C (or SIGTERM) takes a final
+checkpoint and stops; a second Ctrl-C stops at once, and the next run goes on from the last
+checkpoint.
+
+\b
+  cutwater run orders.py
+  cutwater run orders.py --interval 5s --store /data/orders
+  cutwater run orders.py --available-now       process what is there, then exit
+  cutwater run orders.py:make --param env=prod --master spark://host:7077
+
+\b
+Exit codes
+  0    finished, or stopped as asked
+  1    the pipeline failed
+  2    wrong use: an option, the file or the pipeline
+  3    another process runs this pipeline, or has taken it over
+  130  stopped at once by a second Ctrl-C
+"""
+
+DEFAULT_STORE: Final = "./.cutwater/store"
+_DEFAULTS: Final = CheckpointConfig()
+_LOOK_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunArguments:
+    """What `cutwater run` was asked; `help` says what each means."""
+
+    target: Target
+    param: Parameters = field(default_factory=list)
+    store: Annotated[
+        str, typer.Option(metavar="URL", help="Where checkpoints are kept: a directory that lasts.")
+    ] = DEFAULT_STORE
+    scratch: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="A fast local directory for work in progress; may be lost.",
+            show_default="a temporary directory",
+        ),
+    ] = None
+    master: Annotated[
+        str,
+        typer.Option(metavar="MASTER", help="Spark's master: local[4], or a cluster's address."),
+    ] = "local[*]"
+    conf: Annotated[
+        list[str],
+        typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; may be repeated."),
+    ] = field(default_factory=list)
+    interval: Annotated[
+        str, typer.Option(metavar="TIME", help="From one checkpoint to the next, such as 5s or 1m.")
+    ] = _DEFAULTS.interval
+    alignment_timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="How long barriers wait for each other before they overtake data."
+        ),
+    ] = _DEFAULTS.alignment_timeout
+    unaligned: Annotated[
+        bool,
+        typer.Option("--unaligned/--no-unaligned", help="Whether barriers may overtake data."),
+    ] = True
+    forced: Annotated[
+        bool, typer.Option("--forced", help="Let barriers overtake data at once, always.")
+    ] = False
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="Process what is there, then exit.")
+    ] = False
+    duration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Stop with a checkpoint after this time, such as 60s.",
+            show_default="until stopped",
+        ),
+    ] = None
+    start_from: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="latest|none|ID|NAME",
+            help="The checkpoint to begin with: the latest, none at all, the number of one, or "
+            "the name of a savepoint.",
+        ),
+    ] = "latest"
+    takeover: Annotated[
+        bool,
+        typer.Option("--takeover", help="Run even if another process seems to; that one ends."),
+    ] = False
+    output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
+    live: Annotated[
+        bool,
+        typer.Option("--live/--no-live", help="Redraw a view in place; lines if not a terminal."),
+    ] = True
+    debug: Debug = False
+
+
+def run_command(arguments: RunArguments) -> int:
+    """Run the pipeline to its end; return the exit code.
+
+    Raises:
+        CutwaterError: If the command is wrong, or the pipeline could not start or failed.
+    """
+    duration_s = _duration_s(arguments.duration)
+    checkpoint = _checkpoint_config(arguments)
+    conf = parse_pairs("--conf", arguments.conf)
+    store = store_path(arguments.store)
+    loaded = load(arguments.target, parse_pairs("--param", arguments.param))
+    # Planned here although a run plans it again: a mistake shows before Spark has started.
+    plan(loaded.pipeline)
+
+    # Here, since `plan`, `doctor` and `--help` must work where Spark does not.
+    from cutwater.run import RunOptions  # noqa: PLC0415
+
+    options = RunOptions(
+        store=store,
+        scratch=arguments.scratch,
+        checkpoint=checkpoint,
+        available_now=arguments.available_now,
+        start_from=arguments.start_from,
+        takeover=arguments.takeover,
+    )
+    return _run(arguments, loaded, conf, options, duration_s)
+
+
+def store_path(text: str) -> Path:
+    """Return the directory that `--store` names, be it a path or a `file:` address.
+
+    Raises:
+        ConfigError: If it is the address of something else.
+    """
+    address = urlsplit(text)
+    if address.scheme == "file" and address.netloc in {"", "localhost"}:
+        return Path(unquote(address.path))
+    if "://" in text or not text.strip():
+        raise ConfigError("--store", f"{text!r} is not a directory, and nothing else is supported")
+    return Path(text)
+
+
+def _run(
+    arguments: RunArguments,
+    loaded: Loaded,
+    conf: Mapping[str, str],
+    options: "RunOptions",
+    duration_s: float | None,
+) -> int:
+    from cutwater.run import start  # noqa: PLC0415 - as above
+    from cutwater.spark.session import embedded_session, ship_by_value  # noqa: PLC0415
+
+    name = loaded.pipeline.name
+    with _screen(arguments) as screen:
+        screen.tell(f"starting Spark on {arguments.master}")
+        spark = embedded_session(arguments.master, app_name=f"cutwater {name}", conf=conf)
+        ship_by_value(loaded.modules)
+        screen.tell(f"starting {name}; its checkpoints are in {options.store}")
+        run = start(loaded.pipeline, spark, options)
+        if not _follow(run, screen, duration_s):
+            # The JVM goes with this process; to wait for it would not be "at once".
+            return INTERRUPTED
+    spark.stop()
+    return SUCCESS
+
+
+def _follow(run: "PipelineRun", screen: Screen, duration_s: float | None) -> bool:
+    """Show the run until it ends; return whether it ended by itself or by a stop."""
+    end_s = None if duration_s is None else time.monotonic() + duration_s
+    is_stopping = False
+    with _listening() as asked:
+        while (result := run.wait(_LOOK_S)) is None:
+            screen.show(run.status())
+            if asked.kill:
+                screen.tell("stopped at once, without a checkpoint")
+                run.kill()
+                return False
+            is_over = end_s is not None and time.monotonic() >= end_s
+            if not is_stopping and (asked.stop or is_over):
+                why = asked.stop or f"{duration_s:g} s are over"
+                screen.tell(f"{why}: taking a final checkpoint; Ctrl-C again to stop at once")
+                run.stop(checkpoint=True)
+                is_stopping = True
+    screen.show(run.status())
+    screen.end(result)
+    return True
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What signals have asked for.
+
+    Attributes:
+        stop: Why the run is to stop; empty while it is not.
+        kill: Whether it is to end at once.
+    """
+
+    stop: str = ""
+    kill: bool = False
+
+    def hear(self, number: int, _frame: FrameType | None) -> None:
+        """Note a signal. A third Ctrl-C does not even wait for the loop."""
+        if number == signal.SIGINT and self.kill:
+            os._exit(INTERRUPTED)
+        self.kill = self.kill or (number == signal.SIGINT and bool(self.stop))
+        self.stop = self.stop or signal.Signals(number).name
+
+
+@contextmanager
+def _listening() -> Iterator[_Asked]:
+    """Hear signals; after Spark has started, which installs a handler of its own."""
+    asked = _Asked()
+    heard = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, asked.hear) for number in heard}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _screen(arguments: RunArguments) -> Screen:
+    if arguments.output is Output.JSON:
+        return JsonScreen()
+    if arguments.live and sys.stdout.isatty():
+        return LiveScreen(Console())
+    return LineScreen()
+
+
+def _duration_s(text: str | None) -> float | None:
+    return None if text is None else milliseconds(text, "--duration") / 1_000
+
+
+def _checkpoint_config(arguments: RunArguments) -> CheckpointConfig:
+    if arguments.forced and not arguments.unaligned:
+        raise ConfigError("--forced", "contradicts --no-unaligned")
+    unaligned: Unaligned = "forced" if arguments.forced else arguments.unaligned
+    try:
+        return CheckpointConfig(
+            interval=arguments.interval,
+            alignment_timeout=arguments.alignment_timeout,
+            unaligned=unaligned,
+        )
+    except ConfigError as error:
+        flag = f"--{error.option.replace('_', '-')}"
+        raise ConfigError(flag, error.reason) from error

@@ -1,0 +1,162 @@
+"""A Delta table's log as our commits need it: which slot made which version, and that it lasts.
+
+Every commit of a sink names its slot in the log's own `txn` action, in the one file that is the
+commit: a version and its slot appear together or not at all. Slots only grow, so a search from
+the newest version down may stop at the first slot that is low enough.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from cutwater.ids import Slot
+from cutwater.store.files import sync_directory
+
+_TEXT_MAX: Final = 32
+_UNSYNCED: Final = 100
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCommit:
+    """A version that a sink has made, and the slot it acted on."""
+
+    version: int
+    slot: Slot
+
+
+class DeltaLog:
+    """The log of one table in a directory. Lets every `OSError` through."""
+
+    def __init__(self, root: Path, app_id: str) -> None:
+        """Look at a table with the eyes of one sink."""
+        self._root = root
+        self._directory = root / "_delta_log"
+        self._app_id = app_id
+        self._synced: int | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table."""
+        return self._directory.is_dir() and any(self._directory.glob("*.json"))
+
+    def own_commits(self, newest: int) -> Iterator[OwnCommit]:
+        """Give this sink's commits, newest first, as far as the log reaches back."""
+        for version in range(newest, -1, -1):
+            try:
+                text = self._file(version).read_text(encoding="utf-8")
+            except FileNotFoundError:
+                return
+            for line in text.splitlines():
+                if self._app_id not in line:
+                    continue
+                action = json.loads(line).get("txn")
+                if action is not None and action["appId"] == self._app_id:
+                    yield OwnCommit(version, Slot(action["version"]))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the log reaches back to the table's beginning."""
+        return self._file(0).exists()
+
+    def sync(self, version: int) -> None:
+        """Make a version outlive a power cut: it, those below it, and checkpoints of them.
+
+        deltalake leaves that to the operating system; an older version that got lost would take
+        this one with it. What another program wrote long ago is on disk by now.
+        """
+        first = version - _UNSYNCED if self._synced is None else self._synced + 1
+        names = [self._directory / "_last_checkpoint"]
+        for one in range(max(first, 0), version + 1):
+            names += [self._file(one), self._directory / f"{one:020d}.checkpoint.parquet"]
+        for name in names:
+            try:
+                with name.open("rb") as file:
+                    os.fsync(file.fileno())
+            except FileNotFoundError:
+                continue
+        sync_directory(self._directory)
+        sync_directory(self._root)
+        self._synced = version
+
+    def _file(self, version: int) -> Path:
+        return self._directory / f"{version:020d}.json"
+
+
+def statistics(file: Path, schema: StructType) -> str:
+    """Return Delta's statistics of a Parquet file, from its footer alone.
+
+    Nulls are counted for plain columns. Least and greatest values are given where they are exact
+    in JSON and compared alike by everybody: whole numbers, dates, timestamps, short texts.
+    """
+    footer = pq.read_metadata(file)
+    types = {field.name: field.dataType for field in schema}
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
+    for index in range(footer.num_columns):
+        # A column of a struct has its struct's name in front.
+        name = footer.row_group(0).column(index).path_in_schema
+        parts = [group.column(index).statistics for group in groups]
+        if name not in types or any(one is None or not one.has_null_count for one in parts):
+            continue
+        nulls[name] = sum(one.null_count for one in parts)
+        parts = [
+            one for one, group in zip(parts, groups, strict=True) if one.null_count < group.num_rows
+        ]
+        if not parts or not all(one.has_min_max for one in parts):
+            continue
+        low = _in_json(min(one.min_raw for one in parts), types[name])
+        high = _in_json(max(one.max_raw for one in parts), types[name])
+        if low is not None and high is not None:
+            least[name], greatest[name] = low, high
+    return json.dumps(
+        {
+            "numRecords": footer.num_rows,
+            "minValues": least,
+            "maxValues": greatest,
+            "nullCount": nulls,
+        }
+    )
+
+
+def _in_json(raw: Any, kind: DataType) -> int | str | None:  # noqa: ANN401 - Parquet's own value
+    """Return a Parquet value as Delta writes it; None where that would not be exact."""
+    try:
+        match kind:
+            case ByteType() | ShortType() | IntegerType() | LongType():
+                return int(raw)
+            case DateType():
+                return (_EPOCH + timedelta(days=raw)).date().isoformat()
+            case TimestampType():
+                at = (_EPOCH + timedelta(microseconds=raw)).replace(tzinfo=None)
+                return f"{at.isoformat(timespec='microseconds')}Z"
+            case TimestampNTZType():
+                at = (_EPOCH + timedelta(microseconds=raw)).replace(tzinfo=None)
+                return at.isoformat(timespec="microseconds")
+            case StringType():
+                text = bytes(raw).decode()
+                return text if len(text) <= _TEXT_MAX else None
+            case _:
+                return None
+    except (OverflowError, UnicodeDecodeError):
+        return None

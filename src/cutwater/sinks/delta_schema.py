@@ -1,0 +1,195 @@
+"""Which rows a Delta table can take: types and names of columns, and features of tables.
+
+All that can be refused is refused while a batch is staged: after the decision it would stand in
+the way of every later commit. Columns are nullable at every level and carry no metadata, whatever
+Spark says of them, so that the nullability of one batch binds no other.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from deltalake import DeltaTable
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from cutwater.errors import ConfigError, SinkError
+from cutwater.ids import SinkId
+
+_IN_PATHS: Final = (
+    BooleanType,
+    ByteType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+)
+_PLAIN: Final = (
+    *_IN_PATHS,
+    BinaryType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    TimestampNTZType,
+    TimestampType,
+)
+_NO_NAME: Final = frozenset(" ,;{}()\n\t=")
+"""What Delta allows in no column's name."""
+
+_FEATURES: Final = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "generatedColumns",
+        "identityColumns",
+        "invariants",
+        "timestampNtz",
+    }
+)
+"""Features that do not matter to an append, and those whose use `obstacle` looks for."""
+
+
+def table_schema(rows: StructType, partition_by: Sequence[str], sink: SinkId) -> StructType:
+    """Return the schema of a table that holds these rows.
+
+    Raises:
+        ConfigError: If a column has a type or a name that no Delta table can have, or cannot be
+            partitioned by, or is not there.
+    """
+    for complaint in (*_complaints(rows, ""), *_partition_complaints(rows, partition_by)):
+        raise ConfigError(f"sink {sink}", complaint)
+    return _loose_struct(rows)
+
+
+def added_columns(table: StructType, rows: StructType, sink: SinkId) -> list[StructField]:
+    """Return the columns of the rows that the table does not have yet.
+
+    Raises:
+        SinkError: If a column's type or spelling differs from the table's.
+    """
+    known = {field.name.lower(): field for field in _loose_struct(table)}
+    new = []
+    for field in rows:
+        found = known.get(field.name.lower())
+        if found is None:
+            new.append(field)
+        elif found.name != field.name:
+            reason = f"column {field.name} is spelled {found.name} in the table"
+            raise SinkError(sink, reason)
+        elif found.dataType != field.dataType:
+            types = f"{found.dataType.simpleString()} in the table and "
+            types += f"{field.dataType.simpleString()} in the new rows"
+            raise SinkError(sink, f"column {field.name} is {types}; give it another name")
+    return new
+
+
+def spark_schema(table: DeltaTable) -> StructType:
+    """Return a table's schema in Spark's words, which are Delta's."""
+    return StructType.fromJson(json.loads(table.schema().to_json()))
+
+
+def obstacle(table: DeltaTable) -> str | None:
+    """Say why files cannot simply be added to a table, in words that follow "it"; None if so."""
+    protocol = table.protocol()
+    named = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    unknown = sorted(named - _FEATURES)
+    if unknown:
+        return f"uses the table features {', '.join(unknown)}, which are not supported"
+    settings = table.metadata().configuration
+    if settings.get("delta.columnMapping.mode", "none") != "none":
+        return "uses column mapping, which is not supported"
+    checks = sorted(key for key in settings if key.startswith("delta.constraints."))
+    if checks:
+        return f"has CHECK constraints ({', '.join(checks)}), which nobody would check"
+    for field in spark_schema(table):
+        said = field.json()
+        if '"nullable":false' in said or '"delta.' in said:
+            return f"has a rule for column {field.name} (as NOT NULL), which nobody would check"
+    return None
+
+
+def _complaints(struct: StructType, above: str) -> Iterator[str]:
+    """Say what no Delta table can hold, deepest columns included."""
+    seen: dict[str, str] = {}
+    if not struct.fields:
+        yield f"column {above[:-1]} is a struct without fields" if above else "there is no column"
+    for field in struct:
+        path = above + field.name
+        twin = seen.setdefault(field.name.lower(), field.name)
+        if twin is not field.name:
+            yield f"columns {above}{twin} and {path} differ in case at most; rename one"
+        if not field.name or _NO_NAME.intersection(field.name):
+            yield f"column {path!r} has a name that Delta does not allow; give it an alias"
+        yield from _type_complaints(field.dataType, path)
+
+
+def _type_complaints(kind: DataType, path: str) -> Iterator[str]:
+    match kind:
+        case StructType():
+            yield from _complaints(kind, f"{path}.")
+        case ArrayType():
+            yield from _type_complaints(kind.elementType, f"{path}.element")
+        case MapType():
+            yield from _type_complaints(kind.keyType, f"{path}.key")
+            yield from _type_complaints(kind.valueType, f"{path}.value")
+        case _ if type(kind) not in _PLAIN:
+            yield (
+                f"column {path} has the type {kind.simpleString()}, which a Delta table cannot "
+                f"hold; cast it or leave it out"
+            )
+
+
+def _partition_complaints(rows: StructType, partition_by: Sequence[str]) -> Iterator[str]:
+    types = {field.name: field.dataType for field in rows}
+    for name in partition_by:
+        if name not in types:
+            yield f"partition_by names {name}, and the columns are {', '.join(types)}"
+        elif type(types[name]) not in _IN_PATHS:
+            yield (
+                f"partition_by names {name}, which is {types[name].simpleString()}; a table can "
+                f"be divided by strings, whole numbers, booleans and dates"
+            )
+    if partition_by and set(types) <= set(partition_by):
+        yield "partition_by names all columns; at least one must be left"
+
+
+def _loose_struct(struct: StructType) -> StructType:
+    fields = [StructField(field.name, _loose(field.dataType), True) for field in struct]
+    return StructType(fields)
+
+
+def _loose(kind: DataType) -> DataType:
+    """Return the type with nulls allowed everywhere and nothing said beside it."""
+    match kind:
+        case StructType():
+            return _loose_struct(kind)
+        case ArrayType():
+            return ArrayType(_loose(kind.elementType), containsNull=True)
+        case MapType():
+            values = _loose(kind.valueType)
+            return MapType(_loose(kind.keyType), values, valueContainsNull=True)
+        case StringType():
+            return StringType()
+        case _:
+            return kind

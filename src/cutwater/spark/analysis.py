@@ -1,0 +1,280 @@
+"""What Spark says of a step once its functions were called: its rows, and how it can run.
+
+The declared graph knows names; only the analysed plan knows columns, watermarks and operators. A
+step runs as plain batch jobs if everything it reads is a channel and every node of its plan is on
+the list of stateless ones; anything else is a streaming query (rule F34). What cannot work is
+found here, before anything starts, and names the function and line.
+"""
+
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from cutwater.errors import CutwaterError
+from cutwater.ids import InputId
+from cutwater.node import Node
+from cutwater.physical_plan import PhysicalStep
+from cutwater.spark.channel import ChannelForm
+from cutwater.spark.channel_source import ChannelSource
+from cutwater.spark.internals import Internals, PlanNode
+from cutwater.spark.native_source import NativeSource, native_source
+
+_WATERMARK: Final = "spark.watermarkDelayMs"
+_STATELESS: Final = frozenset(
+    {
+        "EventTimeWatermark",
+        "Filter",
+        "Generate",
+        "MapInArrow",
+        "MapInPandas",
+        "PythonMapInArrow",
+        "Project",
+        "StreamingExecutionRelation",
+        "SubqueryAlias",
+        "Union",
+    }
+)
+_STREAMING_LEAVES: Final = frozenset(
+    {"StreamingExecutionRelation", "StreamingRelation", "StreamingRelationV2"}
+)
+_FORGETFUL: Final = ("textsocket", "socket", "memory")
+
+
+class Way(Enum):
+    """How a step runs."""
+
+    QUERY = "query"
+    """A streaming query of Spark's, with a checkpoint directory of its own."""
+    BATCH = "batch"
+    """Plain batch jobs over ranges of its channels; its whole state is its positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepForm:
+    """A step as Spark sees it.
+
+    Attributes:
+        frame: Its result: a streaming DataFrame.
+        rows: What its rows look like.
+        way: How it runs.
+        is_stateful: Whether Spark keeps state for it.
+        has_watermark: Whether event time moves in it, so that a batch without data may be due.
+        natives: The sources of ours among its outside sources.
+        foreign: Descriptions of the outside sources that are not ours.
+        pinned_start: Whether a restart before its first batch begins at the same place (F12).
+    """
+
+    frame: DataFrame
+    rows: ChannelForm
+    way: Way
+    is_stateful: bool
+    has_watermark: bool
+    natives: tuple[NativeSource, ...] = ()
+    foreign: tuple[str, ...] = ()
+    pinned_start: bool = True
+
+
+@dataclass(slots=True)
+class Analysis:
+    """Looks at steps, one after the other, and gathers what is wrong with them."""
+
+    internals: Internals
+    problems: list[str] = field(default_factory=list)
+
+    def evaluate(self, step: PhysicalStep, frames: Mapping[InputId, DataFrame]) -> StepForm | None:
+        """Call the step's functions on streaming frames and look at the result.
+
+        Returns:
+            What was found; None if something is wrong, which is then among the problems.
+        """
+        before = len(self.problems)
+        try:
+            frame = step.evaluate(self.internals.spark, frames)
+        except CutwaterError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+            self._add(*failing_place(step, error), first_line(error))
+            return None
+        last = step.nodes[-1]
+        where = (str(last.place), last.title)
+        if not isinstance(frame, DataFrame):
+            self._add(*where, f"returns {type(frame).__name__}, not a DataFrame")
+            return None
+        if not frame.isStreaming:
+            self._add(*where, "returns a DataFrame that is not streaming; read with readStream")
+            return None
+        plan = self.internals.plan_of(frame)
+        reason = self.internals.check_streaming(frame, step.output_mode)
+        if reason is not None:
+            self._add(*where, f"cannot run as a stream: {reason}")
+        self._check_columns(where, frame.schema)
+        self._check_sources(step, plan)
+        self._check_watermarks(where, plan)
+        if len(self.problems) > before:
+            return None
+        return _form(step, frame, plan)
+
+    def _add(self, place: str, title: str, reason: str) -> None:
+        self.problems.append(f"{place}: {title} {reason}.")
+
+    def _check_columns(self, where: tuple[str, str], schema: StructType) -> None:
+        names: dict[str, str] = {}
+        for column in schema.fields:
+            same = names.setdefault(column.name.lower(), column.name)
+            if same is not column.name:
+                self._add(*where, f"gives two columns called {same}; rename one of them")
+            unwritable = next(_unwritable(column.dataType.jsonValue()), None)
+            if unwritable:
+                self._add(
+                    *where, f"gives column {column.name} of type {unwritable}; cast it to another"
+                )
+
+    def _check_sources(self, step: PhysicalStep, plan: PlanNode) -> None:
+        """Refuse sources that forget what they have read before a cut covers it (rule F12)."""
+        for leaf in plan.walk():
+            options = {key.lower(): value.lower() for key, value in leaf.options}
+            node = step.sources[0] if step.sources else step.nodes[0]
+            where = (str(node.place), node.title)
+            if leaf.source.lower().startswith(_FORGETFUL):
+                self._add(
+                    *where, f"reads {leaf.source}, which cannot be read again after a restart"
+                )
+            clean = options.get("cleansource", "off")
+            if clean != "off":
+                self._add(
+                    *where,
+                    f"has cleanSource={clean}: files would be gone before a checkpoint covers "
+                    "them; leave it off",
+                )
+
+    def _check_watermarks(self, where: tuple[str, str], plan: PlanNode) -> None:
+        """Refuse event time over several inputs: holding one would make its rows late (F9)."""
+        for node in plan.walk():
+            if node.kind != "EventTimeWatermark":
+                continue
+            below = [one for one in node.walk() if one.kind in _STREAMING_LEAVES]
+            if len(below) > 1:
+                self._add(
+                    *where,
+                    "sets a watermark above several inputs, so that rows of the slower one would "
+                    "be dropped as late; set the watermark on each input",
+                )
+
+
+def failing_place(step: PhysicalStep, error: BaseException) -> tuple[str, str]:
+    """Find the line of the user's code that an error comes from, and the node it belongs to."""
+    files = {node.place.file for node in step.nodes}
+    lines = [one for one in traceback.extract_tb(error.__traceback__) if one.filename in files]
+    node = _node_at(step, lines[-1].name) if lines else step.nodes[-1]
+    place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else str(node.place)
+    return place, node.title
+
+
+def _node_at(step: PhysicalStep, function: str) -> Node:
+    return next((one for one in step.nodes if one.function_name == function), step.nodes[-1])
+
+
+def first_line(error: BaseException) -> str:
+    """Give an error in one line: its kind and the first line of its message."""
+    text = str(error).strip().split("\n", 1)[0]
+    if isinstance(error, PySparkException):
+        text = text.split(" SQLSTATE", 1)[0]
+    return f"raises {type(error).__name__}: {text}".rstrip(". ")
+
+
+def _unwritable(json_type: object) -> Iterator[str]:
+    """Find types that Parquet cannot hold, wherever they are nested."""
+    match json_type:
+        case str():
+            if json_type == "void" or json_type.startswith("interval"):
+                yield json_type
+        case {"type": "struct", "fields": fields}:
+            for one in fields:
+                yield from _unwritable(one["type"])
+        case {"type": "array", "elementType": element}:
+            yield from _unwritable(element)
+        case {"type": "map", "keyType": key, "valueType": value}:
+            yield from _unwritable(key)
+            yield from _unwritable(value)
+        case _:
+            return
+
+
+def _form(step: PhysicalStep, frame: DataFrame, plan: PlanNode) -> StepForm:
+    nodes = plan.walk()
+    leaves = [node for node in nodes if not node.children]
+    natives = [native_source(leaf.source) for leaf in leaves if leaf.source]
+    outside = [one for one in natives if one is not None and not isinstance(one, ChannelSource)]
+    foreign = [
+        leaf.source
+        for leaf, native in zip([one for one in leaves if one.source], natives, strict=True)
+        if native is None
+    ]
+    only_channels = all(isinstance(native_source(leaf.source), ChannelSource) for leaf in leaves)
+    stateless = all(node.kind in _STATELESS and not node.has_subquery for node in nodes)
+    way = Way.BATCH if step.inputs and only_channels and stateless else Way.QUERY
+    streaming_joins = any(
+        node.kind == "Join" and all(child.is_streaming for child in node.children) for node in nodes
+    )
+    stateful = streaming_joins or any(
+        node.is_streaming and node.kind not in _STATELESS | {"Join"} and node.children
+        for node in nodes
+    )
+    return StepForm(
+        frame=frame,
+        rows=channel_form(frame.schema),
+        way=way,
+        is_stateful=bool(stateful),
+        has_watermark=any(node.kind == "EventTimeWatermark" for node in nodes),
+        natives=tuple(outside),
+        foreign=tuple(foreign),
+        pinned_start=all(source.startswith("FileSource") for source in foreign),
+    )
+
+
+def channel_form(schema: StructType) -> ChannelForm:
+    """Return the form of a channel that carries such rows.
+
+    Spark keeps a watermark in a column's metadata, and takes none from a source: the column and
+    its delay are noted, so that every reader applies them again, and the metadata is left out.
+    """
+    stripped = StructType.fromJson(_nullable(schema.jsonValue()))
+    for column in schema.fields:
+        delay = column.metadata.get(_WATERMARK)
+        if delay is not None:
+            return ChannelForm(stripped, (column.name, f"{delay} milliseconds"))
+    return ChannelForm(stripped)
+
+
+def _nullable(json_type: Any) -> Any:  # noqa: ANN401 - JSON
+    match json_type:
+        case {"type": "struct", "fields": fields}:
+            return {
+                "type": "struct",
+                "fields": [
+                    {
+                        "name": one["name"],
+                        "type": _nullable(one["type"]),
+                        "nullable": True,
+                        "metadata": {},
+                    }
+                    for one in fields
+                ],
+            }
+        case {"type": "array", "elementType": element}:
+            return {"type": "array", "elementType": _nullable(element), "containsNull": True}
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return {
+                "type": "map",
+                "keyType": _nullable(key),
+                "valueType": _nullable(value),
+                "valueContainsNull": True,
+            }
+        case _:
+            return json_type

@@ -1,0 +1,129 @@
+"""A stateless step over channels, as plain batch jobs: its whole state is its positions.
+
+The next range of each input is read as a plain DataFrame, the step's functions are applied to it
+and the result is appended. One input with news is enough to run. The functions are called for every
+batch, so they must not do anything but describe rows (rule F34).
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark import InheritableThread
+from pyspark.sql import DataFrame, SparkSession
+
+from cutwater.ids import BatchId, CheckpointId, InputId
+from cutwater.physical_plan import PhysicalStep
+from cutwater.protocol.message import Place
+from cutwater.protocol.step import Step
+from cutwater.protocol.step_events import BatchAppended
+from cutwater.spark.output import SMALL_BYTES
+from cutwater.spark.step import Closed, RunningStep, Services, Wiring
+
+_IDLE_WAIT_S: Final = 1.0
+
+
+class BatchStep(RunningStep):
+    """A step that runs as batch jobs, in a thread of its own."""
+
+    kind = "batch"
+
+    def __init__(
+        self,
+        plan: PhysicalStep,
+        machine: Step,
+        wiring: Wiring,
+        services: Services,
+        spark: SparkSession,
+    ) -> None:
+        """Prepare the thread."""
+        super().__init__(plan, machine, wiring, services)
+        self._spark = spark
+        self._thread = InheritableThread(target=self._loop, name=f"step {plan.name}", daemon=True)
+        self._next_s = 0.0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def halt(self) -> None:
+        """Cancel what runs and wait for the thread."""
+        if self._thread.ident is not None:
+            self._spark.sparkContext.cancelJobGroup(self._group)
+            self._thread.join()
+
+    @property
+    def _group(self) -> str:
+        return f"cutwater {self.name} g{self.services.generation}"
+
+    def _loop(self) -> None:
+        context = self._spark.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", self.name)
+        context.setJobGroup(self._group, f"step {self.name}", interruptOnCancel=False)
+        signal = self.wiring.signal
+        try:
+            while not signal.closed and not self.machine.finished:
+                seen = signal.count
+                wait_s = self._next_s - time.monotonic()
+                ends = self._ends()
+                if not ends:
+                    signal.wait(seen, _IDLE_WAIT_S)
+                elif wait_s > 0:
+                    signal.wait(signal.count, wait_s)
+                else:
+                    self._run(ends)
+        except Closed:
+            pass
+        except BaseException as error:  # noqa: BLE001 - whatever a user's function raises
+            if not signal.closed:
+                self.services.failed(self, error)
+
+    def _ends(self) -> Mapping[InputId, int]:
+        ends = {}
+        most = self.plan.options.max_batch_bytes
+        for source, channel in self.wiring.inputs.items():
+            reader = self.reader(source)
+            start = channel.position(reader).position
+            end = channel.end_within(start, channel.limit(reader), most)
+            if end > start:
+                ends[source] = end
+        return ends
+
+    def _run(self, ends: Mapping[InputId, int]) -> None:
+        batch = BatchId(self.machine.last + 1)
+        self._next_s = time.monotonic() + (self.plan.options.trigger_ms or 0) / 1000
+        places: dict[InputId, Place] = {}
+        frames: dict[InputId, DataFrame] = {}
+        size_bytes = 0
+        for source, channel in self.wiring.inputs.items():
+            start = channel.position(self.reader(source))
+            end = channel.place(ends[source]) if source in ends else start
+            if source in ends:
+                places[source] = end
+            size_bytes += end.log_bytes - start.log_bytes
+            files = channel.paths(start.position, end.position) or [str(channel.empty)]
+            frames[source] = self._spark.read.schema(channel.form.schema).parquet(*files)
+        rows = self.plan.evaluate(self._spark, frames)
+        assert isinstance(rows, DataFrame)
+        one_file = size_bytes < SMALL_BYTES
+        written = self.wiring.output.write(rows, batch, one_file=one_file)
+        appended = BatchAppended(batch, written.event, places, staged=written.staged)
+        self.append(written, appended)
+        self.committed(batch)
+
+    # -- nothing but positions
+
+    def pin(self, checkpoint_id: CheckpointId, batch: BatchId) -> None:
+        """Do nothing: there are no files."""
+
+    def unpin(self, checkpoint_id: CheckpointId) -> None:
+        """Do nothing: there are no files."""
+
+    def pinned(self, checkpoint_id: CheckpointId) -> Path | None:  # noqa: ARG002
+        """Return None: there are no files."""
+        return None
+
+    def source_ended(self) -> bool:
+        """Return False: it reads no outside source."""
+        return False

@@ -1,0 +1,245 @@
+"""Builds a generation from a cut: channels with what was in flight, queries at their batch.
+
+Always into a fresh scratch directory, and all steps together: nothing of an older generation is
+reused in place (rules F10, F26). The steps' functions are called here, once, in the order of the
+plan, since a channel's columns are those of its producer's result.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from cutwater.errors import PlanError, RecoveryError
+from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
+from cutwater.physical_plan import PhysicalStep
+from cutwater.protocol.channel import ChannelLog
+from cutwater.protocol.cut import Cut, RecordedEvent
+from cutwater.protocol.message import START, Place
+from cutwater.protocol.recovery import Restore
+from cutwater.protocol.restored import Restored
+from cutwater.protocol.step import Step
+from cutwater.protocol.topology import StepSpec, Topology
+from cutwater.spark import query_files
+from cutwater.spark.analysis import Analysis, StepForm, Way
+from cutwater.spark.batch_step import BatchStep
+from cutwater.spark.channel import Channel, ChannelForm, Signal
+from cutwater.spark.channel_source import ChannelSource
+from cutwater.spark.context import RunContext
+from cutwater.spark.output import ChannelOutput, Output, SinkOutput
+from cutwater.spark.query_step import QueryStep
+from cutwater.spark.step import RunningStep, Services, Wiring
+
+_FETCHERS: Final = 4
+
+
+@dataclass(slots=True)
+class Build:
+    """One generation on its way from a cut to steps that can be started."""
+
+    context: RunContext
+    restore: Restore
+    services: Services
+    on_control: Callable[[ChannelId], None]
+    _channels: dict[ChannelId, Channel] = field(default_factory=dict)
+    _signals: dict[StepId, Signal] = field(default_factory=dict)
+    _sources: dict[StepId, list[ChannelSource]] = field(default_factory=dict)
+    _forms: dict[StepId, StepForm] = field(default_factory=dict)
+
+    def run(self) -> "Built":
+        """Call the steps' functions, make channels, fetch state, connect everything.
+
+        Raises:
+            PlanError: If a step cannot run on Spark; it names the function and line.
+            RecoveryError: If the cut is of another pipeline.
+            StoreError: If state cannot be fetched.
+        """
+        self._check_shape()
+        self.directory.mkdir(parents=True)
+        self._evaluate()
+        topology = self.context.plan.topology(
+            [name for name, form in self._forms.items() if form.pinned_start]
+        )
+        self._fetch(topology)
+        steps = {spec.step: self._connect(spec) for spec in topology.steps}
+        return Built(topology, steps, self._channels, self.directory)
+
+    @property
+    def directory(self) -> Path:
+        """Where the generation keeps its files."""
+        return self.context.scratch / f"g{self.restore.generation:06d}"
+
+    @property
+    def _cut(self) -> Cut | None:
+        return self.restore.cut
+
+    def _check_shape(self) -> None:
+        """Refuse a cut of a pipeline with other steps or inputs (rule F16)."""
+        if self._cut is None:
+            return
+        now = {step.name: {one.id for one in step.inputs} for step in self.context.plan.steps}
+        then = {name: set(one.positions) for name, one in self._cut.snapshots.items()}
+        for name in sorted(now.keys() | then.keys()):
+            if now.get(name) != then.get(name):
+                reads = {
+                    which: "is not there"
+                    if inputs is None
+                    else f"reads {', '.join(sorted(map(str, inputs))) or 'outside sources'}"
+                    for which, inputs in (("then", then.get(name)), ("now", now.get(name)))
+                }
+                message = (
+                    f"checkpoint {self._cut.checkpoint_id} is of another shape of the pipeline: "
+                    f"step {name} {reads['then']} in it and {reads['now']} now."
+                )
+                raise RecoveryError(message)
+
+    # -- calling the functions
+
+    def _evaluate(self) -> None:
+        analysis = Analysis(self.context.internals)
+        for step in self.context.plan.steps:
+            frames = self._frames(step)
+            if frames is None:
+                continue
+            form = analysis.evaluate(step, frames)
+            if form is None:
+                continue
+            self._forms[step.name] = form
+            if step.output is not None:
+                self._channels[step.output.id] = self._channel(step, form.rows)
+                for reader in step.output.readers:
+                    signal = self._signals.setdefault(reader.step, Signal())
+                    self._channels[step.output.id].subscribe(reader, signal)
+        if analysis.problems:
+            raise PlanError(self.context.plan.pipeline, *analysis.problems)
+
+    def _frames(self, step: PhysicalStep) -> Mapping[InputId, DataFrame] | None:
+        """Return the step's inputs as streams; None if a producer could not be evaluated."""
+        signal = self._signals.setdefault(step.name, Signal())
+        frames = {}
+        for one in step.inputs:
+            channel = self._channels.get(one.id.channel)
+            if channel is None:
+                return None
+            source = ChannelSource(
+                self.context.internals,
+                channel,
+                ReaderId(step.name, one.id),
+                signal,
+                step.options.max_batch_bytes,
+            )
+            self._sources.setdefault(step.name, []).append(source)
+            frame = source.frame()
+            if channel.form.watermark is not None:
+                frame = frame.withWatermark(*channel.form.watermark)
+            frames[one.id] = frame
+        return frames
+
+    # -- channels
+
+    def _channel(self, step: PhysicalStep, form: ChannelForm) -> Channel:
+        assert step.output is not None
+        places = {reader: self._position(reader) for reader in step.output.readers}
+        lowest = min(places.values())
+        slowest = next(reader for reader in places if places[reader] == lowest)
+        recorded = self._recorded(slowest)
+        log = ChannelLog(
+            step.output.id, places, base=lowest, events=[one.event for one in recorded]
+        )
+        directory = self.directory / step.name / "channel"
+        channel = Channel(log, directory, form, self.context.bound, self.on_control)
+        blobs = self.context.store.blobs(self.restore.generation)
+        for one in recorded:
+            for name, ref in zip(one.event.files, one.blobs, strict=True):
+                target = channel.data / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                blobs.fetch_file(ref, target)
+        return channel
+
+    def _position(self, reader: ReaderId) -> Place:
+        if self._cut is None:
+            return START
+        return self._cut.snapshots[reader.step].positions[reader.input]
+
+    def _recorded(self, reader: ReaderId) -> tuple[RecordedEvent, ...]:
+        if self._cut is None:
+            return ()
+        parts = self._cut.snapshots[reader.step].in_flight
+        return next((part.events for part in parts if part.input == reader.input), ())
+
+    # -- steps
+
+    def _fetch(self, topology: Topology) -> None:
+        if self._cut is None:
+            return
+        cut = self._cut
+        blobs = self.context.store.blobs(self.restore.generation)
+
+        def fetch(spec: StepSpec) -> None:
+            state = cut.snapshots[spec.step].state
+            if state and self._forms[spec.step].way is Way.QUERY:
+                into = self._query_directory(spec.step)
+                into.mkdir(parents=True)
+                blobs.fetch_tree(state, into)
+                query_files.settle(into)
+
+        with ThreadPoolExecutor(_FETCHERS, thread_name_prefix="fetch") as pool:
+            list(pool.map(fetch, topology.steps))
+
+    def _query_directory(self, step: StepId) -> Path:
+        return self.directory / step / "query"
+
+    def _connect(self, spec: StepSpec) -> RunningStep:
+        plan = self.context.plan[spec.step]
+        form = self._forms[spec.step]
+        restored = None
+        if self._cut is not None:
+            restored = Restored.from_snapshot(self._cut.snapshots[spec.step])
+        machine = Step(spec, self.context.options, self.restore.generation, restored)
+        channel = self._channels.get(spec.output)
+        directory = self.directory / spec.step
+        directory.mkdir(exist_ok=True)
+        wiring = Wiring(
+            inputs={source: self._channels[source.channel] for source in spec.inputs},
+            channel=channel,
+            output=self._output(spec, channel),
+            directory=directory,
+            signal=self._signals[spec.step],
+        )
+        if form.way is Way.BATCH:
+            return BatchStep(plan, machine, wiring, self.services, self.context.spark)
+        query = QueryStep(plan, machine, wiring, self.services, form)
+        query.available_now = self.context.available_now
+        query.read(self._sources.get(spec.step, ()))
+        return query
+
+    def _output(self, spec: StepSpec, channel: Channel | None) -> Output:
+        if spec.sink is not None:
+            return SinkOutput(self.context.sinks[SinkId(spec.sink)], self.restore.generation)
+        assert channel is not None
+        return ChannelOutput(channel)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A generation that is ready to start.
+
+    Attributes:
+        topology: Its shape.
+        steps: Its steps, in plan order.
+        channels: Its channels.
+        directory: Where its files are.
+    """
+
+    topology: Topology
+    steps: Mapping[StepId, RunningStep]
+    channels: Mapping[ChannelId, Channel]
+    directory: Path
+
+    def remove(self) -> None:
+        """Delete the generation's files; everything of it must have ended."""
+        shutil.rmtree(self.directory, ignore_errors=True)

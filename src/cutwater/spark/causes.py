@@ -1,0 +1,53 @@
+"""Why a step failed, in words for the person who wrote it.
+
+Spark wraps an error of a user's function in several layers and a hundred lines of trace. What a
+person needs is the line of their own file and the last cause.
+"""
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from cutwater.errors import CutwaterError
+
+_FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+_RAISED: Final = re.compile(
+    r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)): (?P<text>.*)$"
+)
+_CAUSED: Final = re.compile(r"Caused by: (?P<error>[\w.$]+): (?P<text>.*)")
+_LENGTH_MAX: Final = 400
+
+
+def cause_of(error: BaseException, files: Collection[str] = ()) -> tuple[str, str]:
+    """Find where in the user's files an error comes from, and its cause in one line.
+
+    Args:
+        error: The error, as Spark or Python raised it.
+        files: The user's files.
+
+    Returns:
+        The place as `file:line in function`, empty if none is known; and the cause.
+    """
+    if isinstance(error, CutwaterError):
+        return "", error.message
+    text = str(error)
+    where = ""
+    for frame in _FRAME.finditer(text):
+        if frame["file"] in files:
+            where = f"{frame['file']}:{frame['line']} in {frame['function']}"
+    raised = [found for line in text.splitlines() if (found := _RAISED.match(line.strip()))]
+    if raised and (where or "Traceback" in text):
+        reason = f"{raised[-1]['error']}: {raised[-1]['text']}"
+    elif caused := _CAUSED.findall(text):
+        kind, message = caused[-1]
+        reason = f"{kind.rsplit('.', 1)[-1]}: {message}"
+    else:
+        first = text.strip().split("\n", 1)[0]
+        reason = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return where, _one_line(reason)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    shortened = line if len(line) <= _LENGTH_MAX else f"{line[:_LENGTH_MAX]}…"
+    return shortened if shortened.endswith((".", "!", "?", "…")) else f"{shortened}."

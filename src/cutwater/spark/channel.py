@@ -1,0 +1,248 @@
+"""A channel as it runs: the index, the files of its Events, its log, and who waits for what.
+
+`protocol.channel` decides; this module makes the decisions safe for threads and does what they ask
+for on disk. A producer appends under its step's lock and waits for room outside of it; consumers
+are woken by appends and releases. The channel's own lock is the innermost one: nothing else is
+locked while it is held.
+"""
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql.types import StructType
+
+from cutwater.ids import ChannelId, CheckpointId, ReaderId
+from cutwater.protocol.channel import Bound, ChannelLog, Placed
+from cutwater.protocol.message import Event, Message, Place
+from cutwater.spark.channel_file import ChannelFile
+
+
+class Signal:
+    """What one step waits on: something happened on one of its inputs, or it must end."""
+
+    def __init__(self) -> None:
+        """Nothing has happened yet."""
+        self._changed = threading.Condition()
+        self._count = 0
+        self._closed = False
+
+    @property
+    def count(self) -> int:
+        """How often something has happened; take it before looking, pass it to `wait`."""
+        return self._count
+
+    @property
+    def closed(self) -> bool:
+        """Whether the step must end."""
+        return self._closed
+
+    def notify(self) -> None:
+        """Wake whoever waits."""
+        with self._changed:
+            self._count += 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wake whoever waits, for good."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def wait(self, seen: int, timeout_s: float) -> None:
+        """Return when more has happened than was seen, when closed, or when time is up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._count != seen, timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelForm:
+    """What the rows of a channel look like.
+
+    Attributes:
+        schema: The columns, all of them nullable and without metadata.
+        watermark: The event-time column and its delay (such as `10000 milliseconds`), which
+            every reader applies again; None without one.
+    """
+
+    schema: StructType
+    watermark: tuple[str, str] | None = None
+
+
+class Channel:
+    """One channel in one generation. All methods may be called by any thread."""
+
+    def __init__(
+        self,
+        log: ChannelLog,
+        directory: Path,
+        form: ChannelForm,
+        bound: Bound,
+        on_control: Callable[[ChannelId], None],
+    ) -> None:
+        """Open a channel in a directory of its own.
+
+        Args:
+            log: Its index, empty or as restored; the files of restored Events are in place.
+            directory: Where its files are.
+            form: What its rows look like.
+            bound: How far the slowest reader may lie behind.
+            on_control: Told the channel's name after every control message; must not block.
+        """
+        self.id = log.channel
+        self.form = form
+        self.directory = directory
+        self.data = directory / "data"
+        self._log = log
+        self._bound = bound
+        self._on_control = on_control
+        self._lock = threading.Condition()
+        self._signals: dict[ReaderId, Signal] = {}
+        entries = directory / "log"
+        for needed in (self.data, entries, self.empty):
+            needed.mkdir(parents=True, exist_ok=True)
+        self._file = ChannelFile(entries)
+        self._rows = 0
+
+    @property
+    def empty(self) -> Path:
+        """A directory without files: what a scan of no Events reads."""
+        return self.directory / "empty"
+
+    def subscribe(self, reader: ReaderId, signal: Signal) -> None:
+        """Wake this signal when something happens that concerns the reader."""
+        self._signals[reader] = signal
+
+    # -- the producer
+
+    def append(self, message: Message) -> None:
+        """Put a message at the end, under the producer's lock."""
+        with self._lock:
+            place = self._log.append(message)
+            self._file.append(place, message)
+            if isinstance(message, Event):
+                self._rows += message.rows
+        if not isinstance(message, Event):
+            self._on_control(self.id)
+        for signal in self._signals.values():
+            signal.notify()
+
+    def has_room(self, *, lets_barrier_out: bool) -> bool:
+        """Say whether one more Event may be appended."""
+        with self._lock:
+            return self._log.has_room(self._bound, lets_barrier_out=lets_barrier_out)
+
+    def wait_for_change(self, timeout_s: float) -> None:
+        """Wait until a reader has moved, or time is up."""
+        with self._lock:
+            self._lock.wait(timeout_s)
+
+    # -- the readers
+
+    def limit(self, reader: ReaderId) -> int:
+        """Return the position up to which the reader may read now."""
+        with self._lock:
+            return self._log.limit(reader).position
+
+    def end_within(self, start: int, limit: int, size_bytes: int | None) -> int:
+        """Return where a batch ends that begins at `start`: at the limit, or the size before it.
+
+        One Event is always taken, however large.
+        """
+        if size_bytes is None or limit - start <= 1:
+            return limit
+        with self._lock:
+            begin = self._log.place(start).log_bytes
+            end = start + 1
+            while end < limit and self._log.place(end + 1).log_bytes - begin <= size_bytes:
+                end += 1
+        return end
+
+    def place(self, position: int) -> Place:
+        """Return the place of a position."""
+        with self._lock:
+            return self._log.place(position)
+
+    def paths(self, start: int, end: int) -> list[str]:
+        """Return the files of the Events between two positions; none of what is freed already."""
+        with self._lock:
+            if end <= self._log.base.position:
+                return []
+            events = self._log.read(self._log.place(start), self._log.place(end))
+        return [str(self.data / name) for event in events for name in event.files]
+
+    def read(self, start: Place, end: Place) -> tuple[Event, ...]:
+        """Return the Events between two places."""
+        with self._lock:
+            return self._log.read(start, end)
+
+    def advance(self, reader: ReaderId, place: Place) -> None:
+        """Move the reader's position when its batch is appended."""
+        with self._lock:
+            self._log.advance(reader, place)
+            self._lock.notify_all()
+
+    def settle(self, reader: ReaderId) -> None:
+        """Note that the reader's batch is committed, and free what nobody needs."""
+        with self._lock:
+            self._log.settle(reader)
+        self.free()
+
+    def release(self, reader: ReaderId, checkpoint_id: CheckpointId) -> None:
+        """Let the reader pass a barrier."""
+        with self._lock:
+            self._log.release(reader, checkpoint_id)
+        if reader in self._signals:
+            self._signals[reader].notify()
+
+    def news(self, reader: ReaderId) -> tuple[Place, tuple[Placed, ...]]:
+        """Return how far the reader would record, and the control messages it has not seen."""
+        with self._lock:
+            return self._log.recordable(reader), self._log.news(reader)
+
+    # -- freeing
+
+    def protect(self, checkpoint_id: CheckpointId, reader: ReaderId, start: Place) -> None:
+        """Keep Events from `start` on while an attempt records or uploads them."""
+        with self._lock:
+            self._log.protect(checkpoint_id, reader, start)
+
+    def unprotect(self, checkpoint_id: CheckpointId, reader: ReaderId) -> None:
+        """End the protection of one attempt."""
+        with self._lock:
+            self._log.unprotect(checkpoint_id, reader)
+        self.free()
+
+    def free(self) -> None:
+        """Delete the files of Events that nobody needs any more."""
+        with self._lock:
+            freed = self._log.free()
+            if freed:
+                self._file.free(self._log.base)
+        for directory in {Path(name).parts[0] for event in freed for name in event.files}:
+            shutil.rmtree(self.data / directory, ignore_errors=True)
+
+    def close(self) -> None:
+        """Close the log and wake everybody."""
+        with self._lock:
+            self._file.close()
+            self._lock.notify_all()
+
+    # -- facts
+
+    def backlogs(self) -> Mapping[ReaderId, Bound]:
+        """Return how far each reader lies behind."""
+        with self._lock:
+            return {reader: self._log.backlog(reader) for reader in self._signals}
+
+    def position(self, reader: ReaderId) -> Place:
+        """Return how far the reader has come."""
+        with self._lock:
+            return self._log.position(reader)
+
+    @property
+    def rows(self) -> int:
+        """How many rows were appended in this generation."""
+        return self._rows

@@ -1,0 +1,101 @@
+"""The log of a channel on disk: every message in order, in segments dropped from the front.
+
+The running generation reads its index in memory; the file is for whoever looks from outside while
+it runs, and after it has died. It lives in scratch and is not needed for recovery.
+"""
+
+from collections import deque
+from pathlib import Path
+from typing import BinaryIO, Final, assert_never
+
+import msgspec
+
+from cutwater.protocol.barrier import Barrier
+from cutwater.protocol.message import EndOfInput, Event, Message, Place, Watermark
+from cutwater.spark.frames import framed, payloads
+
+SEGMENT_ENTRIES: Final = 1000
+_SUFFIX: Final = ".log"
+
+
+class ChannelFile:
+    """The writer of one channel's log."""
+
+    def __init__(self, directory: Path) -> None:
+        """Begin a log in a directory that is there and empty."""
+        self._directory = directory
+        self._segments: deque[tuple[int, Path]] = deque()
+        self._entries = 0
+        self._file: BinaryIO | None = None
+
+    def append(self, place: Place, message: Message) -> None:
+        """Write one message behind the others.
+
+        Args:
+            place: The end of the channel after it.
+            message: The message.
+        """
+        if self._file is None or self._entries == SEGMENT_ENTRIES:
+            self._roll(place)
+        assert self._file is not None
+        self._file.write(framed(_encode(place, message)))
+        self._file.flush()
+        self._entries += 1
+
+    def _roll(self, place: Place) -> None:
+        self.close()
+        path = self._directory / f"{place.position:012d}{_SUFFIX}"
+        if self._segments and self._segments[-1][1] == path:
+            path = path.with_name(f"{path.stem}-{len(self._segments)}{_SUFFIX}")
+        self._file = path.open("xb")
+        self._segments.append((place.position, path))
+        self._entries = 0
+
+    def free(self, base: Place) -> None:
+        """Drop segments that hold nothing at or behind the base."""
+        while len(self._segments) > 1 and self._segments[1][0] <= base.position:
+            self._segments.popleft()[1].unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the file; a later append begins a new segment."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_entries(directory: Path) -> list[dict[str, object]]:
+    """Return what a channel's log holds, oldest first, as JSON values.
+
+    Raises:
+        Corrupt: If an entry is damaged.
+    """
+    return [
+        msgspec.json.decode(payload)
+        for path in sorted(directory.glob(f"*{_SUFFIX}"))
+        for payload in payloads(path.read_bytes(), path.name)
+    ]
+
+
+def _encode(place: Place, message: Message) -> bytes:
+    entry: dict[str, object] = {"end": place.position}
+    match message:
+        case Event():
+            entry |= {
+                "event": message.batch,
+                "rows": message.rows,
+                "bytes": message.size_bytes,
+                "files": message.files,
+            }
+        case Watermark():
+            entry |= {"watermark_ms": message.value_ms}
+        case Barrier():
+            entry |= {
+                "barrier": message.checkpoint_id,
+                "generation": message.epoch,
+                "flags": str(message.flags),
+            }
+        case EndOfInput():
+            entry |= {"end_of_input": True}
+        case other:
+            assert_never(other)
+    return msgspec.json.encode(entry)

@@ -1,0 +1,53 @@
+"""What a pipeline runs with: the session, its store, its sinks, its options.
+
+Made once per process by whoever starts the pipeline; every generation uses the same.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from cutwater.ids import PipelineId, SinkId
+from cutwater.physical_plan import PhysicalPlan
+from cutwater.protocol.channel import Bound
+from cutwater.protocol.options import CheckpointOptions
+from cutwater.sinks.base import OpenSink
+from cutwater.spark.internals import Internals
+from cutwater.store.opened import OpenStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """What all generations of one process share.
+
+    Attributes:
+        plan: The steps.
+        internals: Spark's internal classes, checked.
+        store: The pipeline in its store.
+        sinks: All sinks, opened.
+        options: The protocol's options.
+        bound: How far a channel's slowest reader may lie behind.
+        scratch: A directory for generations; its content may be lost at any time.
+        available_now: Run until what is there now is processed.
+    """
+
+    plan: PhysicalPlan
+    internals: Internals
+    store: OpenStore
+    sinks: Mapping[SinkId, OpenSink]
+    options: CheckpointOptions
+    bound: Bound
+    scratch: Path
+    available_now: bool = False
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        return self.internals.spark
+
+    @property
+    def pipeline(self) -> PipelineId:
+        """The pipeline's uuid."""
+        return self.store.pipeline

@@ -1,0 +1,230 @@
+"""The durable effects of a generation, in the background: each posts what came of it.
+
+Nothing here decides anything. A task is one of the coordinator's commands; it runs in a pool,
+retries where repeating is safe, and always answers, so that the coordinator is never left waiting.
+"""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from cutwater.errors import CutwaterError, StoreError, Superseded
+from cutwater.ids import CheckpointId, Generation
+from cutwater.protocol import coordinator_events as events
+from cutwater.protocol.barrier import Barrier
+from cutwater.protocol.commit import CommitSink, RecordCommit
+from cutwater.protocol.cut import BlobRef, Cut, InFlight, RecordedEvent, StepSnapshot
+from cutwater.protocol.decisions import Decision, DecisionOutcome
+from cutwater.protocol.failure import FailureReason
+from cutwater.protocol.in_flight import InFlightRange
+from cutwater.protocol.retention import reusable
+from cutwater.protocol.step_events import Stored
+from cutwater.spark.clock import now_ms
+from cutwater.spark.context import RunContext
+from cutwater.spark.recover import act
+from cutwater.spark.step import RunningStep
+from cutwater.store.collect import Collector
+from cutwater.store.forms import Attempt, Committed
+
+_LOG: Final = logging.getLogger(__name__)
+_RETRY_S: Final = 0.5
+_WORKERS: Final = 8
+
+
+class Effects:
+    """Carries out one generation's commands in the background."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        generation: Generation,
+        post: Callable[[events.CoordinatorEvent], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Work for one generation.
+
+        Args:
+            context: What the pipeline runs with.
+            generation: The generation.
+            post: Takes what came of each command; must not block.
+            failed: Told of a defect: a task that ended in a way nobody foresaw.
+        """
+        self._context = context
+        self._generation = generation
+        self._post = post
+        self._failed = failed
+        self._closed = threading.Event()
+        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="effect")
+        self.collector = Collector(context.store, generation, context.options.retained)
+        self._reusable: dict[str, BlobRef] = {}
+        self.uploaded: dict[CheckpointId, int] = {}
+
+    def close(self) -> None:
+        """Let what runs finish, start nothing more, and wait."""
+        self._closed.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def start(self, command: events.CoordinatorCommand) -> None:
+        """Start what carries out a command of the coordinator."""
+        match command:
+            case events.ReserveId():
+                self._submit(lambda: self._reserve(command))
+            case events.PublishManifest(cut):
+                self._submit(lambda: self._publish(cut))
+            case events.CreateDecision():
+                self._submit(lambda: self._decide(command))
+            case CommitSink():
+                self._submit(lambda: self._commit(command))
+            case RecordCommit():
+                self._submit(lambda: self._record(command))
+            case events.CollectGarbage():
+                self._submit(self._collect)
+            case _:
+                message = f"{command} is not an effect"
+                raise TypeError(message)
+
+    def _submit(self, task: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                task()
+            except BaseException as error:  # noqa: BLE001 - a defect must not vanish in a pool
+                self._failed(error)
+
+        if not self._closed.is_set():
+            self._pool.submit(run)
+
+    # -- attempts
+
+    def _reserve(self, command: events.ReserveId) -> None:
+        attempt = Attempt(command.checkpoint_id, self._generation, command.kind, now_ms())
+        while not self._closed.is_set():
+            try:
+                won = self._context.store.attempts.reserve(attempt)
+            except StoreError as error:
+                _LOG.warning("checkpoint %s: %s", command.checkpoint_id, error)
+                self._closed.wait(_RETRY_S)
+            else:
+                self._post(events.Reserved(command.checkpoint_id, won, now_ms()))
+                return
+
+    def begin_attempt(self, barrier: Barrier) -> None:
+        """Note which objects the attempt need not store again."""
+        incremental = self._context.options.incremental
+        self._reusable = dict(reusable(self.collector.cuts, barrier, incremental=incremental))
+        self.uploaded = {barrier.checkpoint_id: 0}
+
+    def upload(
+        self, step: RunningStep, snapshot: StepSnapshot, ranges: tuple[InFlightRange, ...]
+    ) -> None:
+        """Store a snapshot's state and in-flight Events in the background."""
+        self._submit(lambda: self._upload(step, snapshot, ranges))
+
+    def _upload(
+        self, step: RunningStep, snapshot: StepSnapshot, ranges: tuple[InFlightRange, ...]
+    ) -> None:
+        checkpoint_id = snapshot.checkpoint_id
+        blobs = self._context.store.blobs(self._generation)
+        known = self._reusable
+        try:
+            pinned = step.pinned(checkpoint_id)
+            state = () if pinned is None else blobs.store_tree(pinned, known)
+            in_flight = []
+            for part in ranges:
+                channel = step.wiring.inputs[part.input]
+                recorded = []
+                for position in range(part.start.position, part.end.position):
+                    (event,) = channel.read(channel.place(position), channel.place(position + 1))
+                    files = tuple(
+                        blobs.store_file(channel.data / name, known) for name in event.files
+                    )
+                    recorded.append(RecordedEvent(position, event, files))
+                in_flight.append(InFlight(part.input, tuple(recorded)))
+        except (StoreError, OSError, CutwaterError) as error:
+            # Also what was unpinned because the attempt is over: then nobody minds the decline.
+            _LOG.info("checkpoint %s of %s: %s", checkpoint_id, step.name, error)
+            reason = FailureReason.SNAPSHOT_FAILED
+            self._post(
+                events.Declined(step.name, self._generation, checkpoint_id, reason, now_ms())
+            )
+            return
+        stored = [*state, *(ref for part in in_flight for one in part.events for ref in one.blobs)]
+        new = sum(ref.size_bytes for ref in stored if ref.sha256 not in known)
+        self.uploaded[checkpoint_id] = self.uploaded.get(checkpoint_id, 0) + new
+        step.tell(Stored(checkpoint_id, tuple(state), tuple(in_flight)))
+
+    # -- the decision
+
+    def _publish(self, cut: Cut) -> None:
+        try:
+            sha256 = self._context.store.manifests.publish(cut)
+        except StoreError as error:
+            _LOG.warning("checkpoint %s: %s", cut.checkpoint_id, error)
+            self._post(events.PublishFailed(cut.checkpoint_id, now_ms()))
+            return
+        self._post(events.Published(cut.checkpoint_id, sha256, now_ms()))
+
+    def _decide(self, command: events.CreateDecision) -> None:
+        cut = command.cut
+        entry = Decision(
+            command.slot,
+            self._generation,
+            uuid.uuid4().hex,
+            cut.kind,
+            cut.checkpoint_id,
+            command.manifest_sha256,
+            cut.commit_point,
+            cut.origin,
+        )
+        try:
+            outcome = self._context.store.log.create(entry)
+        except StoreError as error:
+            _LOG.warning("checkpoint %s: %s", cut.checkpoint_id, error)
+            outcome = DecisionOutcome.UNKNOWN
+        if outcome is DecisionOutcome.WRITTEN:
+            self.collector.know(cut)
+        self._post(events.DecisionMade(cut.checkpoint_id, outcome, now_ms()))
+
+    # -- sinks
+
+    def _commit(self, command: CommitSink) -> None:
+        slot, sink = command.permit.slot, command.sink
+        try:
+            version = act(self._context, command)
+        except Superseded:
+            self._post(events.SinkFenced(slot, sink, now_ms()))
+        except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
+            _LOG.warning("sink %s, slot %s: %s", sink, slot, error)
+            self._post(events.SinkFailed(slot, sink, str(error), now_ms()))
+        else:
+            self._post(events.SinkCommitted(slot, sink, version, now_ms()))
+
+    def _record(self, command: RecordCommit) -> None:
+        permit = command.permit
+        committed = Committed(permit.slot, permit.checkpoint_id, command.versions)
+        while not self._closed.is_set():
+            try:
+                self._context.store.commits.record(committed)
+            except StoreError as error:
+                _LOG.warning("commit of slot %s: %s", permit.slot, error)
+                if not error.retryable:
+                    raise
+                self._closed.wait(_RETRY_S)
+            else:
+                self._post(events.CommitRecorded(permit.slot, now_ms()))
+                return
+
+    # -- garbage
+
+    def _collect(self) -> None:
+        began = time.monotonic()
+        try:
+            self.collector.collect()
+        except StoreError as error:
+            _LOG.warning("retention: %s", error)
+        finally:
+            _LOG.debug("retention took %.3f s", time.monotonic() - began)
+            self._post(events.GarbageCollected(now_ms()))

@@ -1,0 +1,337 @@
+"""One generation of a running pipeline: one event loop that feeds the machines.
+
+Everything that concerns the coordinator happens on this loop's thread: events come through one
+inbox, commands are carried out or handed to the effects. Steps have their own threads and locks;
+the loop tells them what attempts begin and end, lets them see what is new on their inputs, and
+tells everybody the time. It ends with an outcome: the next generation, if there is one, is somebody
+else's decision.
+"""
+
+import logging
+import queue
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from cutwater.ids import ChannelId, StepId
+from cutwater.protocol import coordinator_events as events
+from cutwater.protocol.alignment_events import Announced, Tick
+from cutwater.protocol.commit import CommitBlocked, RecordCommit
+from cutwater.protocol.coordinator import Coordinator
+from cutwater.protocol.pending import CheckpointRequest
+from cutwater.protocol.recovery import Restore
+from cutwater.protocol.step_events import Ended
+from cutwater.spark.attempts import AttemptBook
+from cutwater.spark.build import Build, Built
+from cutwater.spark.clock import now_ms
+from cutwater.spark.commit_watch import CommitWatch
+from cutwater.spark.context import RunContext
+from cutwater.spark.effects import Effects
+from cutwater.spark.step import RunningStep, Services
+
+_LOG: Final = logging.getLogger(__name__)
+_TICK_S: Final = 0.1
+_LOOK_S: Final = 0.5
+"""How often queries are asked whether they live and steps whether they are done."""
+
+_STOP_TRIES: Final = 3
+"""How many attempts a stop makes to end with a checkpoint."""
+
+
+class End(Enum):
+    """How a generation ended."""
+
+    FINISHED = auto()
+    """Every step has ended by itself and everything is committed."""
+    STOPPED = auto()
+    """It was asked to stop."""
+    FAILED = auto()
+    """A step failed, or attempts did too often: begin again from the last checkpoint."""
+    FENCED = auto()
+    """Another generation has claimed the pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a generation, with its cause where there is one."""
+
+    end: End
+    step: StepId | None = None
+    error: BaseException | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Noticed:
+    channel: ChannelId
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    step: StepId | None
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class _StopAsked:
+    checkpoint: bool
+
+
+_Item = events.CoordinatorEvent | _Noticed | _Failed | _StopAsked
+
+
+class Generation:
+    """A generation, from its build to its outcome."""
+
+    def __init__(self, context: RunContext, restore: Restore, book: AttemptBook) -> None:
+        """Build the generation; nothing runs yet.
+
+        Raises:
+            PlanError: If a step cannot run on Spark.
+            RecoveryError: If the cut is of another pipeline.
+            StoreError: If state cannot be fetched.
+        """
+        self._context = context
+        self.number = restore.generation
+        self.book = book
+        self.blocked = ""
+        self._inbox: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._effects = Effects(context, restore.generation, self._inbox.put, self._defect)
+        self._watch = CommitWatch(self._step_failed)
+        services = Services(
+            post=self._inbox.put,
+            upload=self._effects.upload,
+            failed=self._step_failed,
+            watch=self._watch.watch,
+            generation=restore.generation,
+        )
+        try:
+            self.built: Built = Build(
+                context, restore, services, lambda channel: self._inbox.put(_Noticed(channel))
+            ).run()
+        except BaseException:
+            self._watch.close()
+            self._effects.close()
+            raise
+        if restore.cut is not None:
+            self._effects.collector.know(restore.cut)
+        self._coordinator = Coordinator(
+            context.pipeline,
+            self.built.topology,
+            context.options,
+            restore.generation,
+            restore.standing,
+        )
+        self._outcome: Outcome | None = None
+        self._failure: _Failed | None = None
+        self._finishing = False
+        self._stopping = False
+        self._stop_tries = 0
+
+    # -- from any thread
+
+    def ask_to_stop(self, *, checkpoint: bool) -> None:
+        """Ask for the end, with a last checkpoint or without."""
+        self._inbox.put(_StopAsked(checkpoint))
+
+    def request(self, request: CheckpointRequest) -> None:
+        """Ask for a checkpoint; the book tells what becomes of it."""
+        self._inbox.put(events.Requested(request, now_ms()))
+
+    def _step_failed(self, step: RunningStep, error: BaseException) -> None:
+        self._inbox.put(_Failed(step.name, error))
+
+    def _defect(self, error: BaseException) -> None:
+        self._inbox.put(_Failed(None, error))
+
+    # -- the loop
+
+    def run(self) -> Outcome:
+        """Start all steps, run until the end, and leave nothing running."""
+        try:
+            for step in self.built.steps.values():
+                step.start()
+            self._coordinate(events.Clock(now_ms()))
+            self._loop()
+        except BaseException as error:  # noqa: BLE001 - the loop's own defects end a generation
+            self._outcome = Outcome(End.FAILED, error=error, detail="the driver failed")
+        self.close()
+        assert self._outcome is not None
+        return self._outcome
+
+    def _loop(self) -> None:
+        next_tick = next_look = 0.0
+        while self._outcome is None:
+            wait_s = max(0.0, next_tick - time.monotonic())
+            try:
+                item: _Item | None = self._inbox.get(timeout=wait_s) if wait_s else None
+            except queue.Empty:
+                item = None
+            if item is not None:
+                self._take(item)
+            elif self._outcome is None:
+                now = time.monotonic()
+                next_tick = now + _TICK_S
+                self._tick()
+                if now >= next_look:
+                    next_look = now + _LOOK_S
+                    self._look()
+
+    def _take(self, item: _Item) -> None:
+        match item:
+            case _Noticed(channel):
+                for reader in self.built.topology.readers(channel):
+                    self.built.steps[reader.step].notice()
+            case _Failed():
+                self._fail(item)
+            case _StopAsked(checkpoint):
+                self._begin_to_stop(checkpoint=checkpoint)
+            case _:
+                self._coordinate(item)
+
+    def _tick(self) -> None:
+        at_ms = now_ms()
+        self._coordinate(events.Clock(at_ms))
+        for step in self.built.steps.values():
+            step.poll()
+            step.notice()
+            if step.machine.aligner is not None:
+                step.tell(Tick(at_ms))
+
+    def _look(self) -> None:
+        """Look after steps: who has died, who is done, and whether sinks wait for nothing."""
+        for step in self.built.steps.values():
+            if step.machine.finished:
+                continue
+            error = step.problem()
+            if error is not None and self._failure is None:
+                self._fail(_Failed(step.name, error))
+                return
+            if step.try_to_end():
+                # Its engine has nothing more to do; a query that only polls would cost.
+                step.wiring.signal.close()
+                threading.Thread(target=_halted, args=(step,), name="halt", daemon=True).start()
+        finished = all(one.machine.finished for one in self.built.steps.values())
+        if finished and not self._stopping:
+            self._finishing = True
+            self._begin_to_stop(checkpoint=True)
+        waiting = self._coordinator.carries_output or any(
+            one.machine.staged for one in self.built.steps.values()
+        )
+        drained = waiting and all(
+            not backlog.messages
+            for channel in self.built.channels.values()
+            for backlog in channel.backlogs().values()
+        )
+        self._coordinate(events.Drained(drained, now_ms()))
+
+    # -- ending
+
+    def _fail(self, failure: _Failed) -> None:
+        if self._failure is not None:
+            return
+        self._failure = failure
+        name = failure.step or StepId("driver")
+        self._coordinate(events.StepFailed(name, now_ms()))
+
+    def _begin_to_stop(self, *, checkpoint: bool) -> None:
+        if not checkpoint:
+            self._coordinate(events.Stop(now_ms()))
+        elif not self._stopping:
+            self._stopping = True
+            self._stop_tries = 0
+            self._ask_last_checkpoint()
+
+    def _ask_last_checkpoint(self) -> None:
+        self._stop_tries += 1
+        self.book.follow_last()
+        self._coordinate(events.Requested(CheckpointRequest(), now_ms()))
+
+    def _after_last_checkpoint(self, *, decided: bool) -> None:
+        """Go on with a stop once an attempt it asked for has ended."""
+        if not self._stopping or not self.book.last_has_ended:
+            return
+        left = self._finishing and (
+            self._coordinator.carries_output
+            or any(one.machine.staged for one in self.built.steps.values())
+        )
+        again = left if decided else self._stop_tries < _STOP_TRIES
+        if again:
+            self._ask_last_checkpoint()
+        else:
+            self._coordinate(events.Stop(now_ms()))
+
+    def close(self) -> None:
+        """End everything of this generation and wait for it."""
+        for step in self.built.steps.values():
+            step.close()
+        for channel in self.built.channels.values():
+            channel.close()
+        steps = list(self.built.steps.values())
+        with ThreadPoolExecutor(max(1, len(steps)), thread_name_prefix="halt") as pool:
+            for step, error in zip(steps, pool.map(_halted, steps), strict=True):
+                if error is not None:
+                    _LOG.warning("step %s did not end cleanly: %s", step.name, error)
+        self._watch.close()
+        self._effects.close()
+
+    # -- the coordinator
+
+    def _coordinate(self, event: events.CoordinatorEvent) -> None:
+        self.book.heard(event)
+        for command in self._coordinator.handle(event):
+            self._carry_out(command)
+
+    def _carry_out(self, command: events.CoordinatorCommand) -> None:
+        self.book.ordered(command, self._effects.uploaded)
+        match command:
+            case events.StartAttempt(barrier):
+                self._effects.begin_attempt(barrier)
+                for step in self.built.steps.values():
+                    step.tell(Announced(barrier))
+                    step.poll()
+            case events.EndAttempt(checkpoint_id, decided):
+                for step in self.built.steps.values():
+                    step.tell(Ended(checkpoint_id, decided))
+                self._after_last_checkpoint(decided=decided)
+            case CommitBlocked(_, sink, reason):
+                self.blocked = f"sink {sink} cannot commit: {reason}"
+                _LOG.error("COMMIT_BLOCKED: %s", self.blocked)
+            case events.RestartPipeline(_, detail):
+                failure = self._failure
+                self._outcome = Outcome(
+                    End.FAILED,
+                    failure.step if failure else None,
+                    failure.error if failure else None,
+                    detail,
+                )
+            case events.Halt(reason):
+                self._outcome = self._halted(reason)
+            case events.AnswerAck() | events.AnswerRequest():
+                pass
+            case _:
+                if isinstance(command, RecordCommit):
+                    self.blocked = ""
+                self._effects.start(command)
+
+    def _halted(self, reason: events.HaltReason) -> Outcome:
+        match reason:
+            case events.HaltReason.STOPPED:
+                if self._failure is not None and not self._stopping:
+                    return Outcome(End.FAILED, self._failure.step, self._failure.error)
+                return Outcome(End.FINISHED if self._finishing else End.STOPPED)
+            case events.HaltReason.FENCED:
+                return Outcome(End.FENCED, detail=reason.value)
+            case events.HaltReason.OUTCOME_UNKNOWN:
+                return Outcome(End.FAILED, detail=reason.value)
+
+
+def _halted(step: RunningStep) -> BaseException | None:
+    try:
+        step.halt()
+    except Exception as error:  # noqa: BLE001 - Spark's stop may raise anything; all must end
+        return error
+    return None

@@ -1,0 +1,104 @@
+"""Where a step's rows go: Parquet files of its channel, or what its sink stages.
+
+Writing is the batch's one and only action (rule F32): counts come from the files themselves. A
+batch without rows leaves nothing behind and is no Event (F23).
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from cutwater.ids import BatchId, Generation
+from cutwater.protocol.cut import Committable
+from cutwater.protocol.message import Event
+from cutwater.sinks.base import OpenSink
+from cutwater.spark.channel import Channel
+
+SMALL_BYTES: Final = 1024 * 1024
+"""A result below this is written as one file where the plan allows it."""
+
+_WRITE_OPTIONS: Final = {
+    # The directory belongs to one batch of one generation and is read after the job has ended.
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of one batch's rows."""
+
+    rows: int = 0
+    event: Event | None = None
+    staged: tuple[Committable, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes were written."""
+        staged = sum(blob.size_bytes for one in self.staged for blob in one.blobs)
+        return staged + (self.event.size_bytes if self.event else 0)
+
+
+class Output(Protocol):
+    """Takes the rows of a batch."""
+
+    def write(self, frame: DataFrame, batch: BatchId, *, one_file: bool) -> Written:
+        """Write the rows with exactly one Spark action.
+
+        Args:
+            frame: The rows.
+            batch: The batch.
+            one_file: The result is expected to be small and may be gathered into one file.
+        """
+        ...
+
+
+class ChannelOutput:
+    """Writes into the step's channel; the Event is appended by somebody else, when it may be."""
+
+    def __init__(self, channel: Channel) -> None:
+        """Write into this channel's directory."""
+        self._channel = channel
+
+    def write(self, frame: DataFrame, batch: BatchId, *, one_file: bool) -> Written:
+        """Write the rows as Parquet."""
+        directory = self._channel.data / f"b{batch:012d}"
+        rows = frame.coalesce(1) if one_file else frame
+        rows.write.mode("overwrite").options(**_WRITE_OPTIONS).parquet(str(directory))
+        files = _files_with_rows(directory)
+        if not files:
+            shutil.rmtree(directory)
+            return Written()
+        names = tuple(str(path.relative_to(self._channel.data)) for path, _ in files)
+        count = sum(rows for _, rows in files)
+        size = sum(path.stat().st_size for path, _ in files)
+        return Written(rows=count, event=Event(batch, count, size, names))
+
+
+class SinkOutput:
+    """Lets the step's sink stage the rows."""
+
+    def __init__(self, sink: OpenSink, generation: Generation) -> None:
+        """Stage for this generation."""
+        self._sink = sink
+        self._generation = generation
+
+    def write(self, frame: DataFrame, batch: BatchId, *, one_file: bool) -> Written:
+        """Stage the rows outside scratch."""
+        staged = self._sink.stage(frame.coalesce(1) if one_file else frame, self._generation, batch)
+        return Written() if staged is None else Written(rows=staged.rows, staged=(staged,))
+
+
+def _files_with_rows(directory: Path) -> list[tuple[Path, int]]:
+    found = []
+    for path in sorted(directory.glob("part-*")):
+        rows = pq.read_metadata(path).num_rows
+        if rows:
+            found.append((path, rows))
+        else:
+            path.unlink()
+    return found

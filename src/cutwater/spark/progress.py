@@ -1,0 +1,115 @@
+"""What a running pipeline shows of itself: steps, backlogs, checkpoints. Values for any thread."""
+
+from dataclasses import dataclass
+
+from cutwater.ids import CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class StepStatus:
+    """One step.
+
+    Attributes:
+        name: Its name.
+        kind: `query` or `batch`.
+        batch: The last batch it appended; -1 for none.
+        rows: How many rows it has put out in this generation.
+        rows_per_second: The same over the last seconds.
+        finished: Whether it has ended by itself.
+        watermark_ms: Its event-time watermark.
+    """
+
+    name: str
+    kind: str
+    batch: int
+    rows: int
+    rows_per_second: float
+    finished: bool
+    watermark_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatus:
+    """How far one reader of a channel lies behind."""
+
+    name: str
+    reader: str
+    messages: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReport:
+    """One attempt, as people see it.
+
+    Attributes:
+        id: Its number.
+        status: `IN_PROGRESS`, `COMPLETED` or `FAILED`.
+        duration_ms: From its start to its end, or until now.
+        kind: `CHECKPOINT`, `FULL` or `SAVEPOINT`.
+        unaligned: Whether a barrier overtook data.
+        uploaded_bytes: What was stored anew for it.
+        state_bytes: All that going back to it needs.
+        in_flight_bytes: The part of it that was in flight.
+        commit_point: Whether sinks committed at it.
+        failure: Why it failed; empty otherwise.
+        started_at_ms: When it began.
+    """
+
+    id: CheckpointId
+    status: str
+    duration_ms: int
+    kind: str
+    unaligned: bool = False
+    uploaded_bytes: int = 0
+    state_bytes: int = 0
+    in_flight_bytes: int = 0
+    commit_point: bool = False
+    failure: str = ""
+    started_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A pipeline at one moment.
+
+    Attributes:
+        pipeline: Its name.
+        generation: The generation that runs.
+        state: `STARTING`, `RUNNING`, `RESTARTING`, `COMMIT_BLOCKED`, `STOPPING`, `FINISHED` or
+            `FAILED`.
+        steps: Its steps.
+        channels: Its channels, one entry per reader.
+        checkpoints: The newest attempts, oldest first.
+        restarts: How often this process has begun a new generation after a failure.
+        detail: Why it is in that state, where there is something to say.
+    """
+
+    pipeline: str
+    generation: int
+    state: str
+    steps: tuple[StepStatus, ...] = ()
+    channels: tuple[ChannelStatus, ...] = ()
+    checkpoints: tuple[CheckpointReport, ...] = ()
+    restarts: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended.
+
+    Attributes:
+        pipeline: Its name.
+        finished: Whether every source had ended and everything was processed; otherwise it was
+            asked to stop.
+        checkpoints: How many were completed.
+        restarts: How often it began again after a failure.
+        last_checkpoint: The last one completed in this run.
+    """
+
+    pipeline: str
+    finished: bool
+    checkpoints: int
+    restarts: int
+    last_checkpoint: CheckpointId | None

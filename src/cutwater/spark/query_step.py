@@ -1,0 +1,234 @@
+"""A step as a streaming query of Spark's: one that keeps state or reads an outside source.
+
+Spark plans, computes and remembers; this module writes each batch's rows (the one action), appends
+the batch and learns from the query's own files where it stands: positions come from offsets/N,
+never from memory of what a source last said (rule F1), and a batch counts as committed when
+commits/N is there.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from cutwater.ids import NO_BATCH, BatchId, CheckpointId, InputId
+from cutwater.physical_plan import PhysicalStep
+from cutwater.protocol.message import Place
+from cutwater.protocol.step import Step
+from cutwater.protocol.step_events import BatchAppended
+from cutwater.spark import query_files, query_log
+from cutwater.spark.analysis import StepForm
+from cutwater.spark.channel_source import ChannelOffset, ChannelSource
+from cutwater.spark.output import SMALL_BYTES
+from cutwater.spark.step import Closed, RunningStep, Services, Wiring
+
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+
+
+class _Ended(Exception):
+    """What Spark is told when a batch must not be committed; short, since Spark parses it."""
+
+
+class QueryStep(RunningStep):
+    """A step that runs as a streaming query."""
+
+    kind = "query"
+
+    def __init__(
+        self,
+        plan: PhysicalStep,
+        machine: Step,
+        wiring: Wiring,
+        services: Services,
+        form: StepForm,
+    ) -> None:
+        """Prepare the query; its directory holds the restored batch, or nothing.
+
+        Args:
+            plan: The step.
+            machine: Its machine, standing at the restored batch.
+            wiring: What it is connected to.
+            services: What the generation does for it.
+            form: Its result and sources, as Spark sees them.
+        """
+        super().__init__(plan, machine, wiring, services)
+        self._form = form
+        self._query: StreamingQuery | None = None
+        self._sources: tuple[ChannelSource, ...] = ()
+        self.available_now = False
+        self.checkpoint = wiring.directory / "query"
+        self._pins = wiring.directory / "pins"
+        self._began = machine.last
+        self._offsets: Sequence[str | None] = ()
+
+    # -- starting and ending
+
+    def start(self) -> None:
+        """Start the query where its directory says."""
+        last = self.machine.last
+        if last != NO_BATCH:
+            self._offsets = query_log.read_batch(self.checkpoint, last).offsets
+        for index, source in enumerate(self._sources):
+            source.siblings = self._sources
+            source.between_batches = self._between_batches
+            # One input is enough to let the owed batch run (rule F22).
+            owes = self.machine.owes_batch and index == 0
+            source.begin(_line_of(self._offsets, source.reader.input), owes_batch=owes)
+        spark = self._form.frame.sparkSession
+        partitions = self.plan.options.partitions
+        before = spark.conf.get(_PARTITIONS)
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        try:
+            if partitions is not None:
+                spark.conf.set(_PARTITIONS, str(partitions))
+            self._query = self._writer().start()
+        finally:
+            spark.conf.set(_PARTITIONS, str(before))
+            spark.sparkContext.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
+
+    def read(self, sources: Sequence[ChannelSource]) -> None:
+        """Note the channel sources of the query, in the order of the step's inputs."""
+        self._sources = tuple(sources)
+
+    def _writer(self) -> DataStreamWriter:
+        writer = (
+            self._form.frame.writeStream.outputMode(self.plan.output_mode)
+            .foreachBatch(self._on_batch)
+            .option("checkpointLocation", str(self.checkpoint))
+            .queryName(f"{self.name} g{self.services.generation}")
+        )
+        trigger_ms = self.plan.options.trigger_ms
+        if self.available_now and self._form.foreign:
+            return writer.trigger(availableNow=True)
+        if trigger_ms is not None:
+            return writer.trigger(processingTime=f"{trigger_ms} milliseconds")
+        return writer
+
+    def halt(self) -> None:
+        """Stop the query and wait for its thread."""
+        if self._query is not None:
+            self._query.stop()
+
+    def problem(self) -> BaseException | None:
+        """Return why the query has died by itself, if it has."""
+        if self._query is None or self._query.isActive:
+            return None
+        return self._query.exception()
+
+    def source_ended(self) -> bool:
+        """Say whether the outside sources have ended."""
+        if self._form.foreign:
+            query = self._query
+            return query is not None and not query.isActive and query.exception() is None
+        if not self._form.natives or not self._offsets:
+            return False
+        return all(
+            getattr(source, "exhausted", lambda _: False)(text)
+            for source, text in zip(self._form.natives, self._offsets, strict=True)
+        )
+
+    # -- batches
+
+    def _inputs(self) -> list[InputId]:
+        return [one.reader.input for one in self._sources]
+
+    def _on_batch(self, frame: DataFrame, number: int) -> None:
+        try:
+            self._run(frame, BatchId(number))
+        except Closed:
+            raise _Ended from None
+        except BaseException as error:  # noqa: BLE001 - whatever a user's function raises
+            if self.wiring.signal.closed or self.machine.finished:
+                raise _Ended from None
+            self.services.failed(self, error)
+            raise _Ended from None
+
+    def _run(self, frame: DataFrame, batch: BatchId) -> None:
+        if self.wiring.signal.closed or self.machine.finished:
+            raise Closed
+        self._note_committed(BatchId(batch - 1))
+        log = query_log.read_batch(self.checkpoint, batch)
+        moved = self._moved(log.offsets)
+        small = self.last_bytes is not None and self.last_bytes < SMALL_BYTES
+        one_file = small and not self._form.is_stateful
+        written = self.wiring.output.write(frame, batch, one_file=one_file)
+        self.last_bytes = written.size_bytes
+        is_new = bool(moved) or tuple(log.offsets) != tuple(self._offsets)
+        offsets = None
+        if not self.wiring.inputs:
+            offsets = {str(at): text for at, text in enumerate(log.offsets) if text is not None}
+        self.append(
+            written,
+            BatchAppended(
+                batch,
+                written.event,
+                moved,
+                offsets,
+                watermark_ms=log.watermark_ms or None,
+                # Known for sure when the batch is committed; until then, better once too often.
+                owes_batch=self._form.has_watermark and is_new,
+                staged=written.staged,
+            ),
+        )
+        self._offsets = log.offsets
+        self.services.watch(self, batch)
+
+    def _moved(self, offsets: Sequence[str | None]) -> Mapping[InputId, Place]:
+        moved = {}
+        for source in self._inputs():
+            channel = self.wiring.inputs[source]
+            text = _line_of(offsets, source)
+            end = ChannelOffset.parse(text, source).position
+            if end > channel.position(self.reader(source)).position:
+                moved[source] = channel.place(end)
+        return moved
+
+    def note_if_committed(self, batch: BatchId) -> bool:
+        """Look whether Spark has committed the batch, and say so to the machine if it has."""
+        if not query_log.is_committed(self.checkpoint, batch):
+            return False
+        self._note_committed(batch)
+        return True
+
+    def _note_committed(self, batch: BatchId) -> None:
+        if batch <= self._began or self.machine.committed >= batch:
+            return
+        owes = False
+        if self._form.has_watermark:
+            before = query_log.read_batch(self.checkpoint, batch).watermark_ms
+            owes = query_log.next_watermark_ms(self.checkpoint, batch) > before
+        self.committed(batch, owes_batch=owes)
+
+    def _between_batches(self) -> bool:
+        """Note the last batch as committed; say whether Spark is about to run an owed one."""
+        last = self.machine.last
+        if last > self._began:
+            self._note_committed(last)
+        return self.machine.owes_batch
+
+    # -- snapshots
+
+    def pin(self, checkpoint_id: CheckpointId, batch: BatchId) -> None:
+        """Hard-link the files of a committed batch."""
+        query_files.pin(self.checkpoint, batch, self._pin(checkpoint_id))
+
+    def unpin(self, checkpoint_id: CheckpointId) -> None:
+        """Drop the links."""
+        shutil.rmtree(self._pin(checkpoint_id), ignore_errors=True)
+
+    def pinned(self, checkpoint_id: CheckpointId) -> Path | None:
+        """Return where the links are."""
+        return self._pin(checkpoint_id)
+
+    def _pin(self, checkpoint_id: CheckpointId) -> Path:
+        return self._pins / str(checkpoint_id)
+
+
+def _line_of(offsets: Sequence[str | None], source: InputId) -> str | None:
+    """Find the line of an input; lines are in the order of the plan, which need not be ours."""
+    marks = (f'"channel":"{source.channel}"', f'"input":{source.ordinal},')
+    return next((text for text in offsets if text and all(one in text for one in marks)), None)

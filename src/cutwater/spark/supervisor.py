@@ -1,0 +1,268 @@
+"""Runs a pipeline through its generations: recover, build, run, and begin again after a failure.
+
+A step that fails takes the whole pipeline back to its last decided checkpoint (rule F10), as often
+as the restart strategy allows. Each generation lives in a fresh scratch directory. A heartbeat
+shows others that the pipeline runs.
+"""
+
+import logging
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from cutwater.config import RestartConfig
+from cutwater.errors import CutwaterError, Fenced, PlanError, RunError, StepError, StoreError
+from cutwater.ids import Generation as GenerationNumber
+from cutwater.ids import StepId
+from cutwater.protocol.pending import CheckpointRequest
+from cutwater.spark.analysis import failing_place
+from cutwater.spark.attempts import AttemptBook
+from cutwater.spark.causes import cause_of
+from cutwater.spark.clock import now_ms
+from cutwater.spark.context import RunContext
+from cutwater.spark.generation import End, Generation, Outcome
+from cutwater.spark.progress import (
+    ChannelStatus,
+    CheckpointReport,
+    RunResult,
+    RunStatus,
+    StepStatus,
+)
+from cutwater.spark.recover import Recovery
+from cutwater.store.lease import BEAT_MS, Lease, Leases
+
+_LOG: Final = logging.getLogger(__name__)
+_FAILURES_KEPT: Final = 1000
+_RATE_WINDOW_MS: Final = 3_000
+
+
+class Supervisor:
+    """One run of one pipeline in one process. `run` belongs to one thread, the rest to any."""
+
+    def __init__(self, context: RunContext, restart: RestartConfig, lease: Lease) -> None:
+        """Prepare a run."""
+        self._context = context
+        self._restart = restart
+        self._lease = lease
+        self._leases = Leases(context.store.backend, context.pipeline)
+        self._book = AttemptBook()
+        self._generation: Generation | None = None
+        self._state = "STARTING"
+        self._detail = ""
+        self._restarts = 0
+        self._failures_ms: deque[int] = deque(maxlen=_FAILURES_KEPT)
+        self._stop: bool | None = None
+        self._wake = threading.Event()
+        self._over = threading.Event()
+        self._rates: dict[StepId, deque[tuple[int, int]]] = {}
+        self.started = threading.Event()
+
+    # -- the run
+
+    def run(self) -> RunResult:
+        """Run until every source has ended, somebody stops it, or it cannot go on.
+
+        Raises:
+            StepError: If a step failed more often than the restart strategy allows.
+            Fenced: If another process has claimed the pipeline.
+            CutwaterError: Whatever else keeps it from running.
+        """
+        beat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        beat.start()
+        try:
+            result = self._run()
+        except BaseException as error:
+            self._state, self._detail = "FAILED", str(error)
+            self._book.abandon(str(error))
+            raise
+        finally:
+            self._over.set()
+            self.started.set()
+            beat.join()
+            self._release()
+            shutil.rmtree(self._context.scratch, ignore_errors=True)
+        self._state = "FINISHED"
+        self._book.abandon("the pipeline has ended")
+        return result
+
+    def _run(self) -> RunResult:
+        while True:
+            outcome = self._run_generation()
+            if outcome.end is not End.FAILED:
+                break
+            self._book.abandon(outcome.detail or "the generation failed")
+            pause_ms = self._pause_ms(outcome)
+            self._restarts += 1
+            self._state = "RESTARTING"
+            _LOG.warning("%s; restarting in %s ms", self._detail, pause_ms)
+            if self._wake.wait(pause_ms / 1000):
+                break
+        if outcome.end is End.FENCED:
+            number = self._generation.number if self._generation else GenerationNumber(0)
+            newer = self._context.store.log.read().generation
+            raise Fenced(self._context.pipeline, number, newer)
+        return RunResult(
+            self._context.plan.pipeline,
+            outcome.end is End.FINISHED,
+            self._book.completed,
+            self._restarts,
+            self._book.last_completed,
+        )
+
+    def _pause_ms(self, outcome: Outcome) -> int:
+        """Return the pause before the next generation, or raise why there is none."""
+        error = self._error(outcome)
+        self._detail = str(error)
+        self._failures_ms.append(now_ms())
+        pause_ms = self._restart.pause_ms(tuple(self._failures_ms))
+        if pause_ms is None:
+            raise error
+        return pause_ms
+
+    def _error(self, outcome: Outcome) -> CutwaterError:
+        cause = outcome.error
+        if outcome.step is None or cause is None:
+            if isinstance(cause, CutwaterError):
+                return cause
+            if cause is not None:
+                return RunError(f"the driver failed: {cause_of(cause)[1]}")
+            return RunError(f"the pipeline failed: {outcome.detail}.")
+        step = self._context.plan[outcome.step]
+        files = frozenset(node.place.file for node in step.nodes)
+        where, reason = cause_of(cause, files)
+        place, title = failing_place(step, cause)
+        return StepError(step.name, f"{title}, {where or place}", reason)
+
+    def _run_generation(self) -> Outcome:
+        try:
+            restore = Recovery(self._context).run()
+            # Nothing of an earlier generation is needed any more: it lives in the store.
+            self._clear_scratch()
+            generation = Generation(self._context, restore, self._book)
+        except (PlanError, Fenced):
+            raise
+        except StoreError as error:
+            if not error.retryable:
+                raise
+            return Outcome(End.FAILED, error=error)
+        self._generation = generation
+        self._rates.clear()
+        if self._stop is not None:
+            generation.ask_to_stop(checkpoint=False)
+        self._state, self._detail = "RUNNING", ""
+        self.started.set()
+        try:
+            return generation.run()
+        finally:
+            generation.built.remove()
+
+    def _clear_scratch(self) -> None:
+        for left in self._context.scratch.glob("g*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    # -- the heartbeat
+
+    def _beat(self) -> None:
+        while not self._over.is_set():
+            try:
+                self._leases.beat(replace(self._lease, beat_at_ms=now_ms()))
+            except StoreError as error:
+                _LOG.warning("heartbeat: %s", error)
+            self._over.wait(BEAT_MS / 1000)
+
+    def _release(self) -> None:
+        try:
+            self._leases.release(replace(self._lease, beat_at_ms=now_ms()))
+        except StoreError as error:
+            _LOG.warning("heartbeat: %s", error)
+
+    # -- from any thread
+
+    def stop(self, *, checkpoint: bool) -> None:
+        """Ask for the end; does not wait for it."""
+        self._stop = checkpoint
+        self._wake.set()
+        if self._state in {"RUNNING", "STARTING"}:
+            self._state = "STOPPING"
+        if self._generation is not None:
+            self._generation.ask_to_stop(checkpoint=checkpoint)
+
+    def checkpoint(
+        self, request: CheckpointRequest, timeout_s: float | None
+    ) -> CheckpointReport | None:
+        """Ask for a checkpoint and wait until it is decided and committed, or has failed.
+
+        Returns:
+            What became of it; None if that is not known in time.
+        """
+        waiter = self._book.wait_for(request.kind)
+        generation = self._generation
+        if generation is None or self._over.is_set():
+            self._book.abandon("the pipeline does not run")
+        else:
+            generation.request(request)
+        waiter.done.wait(timeout_s)
+        return waiter.report
+
+    def status(self) -> RunStatus:
+        """Return how things are."""
+        generation = self._generation
+        state = self._state
+        detail = self._detail
+        if generation is None:
+            return RunStatus(self._context.plan.pipeline, 0, state, detail=detail)
+        if generation.blocked and state == "RUNNING":
+            state, detail = "COMMIT_BLOCKED", generation.blocked
+        steps = tuple(
+            StepStatus(
+                name,
+                step.kind,
+                step.machine.last,
+                step.rows,
+                self._rate(name, step.rows),
+                step.machine.finished,
+                step.machine.watermark_ms,
+            )
+            for name, step in generation.built.steps.items()
+        )
+        channels = tuple(
+            ChannelStatus(name, reader.step, backlog.messages, backlog.size_bytes)
+            for name, channel in generation.built.channels.items()
+            for reader, backlog in channel.backlogs().items()
+        )
+        return RunStatus(
+            self._context.plan.pipeline,
+            generation.number,
+            state,
+            steps,
+            channels,
+            self._book.reports,
+            self._restarts,
+            detail,
+        )
+
+    def _rate(self, step: StepId, rows: int) -> float:
+        seen = self._rates.setdefault(step, deque(maxlen=64))
+        at_ms = now_ms()
+        seen.append((at_ms, rows))
+        while len(seen) > 2 and seen[1][0] < at_ms - _RATE_WINDOW_MS:
+            seen.popleft()
+        (first_ms, before), (last_ms, after) = seen[0], seen[-1]
+        return (after - before) * 1000 / (last_ms - first_ms) if last_ms > first_ms else 0.0
+
+
+def in_background(
+    supervisor: Supervisor, done: Callable[[RunResult | BaseException], None]
+) -> None:
+    """Run in a thread of its own and tell how it ended."""
+
+    def run() -> None:
+        try:
+            done(supervisor.run())
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            done(error)
+
+    threading.Thread(target=run, name="supervisor", daemon=True).start()

@@ -1,0 +1,95 @@
+"""Deletes what retention does not keep: reads the facts, lets the protocol plan, does as it says.
+
+Run by the holder of the claim while no attempt is open (rule F7). The claim is read again before
+every delete, so that a process that has been fenced out meanwhile deletes nothing more.
+"""
+
+from dataclasses import dataclass, field
+
+from cutwater.errors import Corrupt, NotFound
+from cutwater.ids import NO_SLOT, CheckpointId, Generation
+from cutwater.protocol.cut import Cut
+from cutwater.protocol.retention import RetentionPlan, StoredObject, kept, plan_retention
+from cutwater.store.opened import OpenStore
+from cutwater.store.paths import ObjectPath, PipelinePaths, object_path
+
+
+@dataclass(slots=True)
+class Collector:
+    """Collects for one generation; remembers the manifests it has read."""
+
+    store: OpenStore
+    generation: Generation
+    retained: int
+    _cuts: dict[CheckpointId, Cut] = field(default_factory=dict)
+
+    def know(self, cut: Cut) -> None:
+        """Note a cut that was published or restored, so that it need not be read again."""
+        self._cuts[cut.checkpoint_id] = cut
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """The cuts that are known and were not deleted."""
+        return tuple(self._cuts.values())
+
+    def collect(self) -> RetentionPlan:
+        """Plan and delete; return what was planned.
+
+        Raises:
+            StoreError: If the store cannot be read or written now; what is left is deleted by
+                a later call.
+        """
+        store = self.store
+        log = store.log.read()
+        newest = store.commits.slots()
+        committed_through = newest[-1] if newest else NO_SLOT
+        keep = kept(log, committed_through, self.retained)
+        self._read_manifests()
+        plan = plan_retention(
+            log,
+            keep,
+            self._cuts,
+            self._found(),
+            committed_through=committed_through,
+            generation=self.generation,
+        )
+        paths = PipelinePaths(store.pipeline)
+        for checkpoint_id in plan.manifests:
+            if not self._delete(paths.manifest(checkpoint_id)):
+                return plan
+            self._cuts.pop(checkpoint_id, None)
+        for name in plan.objects:
+            if not self._delete(object_path(name)):
+                return plan
+        return plan
+
+    def _delete(self, path: ObjectPath) -> bool:
+        if self.store.log.read().generation != self.generation:
+            return False
+        self.store.backend.delete(path)
+        return True
+
+    def _read_manifests(self) -> None:
+        present = set(self.store.manifests.ids())
+        for checkpoint_id in present.difference(self._cuts):
+            try:
+                self._cuts[checkpoint_id] = self.store.manifests.read(checkpoint_id)
+            except (Corrupt, NotFound):
+                # Left out: if it is one that is kept, the plan says so and deletes nothing.
+                continue
+        for checkpoint_id in set(self._cuts).difference(present):
+            del self._cuts[checkpoint_id]
+
+    def _found(self) -> list[StoredObject]:
+        paths = PipelinePaths(self.store.pipeline)
+        backend = self.store.backend
+        return [
+            *(
+                StoredObject(name, paths.generation_of_blob(name))
+                for name in backend.list(paths.blobs)
+            ),
+            *(
+                StoredObject(name, paths.generation_of_staged_file(name), staged=True)
+                for name in backend.list(paths.staged_files)
+            ),
+        ]

@@ -1,0 +1,52 @@
+"""Everything a pipeline keeps in a store, opened together.
+
+The parts know how one kind of object is written and read; this only puts them side by side, so
+that whoever runs, inspects or repairs a pipeline opens the same things in the same way.
+"""
+
+from dataclasses import dataclass
+
+from cutwater.ids import Generation, PipelineId
+from cutwater.store.attempts import Attempts
+from cutwater.store.backend import Backend
+from cutwater.store.blobs import Blobs
+from cutwater.store.committed import Commits
+from cutwater.store.decisions import DecisionLog
+from cutwater.store.manifests import Manifests
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStore:
+    """One pipeline in one store.
+
+    Attributes:
+        backend: Where the objects are.
+        pipeline: The pipeline's uuid.
+        log: Its decision log, as this process has read it.
+        manifests: Its manifests.
+        attempts: The numbers its attempts have taken.
+        commits: The records of its commits.
+    """
+
+    backend: Backend
+    pipeline: PipelineId
+    log: DecisionLog
+    manifests: Manifests
+    attempts: Attempts
+    commits: Commits
+
+    @classmethod
+    def of(cls, backend: Backend, pipeline: PipelineId) -> "OpenStore":
+        """Open a pipeline; nothing is read yet."""
+        return cls(
+            backend,
+            pipeline,
+            DecisionLog(backend, pipeline),
+            Manifests(backend, pipeline),
+            Attempts(backend, pipeline),
+            Commits(backend, pipeline),
+        )
+
+    def blobs(self, generation: Generation) -> Blobs:
+        """Return the state and in-flight objects, as one generation writes them."""
+        return Blobs(self.backend, self.pipeline, generation)

@@ -1,0 +1,66 @@
+"""`cutwater doctor`: what it looks at, what it calls wrong, and that it leaves nothing behind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.cli.command import cutwater, environment
+
+
+def checks(text: str) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in json.loads(text)["checks"]}
+
+
+def test_a_sound_machine_has_nothing_wrong(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+
+    run = cutwater("doctor", "--store", str(store), "--scratch", str(tmp_path))
+
+    assert run.returncode == 0, run.stdout
+    assert run.stdout.endswith("Nothing wrong.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_check_is_there_for_a_program(tmp_path: Path) -> None:
+    run = cutwater("doctor", "--store", str(tmp_path / "s"), "--output", "json")
+
+    found = checks(run.stdout)
+    assert json.loads(run.stdout)["ok"] is True
+    assert {one["status"] for one in found.values()} <= {"ok", "note"}
+    assert {"Python", "Cutwater", "Spark", "Java", "Memory", "Cores", "Store", "Scratch"} <= set(
+        found
+    )
+
+
+def test_a_store_and_a_scratch_that_cannot_work_are_wrong(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    run = cutwater(
+        *("doctor", "--store", str(tmp_path / "file"), "--output", "json"),
+        *("--scratch", str(tmp_path / "file")),
+    )
+
+    found = checks(run.stdout)
+    assert run.returncode == 1
+    assert found["Store"]["status"] == found["Scratch"]["status"] == "wrong"
+    assert "is a file" in found["Store"]["found"]
+    assert found["Store"]["advice"] == "Choose another one with --store."
+
+
+def test_a_store_that_is_in_use_keeps_what_it_has(tmp_path: Path) -> None:
+    kept = tmp_path / "store" / "manifests" / "1.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+
+    run = cutwater("doctor", "--store", str(tmp_path / "store"))
+
+    assert run.returncode == 0, run.stdout
+    assert kept.read_text() == "{}"
+
+
+def test_a_remote_spark_is_wrong(tmp_path: Path) -> None:
+    run = cutwater("doctor", cwd=tmp_path, env=environment(SPARK_REMOTE="sc://somewhere"))
+
+    assert run.returncode == 1
+    assert "A pipeline needs a classic session: unset SPARK_REMOTE." in run.stdout
+    assert run.stdout.endswith("1 wrong.\n")
