@@ -21,7 +21,8 @@
     └── RunError               CW-600  a pipeline could not be run
         ├── SessionError       CW-601  this Spark session or Java cannot run a pipeline
         ├── StepError          CW-602  a step failed, with the user's function and line
-        └── RecoveryError      CW-603  the pipeline cannot go on from its last checkpoint
+        ├── RecoveryError      CW-603  the pipeline cannot go on from its last checkpoint
+        └── PipelineHeld       CW-604  another process runs the pipeline
 
 Expected outcomes (a duplicate acknowledgement, a lost race, nothing to recover) are enums, not
 errors. All classes survive pickling, since they cross process boundaries on Spark.
@@ -375,3 +376,32 @@ class RecoveryError(RunError):
 
     code = "CW-603"
     next_step = "Nothing was changed; rewind to a sound checkpoint, or bring the object back."
+
+
+class PipelineHeld(RunError):
+    """Another process runs the pipeline.
+
+    Attributes:
+        pipeline: The pipeline's name.
+        host: The other process's machine.
+        process: Its number there.
+        age_s: How long ago it showed that it is alive.
+    """
+
+    code = "CW-604"
+    next_step = "Stop that one first, or start with --takeover, which fences it out."
+
+    def __init__(self, pipeline: str, host: str, process: int, age_s: int) -> None:
+        """Name the pipeline and who runs it."""
+        super().__init__(
+            f"pipeline {pipeline} is run by process {process} on {host}, which showed a sign "
+            f"of life {age_s} s ago."
+        )
+        self.pipeline = pipeline
+        self.host = host
+        self.process = process
+        self.age_s = age_s
+
+    def __reduce__(self) -> tuple[type["PipelineHeld"], tuple[object, ...]]:
+        """Pickle by the arguments, not by the finished message."""
+        return (type(self), (self.pipeline, self.host, self.process, self.age_s))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cutwater.config import CheckpointConfig, RestartConfig
-from cutwater.errors import ConfigError, RunError
+from cutwater.errors import ConfigError, PipelineHeld, RunError
 from cutwater.ids import PipelineId, SinkId
 from cutwater.physical_plan import PhysicalPlan
 from cutwater.plan import plan
@@ -190,38 +190,9 @@ def _lease(backend: Backend, pipeline: PipelineId, name: str, *, takeover: bool)
     held = holding(found, at_ms, is_dead=found is not None and process_is_dead(found))
     if held is Holding.HELD and not takeover:
         assert found is not None
-        age_s = max(0, at_ms - found.beat_at_ms) / 1000
+        age_s = max(0, at_ms - found.beat_at_ms) // 1000
         raise PipelineHeld(name, found.host, found.process, age_s)
     return Lease(socket.gethostname(), os.getpid(), uuid.uuid4().hex, at_ms)
-
-
-class PipelineHeld(RunError):
-    """Another process runs the pipeline.
-
-    Attributes:
-        pipeline: The pipeline's name.
-        host: The other process's machine.
-        process: Its number there.
-        age_s: How long ago it showed that it is alive.
-    """
-
-    code = "CW-604"
-    next_step = "Stop that one first, or start with --takeover, which fences it out."
-
-    def __init__(self, pipeline: str, host: str, process: int, age_s: float) -> None:
-        """Name the pipeline and who runs it."""
-        super().__init__(
-            f"pipeline {pipeline} is run by process {process} on {host}, which was alive "
-            f"{age_s:.0f} s ago."
-        )
-        self.pipeline = pipeline
-        self.host = host
-        self.process = process
-        self.age_s = age_s
-
-    def __reduce__(self) -> tuple[type["PipelineHeld"], tuple[object, ...]]:
-        """Pickle by the arguments, not by the finished message."""
-        return (type(self), (self.pipeline, self.host, self.process, self.age_s))
 
 
 def _open_sinks(

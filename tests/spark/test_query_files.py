@@ -25,10 +25,12 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from cutwater.errors import RecoveryError
 from cutwater.ids import NO_BATCH, BatchId, Generation, PipelineId
-from cutwater.spark.query_files import LISTINGS_MAX, _lineage, _State, files_of, pin, settle
+from cutwater.spark.query_files import LISTINGS_MAX, files_of, pin, settle
 from cutwater.spark.query_log import (
     BatchLog,
+    StateVersion,
     is_committed,
+    lineage_of,
     mint_query_id,
     next_watermark_ms,
     read_batch,
@@ -99,7 +101,7 @@ def chained(read: Callable[[], DataFrame]) -> DataFrame:
         .groupBy(F.window("t", "1 minute"), "k")
         .agg(F.sum("v").alias("total"))
     )
-    outer = inner.groupBy(F.window("window", "2 minutes")).agg(F.sum("total").alias("total"))
+    outer = inner.groupBy(F.window("window", "3 minutes")).agg(F.sum("total").alias("total"))
     return outer.select("window.start", "total")
 
 
@@ -302,6 +304,13 @@ def test_a_moved_query_has_the_same_state_and_goes_on_to_the_same_output(
     # What the batch consists of stays the same, whatever comes after it.
     assert not original.exists()
     assert without_sources(files_of(moved, AT)) == without_sources(pinned)
+    # And what was moved once can be moved again.
+    last = BatchId(max(rest))
+    pin(moved, last, tmp_path / "again")
+    state = world.state(moved, last)
+    shutil.rmtree(moved)
+    settle(tmp_path / "again")
+    assert world.state(tmp_path / "again", last) == state
 
 
 # -- a query that runs on
@@ -576,7 +585,9 @@ def test_a_damaged_file_of_the_state_is_named(
 
 def test_a_lineage_longer_than_a_block_is_read(spark: SparkSession, tmp_path: Path) -> None:
     """Written by the code that Spark writes with, in blocks of 64 bytes."""
-    expected = [_State(version, str(uuid.UUID(int=version * 7**40))) for version in range(5, 90)]
+    expected = [
+        StateVersion(version, str(uuid.UUID(int=version * 7**40))) for version in range(5, 90)
+    ]
     lineage = [{"version": one.version, "checkpointUniqueId": one.id} for one in expected]
     java = jvm(spark)
     file = java.java.io.FileOutputStream(str(tmp_path / "changelog"))
@@ -585,9 +596,9 @@ def test_a_lineage_longer_than_a_block_is_read(spark: SparkSession, tmp_path: Pa
     out.writeUTF(json.dumps(lineage))
     out.close()
 
-    assert _lineage(tmp_path / "changelog", 90) == expected
+    assert lineage_of(tmp_path / "changelog", 90) == expected
     with pytest.raises(RecoveryError, match="holes"):
-        _lineage(tmp_path / "changelog", 91)
+        lineage_of(tmp_path / "changelog", 91)
 
 
 # -- logs

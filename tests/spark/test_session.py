@@ -1,5 +1,6 @@
 """The session a pipeline runs in: our own, a foreign one, and one on the wheel's Java alone."""
 
+import io
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from cutwater.spark.session import (
     NEEDED,
     SETTINGS,
     _local_cores,
+    _relay,
     _with_quiet_log,
     check_session,
     prepare_session,
@@ -27,6 +29,7 @@ from cutwater.spark.session import (
 )
 
 DEADLINE_S = 120
+SOURCE = Path(__file__).parents[2] / "src"
 
 OWN_SESSION = """
 import json, sys
@@ -107,7 +110,7 @@ def run_alone(script: str, environment: dict[str, str]) -> tuple[dict[str, Any],
     """Run a script in a Python of its own; return what it printed as JSON, and its stderr."""
     run = subprocess.run(
         [sys.executable, "-c", script],
-        env=environment,
+        env={**environment, "PYTHONPATH": str(SOURCE)},
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -255,6 +258,14 @@ def test_partitions_are_as_many_as_the_cores_of_a_local_master(
     master: str, cores: int | None
 ) -> None:
     assert _local_cores(master) == cores
+
+
+def test_what_the_jvm_says_is_passed_on_but_for_one_harmless_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    _relay(io.BytesIO(b"WARNING: Using incubator modules: x\nSpark ERROR: lost\n"))
+
+    assert capfd.readouterr().err == "Spark ERROR: lost\n"
 
 
 def test_a_users_own_logging_is_left_alone() -> None:

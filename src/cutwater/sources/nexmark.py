@@ -275,7 +275,7 @@ def _person(word: str, hot_ratio: int, hot: int, market: Market) -> str:
 
 
 def _price(word: str) -> str:
-    """Draw a price in cents: from 1 to 1,000,000, each power of ten as likely as the next."""
+    """Draw a price in cents, from 100 to 100,000,000; every power of ten is equally likely."""
     fraction = f"shiftrightunsigned(xxhash64(n, '{word}'), 11) * {2.0**-53!r}D"
     return f"CAST(floor(pow(10.0D, {fraction} * 6.0D) * 100.0D + 0.5D) AS BIGINT)"
 

@@ -20,14 +20,12 @@ Only RocksDB in checkpoint format 2 is known here; anything else is refused.
 import os
 import re
 import shutil
-import struct
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final
 
 import msgspec
-import pyarrow
 
 from cutwater.errors import RecoveryError
 from cutwater.ids import NO_BATCH, BatchId
@@ -35,7 +33,9 @@ from cutwater.spark.query_log import (
     COMMITS,
     METADATA,
     OFFSETS,
+    StateVersion,
     is_committed,
+    lineage_of,
     replace_text,
     state_ids,
 )
@@ -202,7 +202,7 @@ def _partition_files(partition: Path, version: int, ids: frozenset[str]) -> Iter
         if len(set(own)) != 1:
             raise _unknown(partition / store, f"version {version} is none of {sorted(ids)}")
         left -= set(own)
-        for name in _store_files(partition / store, names, _State(version, own[0])):
+        for name in _store_files(partition / store, names, StateVersion(version, own[0])):
             yield f"{store}/{name}" if store else name
     if left:
         raise RecoveryError(f"{partition} has no version {version} with id {min(left)}.")
@@ -211,28 +211,13 @@ def _partition_files(partition: Path, version: int, ids: frozenset[str]) -> Iter
 _KINDS: Final = ("changelog", "zip")
 
 
-class _State(NamedTuple):
-    """One version of one store, by the id that its writer gave it."""
-
-    version: int
-    id: str
-
-    @property
-    def changelog(self) -> str:
-        return f"{self.version}_{self.id}.changelog"
-
-    @property
-    def snapshot(self) -> str:
-        return f"{self.version}_{self.id}.zip"
-
-
-def _store_files(store: Path, names: set[str], state: _State) -> Iterator[str]:
+def _store_files(store: Path, names: set[str], state: StateVersion) -> Iterator[str]:
     """Find the newest snapshot in the lineage of a state, and the changelogs after it."""
     if "_metadata" in names:
         yield from _files_below(store / "_metadata", "_metadata/")
     lineage = [state]
     if state.snapshot not in names:
-        lineage = [*_lineage(store / state.changelog, state.version), state]
+        lineage = [*lineage_of(store / state.changelog, state.version), state]
     for one in reversed(lineage):
         if one.snapshot in names:
             yield one.snapshot
@@ -274,66 +259,7 @@ class _Snapshot(msgspec.Struct, frozen=True):
     logs: tuple[_Log, ...] | None = msgspec.field(name="logFiles", default=None)
 
 
-class _Ancestor(msgspec.Struct, frozen=True):
-    version: int
-    id: str = msgspec.field(name="checkpointUniqueId")
-
-
 _SNAPSHOTS: Final = msgspec.json.Decoder(_Snapshot)
-_LINEAGES: Final = msgspec.json.Decoder(tuple[_Ancestor, ...])
-
-
-def _lineage(changelog: Path, version: int) -> list[_State]:
-    """Return the states that led to the one a changelog made, oldest first.
-
-    It begins with the newest snapshot that the writer knew of, or with version 1.
-    """
-    try:
-        with changelog.open("rb") as file:
-            head = _Head(file)
-            head.text()  # the version of the changelog's format
-            found = [_State(one.version, one.id) for one in _LINEAGES.decode(head.text())]
-    except (ValueError, struct.error) as error:
-        raise RecoveryError(
-            f"{changelog} cannot be read as a changelog with lineage, compressed by lz4: {error}."
-        ) from error
-    if [one.version for one in found] != list(range(version - len(found), version)):
-        raise RecoveryError(f"{changelog} has a lineage with holes: {found}.")
-    return found
-
-
-class _Head:
-    """The texts at the beginning of a changelog, which is a sequence of compressed blocks."""
-
-    # Magic, method, compressed and plain size, checksum, as lz4-java writes them.
-    _BLOCK: Final = struct.Struct("<8sBiiI")
-    _BLOCK_MAX: Final = 1 << 25
-    _TEXT: Final = struct.Struct(">H")
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._plain = b""
-
-    def text(self) -> str:
-        """Read the next text, as Java's `DataOutput.writeUTF` writes it."""
-        (length,) = self._TEXT.unpack(self._read(self._TEXT.size))
-        return self._read(length).decode()
-
-    def _read(self, size: int) -> bytes:
-        while len(self._plain) < size:
-            head = self._file.read(self._BLOCK.size)
-            magic, method, compressed_size, plain_size, _ = self._BLOCK.unpack(head)
-            if magic != b"LZ4Block" or not 0 < compressed_size <= plain_size <= self._BLOCK_MAX:
-                raise ValueError("there is no block of lz4 where one must be")
-            block = self._file.read(compressed_size)
-            if method & 0xF0 == 0x20:
-                try:
-                    block = pyarrow.Codec("lz4_raw").decompress(block, plain_size, asbytes=True)
-                except OSError as error:
-                    raise ValueError(str(error)) from error
-            self._plain += block
-        data, self._plain = self._plain[:size], self._plain[size:]
-        return data
 
 
 def _missing(file: Path, version: int) -> RecoveryError:

@@ -3,21 +3,23 @@
     metadata        {"id":<uuid>}                  the query's own id
     offsets/<b>     v1 / {"batchWatermarkMs":…} / one line per source, `-` for none
     commits/<b>     v2 / {"nextBatchWatermarkMs":…,"stateUniqueIds":{<operator>:[[<uuid>,…],…]}}
+    <v>_<uuid>.changelog   of a state store: v3 / [{"version":…,"checkpointUniqueId":…},…] / changes
 
 Spark writes `offsets/<b>` before it runs batch b and `commits/<b>` after, each whole or not at
-all, and never changes one. Batch b leaves version b+1 of every state store behind; the ids in
-`commits/<b>` say which files of that version count, per operator, partition and store. Only what
-this module and `query_files` know of the directory may be known anywhere (docs/glossary.md:
-snapshot).
+all, and never changes one. Batch b leaves version b+1 of every state store behind. The ids in
+`commits/<b>` say which files of that version count, per operator, partition and store; each
+changelog says which versions came before its own. `query_files` knows where all this is.
 """
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import BinaryIO, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 import msgspec
+import pyarrow
 
 from cutwater.errors import RecoveryError
 from cutwater.ids import BatchId
@@ -56,8 +58,14 @@ class _CommitForm(msgspec.Struct, frozen=True):
     )
 
 
+class _Ancestor(msgspec.Struct, frozen=True):
+    version: int
+    id: str = msgspec.field(name="checkpointUniqueId")
+
+
 _OFFSETS: Final = msgspec.json.Decoder(_OffsetsForm)
 _COMMITS: Final = msgspec.json.Decoder(_CommitForm)
+_LINEAGES: Final = msgspec.json.Decoder(tuple[_Ancestor, ...])
 
 
 def is_committed(checkpoint: Path, batch: BatchId) -> bool:
@@ -100,6 +108,51 @@ def state_ids(checkpoint: Path, batch: BatchId) -> Mapping[str, tuple[tuple[str,
         RecoveryError: If the batch is not committed, or its entry cannot be understood.
     """
     return _commit(checkpoint, batch).state_unique_ids
+
+
+class StateVersion(NamedTuple):
+    """One version of one store, by the id that its writer gave it."""
+
+    version: int
+    id: str
+
+    @property
+    def changelog(self) -> str:
+        """The name of the file that says what changed since the version before."""
+        return f"{self.version}_{self.id}.changelog"
+
+    @property
+    def snapshot(self) -> str:
+        """The name of the file, not always there, that has all there was."""
+        return f"{self.version}_{self.id}.zip"
+
+
+def lineage_of(changelog: Path, version: int) -> list[StateVersion]:
+    """Return the versions of a store that led to the one a changelog made, oldest first.
+
+    Args:
+        changelog: The file.
+        version: The version that it made.
+
+    Returns:
+        All from the newest snapshot that the writer knew of, or from version 1.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        RecoveryError: If it cannot be understood.
+    """
+    try:
+        with changelog.open("rb") as file:
+            head = _Head(file)
+            head.text()  # the version of the changelog's format
+            found = [StateVersion(one.version, one.id) for one in _LINEAGES.decode(head.text())]
+    except (ValueError, struct.error) as error:
+        raise RecoveryError(
+            f"{changelog} cannot be read as a changelog with lineage, compressed by lz4: {error}."
+        ) from error
+    if [one.version for one in found] != list(range(version - len(found), version)):
+        raise RecoveryError(f"{changelog} has a lineage with holes: {found}.")
+    return found
 
 
 def mint_query_id(checkpoint: Path) -> str:
@@ -149,3 +202,37 @@ def _decoded(decoder: msgspec.json.Decoder[Form], file: Path, line: str) -> Form
         return decoder.decode(line)
     except msgspec.DecodeError as error:
         raise RecoveryError(f"{file} makes no sense: {error}.") from error
+
+
+class _Head:
+    """The texts at the beginning of a changelog, which is a sequence of compressed blocks."""
+
+    # Magic, method, compressed and plain size, checksum, as lz4-java writes them.
+    _BLOCK: Final = struct.Struct("<8sBiiI")
+    _BLOCK_MAX: Final = 1 << 25
+    _TEXT: Final = struct.Struct(">H")
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._plain = b""
+
+    def text(self) -> str:
+        """Read the next text, as Java's `DataOutput.writeUTF` writes it."""
+        (length,) = self._TEXT.unpack(self._read(self._TEXT.size))
+        return self._read(length).decode()
+
+    def _read(self, size: int) -> bytes:
+        while len(self._plain) < size:
+            head = self._file.read(self._BLOCK.size)
+            magic, method, compressed_size, plain_size, _ = self._BLOCK.unpack(head)
+            if magic != b"LZ4Block" or not 0 < compressed_size <= plain_size <= self._BLOCK_MAX:
+                raise ValueError("there is no block of lz4 where one must be")
+            block = self._file.read(compressed_size)
+            if method & 0xF0 == 0x20:
+                try:
+                    block = pyarrow.Codec("lz4_raw").decompress(block, plain_size, asbytes=True)
+                except OSError as error:
+                    raise ValueError(str(error)) from error
+            self._plain += block
+        data, self._plain = self._plain[:size], self._plain[size:]
+        return data
