@@ -3,7 +3,8 @@
 Nothing is imported here that needs Spark; see `ARCHITECTURE.md` for the map of the package.
 """
 
-__all__ = ["Pipeline", "__version__"]
+__all__ = ["CheckpointConfig", "Pipeline", "RestartConfig", "__version__"]
 
 from cutwater._version import __version__
+from cutwater.config import CheckpointConfig, RestartConfig
 from cutwater.pipeline import Pipeline

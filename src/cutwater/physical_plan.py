@@ -7,7 +7,7 @@ least one source chained into it; every other step has none (F11).
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -79,12 +79,18 @@ class PhysicalStep:
         """The sink whose writer runs in it, if any."""
         return self.nodes[-1] if self.nodes[-1].kind is Kind.SINK else None
 
-    def evaluate(self, spark: object, frames: Mapping[InputId, object]) -> object:
+    def evaluate(
+        self,
+        spark: object,
+        frames: Mapping[InputId, object],
+        adapt: Callable[[object], object] | None = None,
+    ) -> object:
         """Call the functions of its nodes, each once, and return what the last one returns.
 
         Args:
             spark: The session, for those that ask for it.
             frames: For each input, its DataFrame.
+            adapt: Changes what the first of its sources returns before anybody reads it.
         """
         read = {(one.node, one.parameter): frames[one.id] for one in self.inputs}
         results: dict[str, object] = {}
@@ -96,6 +102,8 @@ class PhysicalStep:
                 for parameter, producer in node.inputs
             }
             results[node.name] = node.call(spark, arguments)
+            if adapt is not None and node is self.sources[0]:
+                results[node.name] = adapt(results[node.name])
         return results[self.nodes[-1].name]
 
 

@@ -8,7 +8,7 @@ it at once. Nothing runs here, and Spark is not needed.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, Unpack, overload
 
 from cutwater.declaration import Declarations, Origin, checked_name, current_origin
 from cutwater.errors import DeclarationError
@@ -31,6 +31,12 @@ from cutwater.step_options import (
     inputs_in,
     options_in,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from cutwater.run import PipelineRun, RunOptions
+    from cutwater.spark.progress import RunResult
 
 AnyFunction = TypeVar("AnyFunction", bound=Function)
 
@@ -250,6 +256,30 @@ class Pipeline:
         as_it_is = Reading(inputs=(Binding("frame", taken),))
         self._add(Kind.SINK, sink_name, same, as_it_is, target=target)
         return None
+
+    def start(self, spark: "SparkSession", options: "RunOptions") -> "PipelineRun":
+        """Start the pipeline on a session; returns while it runs.
+
+        Args:
+            spark: A classic session, an embedded one or your own.
+            options: Where checkpoints are kept, and everything else about the run.
+
+        Raises:
+            CutwaterError: If it cannot be started; nothing is left half-started.
+        """
+        from cutwater.run import start  # noqa: PLC0415 - declaring a pipeline needs no Spark
+
+        return start(self, spark, options)
+
+    def run(self, spark: "SparkSession", options: "RunOptions") -> "RunResult":
+        """Run the pipeline until every source has ended or somebody stops it.
+
+        Raises:
+            CutwaterError: What made it fail.
+        """
+        result = self.start(spark, options).wait()
+        assert result is not None
+        return result
 
     def _decorator(self, kind: Kind, keywords: Mapping[str, object]) -> Decorator:
         options = options_in(keywords, f"a {kind.value}", _KEYWORDS[kind])

@@ -2,7 +2,7 @@
 
 Run as a program, it is `cutwater` with the stand-in: `python -m tests.cli.stand_in run FILE …`. The
 environment variable CUTWATER_STAND_IN says how its runs go: `finish`, `forever`, `stubborn` (a stop
-is heard and never done), `fail`, `fenced` or `restart`.
+is heard and never done), `fail`, `fenced`, `held` or `restart`.
 """
 
 import json
@@ -18,7 +18,7 @@ import cutwater.spark.session
 from cutwater.cli.main import main
 from cutwater.cli.output import say, say_json
 from cutwater.config import CheckpointConfig, RestartConfig
-from cutwater.errors import CutwaterError, Fenced, StepError
+from cutwater.errors import CutwaterError, Fenced, PipelineHeld, StepError
 from cutwater.ids import Generation, PipelineId, StepId
 from cutwater.pipeline import Pipeline
 
@@ -99,8 +99,9 @@ STEPS = (
 )
 CHANNELS = (ChannelStatus("totals", "table", 3, 5 * 1024 * 1024),)
 FENCED = Fenced(PipelineId("p"), Generation(1), Generation(2))
+HELD = PipelineHeld("orders", "elsewhere", 7, 2)
 BROKEN = StepError(StepId("totals"), "orders.py:12", "division by zero")
-ENDINGS: dict[str, CutwaterError] = {"fail": BROKEN, "fenced": FENCED}
+ENDINGS: dict[str, CutwaterError] = {"fail": BROKEN, "fenced": FENCED, "held": HELD}
 
 
 class StandInRun:
@@ -166,4 +167,5 @@ if __name__ == "__main__":
     module.__dict__.update(RunOptions=RunOptions, start=start)
     sys.modules["cutwater.run"] = module
     replace(cutwater.spark.session, "embedded_session", lambda *_, **__: StandInSession())
+    replace(cutwater.spark.session, "check_session", lambda _: ("it is a stand-in.",))
     main()

@@ -75,7 +75,7 @@ def test_a_function_makes_a_pipeline_of_parameters(tmp_path: Path) -> None:
         ),
         ((":make", "--param", "env"), "--param: 'env' is not of the form key=value."),
         ((":make", "--param", "env=1", "--param", "env=2"), "--param: env is given twice."),
-        ((":orders", "--param", "env=1"), "only a function that makes one takes parameters."),
+        ((":orders", "--param", "env=1"), "only a function that makes one takes them."),
         ((":wrong",), ":wrong returns str, and must return a Pipeline."),
         ((":nothing",), "no such name: nothing; name one: orders.py:orders, orders.py:make."),
         ((":NUMBER",), "no pipeline or function: NUMBER; name one:"),
@@ -152,6 +152,17 @@ def test_a_file_may_have_the_name_of_something_else(name: str, tmp_path: Path) -
     run = cutwater("plan", file)
 
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("line", ["F.udf('long')(abs)", "F.col('x') > 1"])
+def test_a_file_that_needs_spark_to_be_imported_gets_it(line: str, tmp_path: Path) -> None:
+    rest = f"from pyspark.sql import functions as F\nthing = {line}\norders = build('orders')\n"
+    file = write(tmp_path, PIPELINE, rest)
+
+    run = cutwater("plan", file)
+
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith("pipeline orders: 1 step")
 
 
 def test_everything_that_is_wrong_with_a_plan_is_told_at_once(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def test_a_finished_run_is_told_line_by_line(start: Start) -> None:
     lines = [line[9:] for line in said.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)]
     assert lines == [
         "starting Spark on local[*]",
+        "warning: it is a stand-in.",
         "starting orders; its checkpoints are in .cutwater/store",
         "checkpoint 1 completed in 250 ms (2.0 KB uploaded)",
         "orders is RUNNING",
@@ -93,6 +94,7 @@ def test_a_run_is_told_to_a_program_by_flinks_names(start: Start) -> None:
     assert [one["type"] for one in told] == [
         "message",
         "message",
+        "message",
         "options",
         "checkpoint",
         "state",
@@ -102,7 +104,7 @@ def test_a_run_is_told_to_a_program_by_flinks_names(start: Start) -> None:
         "result",
         "session stopped",
     ]
-    done = told[3]
+    done = told[4]
     del done["time"]
     assert done == {
         "type": "checkpoint",
@@ -117,8 +119,8 @@ def test_a_run_is_told_to_a_program_by_flinks_names(start: Start) -> None:
         "commit_point": True,
         "failure_message": None,
     }
-    assert told[6]["detail"] == "worker lost"
-    assert told[8]["last_checkpoint"] == 3
+    assert told[7]["detail"] == "worker lost"
+    assert told[9]["last_checkpoint"] == 3
 
 
 def test_options_reach_the_run_as_they_were_given(start: Start, tmp_path: Path) -> None:
@@ -198,6 +200,7 @@ def test_a_run_stops_when_its_time_is_up(start: Start) -> None:
     [
         ("fail", 1, "[CW-602] step totals (orders.py:12) failed: division by zero"),
         ("fenced", 3, "[CW-401] Generation 1 of pipeline p is fenced out"),
+        ("held", 3, "[CW-604] "),
     ],
 )
 def test_a_run_that_fails_says_why_and_how_badly(

@@ -178,12 +178,23 @@ def test_staging_runs_one_spark_job_and_leaves_only_files_with_rows(
     rows = spark.range(0, 100, 1, 4).where("id < 30").toDF("id")
     tracker = spark.sparkContext.statusTracker()
     spark.sparkContext.setJobGroup("staging", "one batch")
-    (one,) = staged(sink, rows, 0)
+    _write_checksums(spark, on=True)
+    try:
+        (one,) = staged(sink, rows, 0)
+    finally:
+        _write_checksums(spark, on=False)
     assert len(tracker.getJobIdsForGroup("staging")) == 1
     on_disk = everything_in(table)
     assert sorted(on_disk) == sorted(blob.name for blob in one.blobs)
     assert one.rows == 30
     assert len([name for name in on_disk if name.endswith(".parquet")]) == 2
+
+
+def _write_checksums(spark: SparkSession, *, on: bool) -> None:
+    """Have Hadoop write a `.crc` beside every local file, as a session of the user's does."""
+    jvm, conf = spark._jvm, spark._jsc.hadoopConfiguration()
+    assert jvm is not None
+    jvm.org.apache.hadoop.fs.FileSystem.getLocal(conf).setWriteChecksum(on)
 
 
 def test_a_batch_without_rows_leaves_nothing_behind(
@@ -693,6 +704,11 @@ def test_a_lost_staged_file_is_never_committed(
     (table / two.blobs[-1].name).unlink()
     with pytest.raises(SinkError, match="gone or not what was staged"):
         sink.commit(permit(2), (two,))
+    (three,) = staged(sink, numbers(spark, 3), 2)
+    with (table / three.blobs[-1].name).open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(SinkError, match="gone or not what was staged"):
+        sink.commit(permit(2), (three,))
     assert ids_of(table) == [1]
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as every user of Spark writes it
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from cutwater.errors import RecoveryError
 from cutwater.ids import NO_BATCH, BatchId, Generation, PipelineId
@@ -108,11 +108,13 @@ def chained(read: Callable[[], DataFrame]) -> DataFrame:
 def processed(read: Callable[[], DataFrame]) -> DataFrame:
     # A class inside a function goes to Spark's workers by value.
     class Totals(StatefulProcessor):
-        def init(self, handle) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
+        def init(self, handle: StatefulProcessorHandle) -> None:
             self.total = handle.getValueState("total", "n long")
 
-        def handleInputRows(self, key, rows, timerValues) -> Iterator[Row]:  # type: ignore[no-untyped-def] # noqa: ANN001, ARG002, N802, N803
-            total = self.total.get()[0] if self.total.exists() else 0
+        def handleInputRows(  # noqa: N802 - Spark's name
+            self, key: tuple[int], rows: Iterator[Row], _: object
+        ) -> Iterator[Row]:
+            (total,) = self.total.get() or (0,)
             total += sum(row.v for row in rows)
             self.total.update((total,))
             yield Row(k=key[0], total=total)
@@ -441,15 +443,16 @@ def test_files_of_other_timelines_are_never_taken(
 ) -> None:
     """A repeated task leaves a whole snapshot of its own, of the same version and newer."""
     world = World(often, KINDS["aggregation"], inputs)
-    names, state = files_of(checkpoint, AT), world.state(checkpoint, AT)
-    other = "00000000-0000-4000-8000-000000000000"
+    batches = [BatchId(batch) for batch in range(FILES)]
+    names, state = [files_of(checkpoint, one) for one in batches], world.state(checkpoint, AT)
+    other = "ffffffff-ffff-4fff-bfff-ffffffffffff"
     for store in checkpoint.glob("state/0/[0-9]*"):
         latest = max(store.glob("*.zip"), key=version_of)
         for version in range(1, FILES + 1):
             shutil.copyfile(latest, store / f"{version}_{other}.zip")
             shutil.copyfile(latest, store / f"{version}_{other}.changelog")
 
-    assert files_of(checkpoint, AT) == names
+    assert [files_of(checkpoint, one) for one in batches] == names
     pin(checkpoint, AT, tmp_path / "pins")
     assert world.state(tmp_path / "pins", AT) == state
 
@@ -463,7 +466,8 @@ def test_checksums_and_files_in_the_making_are_never_taken(
         write_checksums(often, wanted=True)
         world.run(checkpoint)
         write_checksums(often, wanted=False)
-    (checkpoint / "sources" / "0" / ".9.tmp").write_text("torn", encoding="utf-8")
+    for name in ("0.crc", ".9.tmp"):
+        (checkpoint / "sources" / "0" / name).touch()
     made = found(checkpoint)
     assert f"offsets/.{AT}.crc" in made
     assert any(name.endswith(".changelog.crc") for name in made)

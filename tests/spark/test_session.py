@@ -231,7 +231,7 @@ def test_a_function_of_a_loaded_file_runs_on_workers(
     (tmp_path / "beside.py").write_text("def doubled(value):\n    return 2 * value\n")
     monkeypatch.setattr(sys, "path", list(sys.path))
 
-    loaded = load(str(tmp_path / "orders.py"), {})
+    loaded = load(str(tmp_path / "orders.py"), {}, lambda: spark)
     ship_by_value(loaded.modules)
 
     assert [module.__name__ for module in loaded.modules] == ["orders", "beside"]

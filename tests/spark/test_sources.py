@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as every user of Spark writes it
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cutwater.errors import ConfigError, RecoveryError

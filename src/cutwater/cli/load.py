@@ -3,6 +3,9 @@
 The file is imported as a module under its own name, with its directory on the path, as if it were
 run. `Loaded.modules` are the modules that exist on this machine only: a worker cannot import them,
 so they must be shipped by value. What goes wrong inside the file is told by the file's own line.
+
+Most files need no Spark to be loaded. One that has `@udf("long")` or `F.col("x")` at its top level
+does; it is loaded again with Spark running, so that nobody else waits for it.
 """
 
 import importlib.util
@@ -53,7 +56,7 @@ def parse_pairs(option: str, texts: Sequence[str]) -> Mapping[str, str]:
     return pairs
 
 
-def load(target: str, parameters: Mapping[str, str]) -> Loaded:
+def load(target: str, parameters: Mapping[str, str], start_spark: Callable[[], object]) -> Loaded:
     """Load a file and return the pipeline that the target names.
 
     The file's directory stays on the path, since a function may import when it is called.
@@ -62,18 +65,29 @@ def load(target: str, parameters: Mapping[str, str]) -> Loaded:
         target: `FILE`, for the only pipeline in it; `FILE:NAME`, for the pipeline or the function
             of that name.
         parameters: What such a function is called with.
+        start_spark: Called if the file cannot be loaded without Spark.
 
     Raises:
         ConfigError: If there is no such file, name or parameter.
         DeclarationError: If the file or the function fails, naming the line.
     """
     file, name = _split(target)
+    try:
+        return _load(file, name, parameters)
+    except DeclarationError as error:
+        if not _needs_spark(error.__cause__):
+            raise
+    start_spark()
+    return _load(file, name, parameters)
+
+
+def _load(file: Path, name: str, parameters: Mapping[str, str]) -> Loaded:
     known = set(sys.modules)
     module = _import(file)
     found = getattr(module, name, None) if name else _only_pipeline(file, module)
     if isinstance(found, Pipeline):
         if parameters:
-            reason = f"{target} is a pipeline; only a function that makes one takes parameters"
+            reason = f"{file} is read for a pipeline; only a function that makes one takes them"
             raise ConfigError("--param", reason)
         pipeline = found
     elif callable(found):
@@ -104,12 +118,26 @@ def _import(file: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError("FILE", f"{file} cannot be imported")
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(file.parent))
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
     # Before it runs: dataclasses and pickle look a class's module up by its name.
     sys.modules[name] = module
-    with _told_by_line(file):
-        spec.loader.exec_module(module)
+    try:
+        with _told_by_line(file):
+            spec.loader.exec_module(module)
+    except CutwaterError:
+        del sys.modules[name]
+        raise
     return module
+
+
+def _needs_spark(error: BaseException | None) -> bool:
+    """Say whether an error comes from pyspark for want of a session, as far as it can be told."""
+    if error is None or "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
+        return error is not None
+    # Functions such as `col` assert that there is a context, and say nothing.
+    innermost = traceback.extract_tb(error.__traceback__)[-1].filename
+    return isinstance(error, AssertionError) and "pyspark" in Path(innermost).parts
 
 
 def _module_name(file: Path) -> str:

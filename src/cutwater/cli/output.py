@@ -9,7 +9,7 @@ import sys
 from enum import StrEnum
 from typing import Final
 
-from cutwater.errors import CutwaterError, UserError
+from cutwater.errors import CutwaterError, Fenced, PipelineHeld, Superseded, UserError
 
 SUCCESS: Final = 0
 FAILED: Final = 1
@@ -18,6 +18,7 @@ NOT_OURS: Final = 3
 INTERRUPTED: Final = 130
 
 _KIB: Final = 1024.0
+_OTHER_PROCESS: Final = (Fenced, PipelineHeld, Superseded)
 
 
 class Output(StrEnum):
@@ -31,8 +32,7 @@ def exit_code(error: CutwaterError) -> int:
     """Return the exit code for an error; `cutwater run --help` lists them."""
     if isinstance(error, UserError):
         return WRONG_USE
-    # CW-4xx: another process owns the pipeline, or has taken it over.
-    return NOT_OURS if error.code.startswith("CW-4") else FAILED
+    return NOT_OURS if isinstance(error, _OTHER_PROCESS) else FAILED
 
 
 def say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""`cutwater plan`: show what would run, without Spark and without touching anything.
+"""`cutwater plan`: show what would run, without touching anything.
 
 The drawing is for people, the JSON for programs; both come from the plan itself.
 """
@@ -13,10 +13,10 @@ from cutwater.cli.load import load, parse_pairs
 from cutwater.cli.output import SUCCESS, say, say_json
 from cutwater.plan import plan
 
-HELP: Final = """Show how a pipeline will run, without starting Spark.
+HELP: Final = """Show how a pipeline will run, without running it.
 
 Draws every step, what is inside it, and every channel with the reason it is there. Finds most
-mistakes, and names the line of each.
+mistakes, and names the line of each. Spark is only started if your file needs it to be imported.
 
 \b
   cutwater plan orders.py                  the only pipeline in the file
@@ -58,13 +58,20 @@ class PlanArguments:
     debug: Debug = False
 
 
+def _start_spark() -> None:
+    # Here, since planning must work where Spark does not, unless the user's own file needs it.
+    from cutwater.spark.session import embedded_session  # noqa: PLC0415
+
+    embedded_session("local[1]", app_name="cutwater plan")
+
+
 def plan_command(arguments: PlanArguments) -> int:
     """Show the plan.
 
     Raises:
         UserError: If the file or the pipeline cannot work.
     """
-    loaded = load(arguments.target, parse_pairs("--param", arguments.param))
+    loaded = load(arguments.target, parse_pairs("--param", arguments.param), _start_spark)
     planned = plan(loaded.pipeline)
     if arguments.output is PlanOutput.JSON:
         say_json(planned.to_json(), indent=2)

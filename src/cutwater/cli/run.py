@@ -10,9 +10,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
@@ -22,7 +23,7 @@ import typer
 from rich.console import Console
 
 from cutwater.cli.live import JsonScreen, LineScreen, LiveScreen, Screen
-from cutwater.cli.load import Loaded, load, parse_pairs
+from cutwater.cli.load import load, parse_pairs
 from cutwater.cli.output import INTERRUPTED, SUCCESS, Output
 from cutwater.cli.plan import Debug, Parameters, Target
 from cutwater.config import CheckpointConfig, Unaligned
@@ -31,7 +32,7 @@ from cutwater.plan import plan
 from cutwater.units import milliseconds
 
 if TYPE_CHECKING:
-    from cutwater.run import PipelineRun, RunOptions
+    from cutwater.run import PipelineRun
 
 HELP: Final = """Run a pipeline, with a checkpoint every few seconds.
 
@@ -141,23 +142,42 @@ def run_command(arguments: RunArguments) -> int:
     duration_s = _duration_s(arguments.duration)
     checkpoint = _checkpoint_config(arguments)
     conf = parse_pairs("--conf", arguments.conf)
-    store = store_path(arguments.store)
-    loaded = load(arguments.target, parse_pairs("--param", arguments.param))
-    # Planned here although a run plans it again: a mistake shows before Spark has started.
-    plan(loaded.pipeline)
+    parameters = parse_pairs("--param", arguments.param)
 
     # Here, since `plan`, `doctor` and `--help` must work where Spark does not.
-    from cutwater.run import RunOptions  # noqa: PLC0415
+    from cutwater.run import RunOptions, start  # noqa: PLC0415
+    from cutwater.spark.session import (  # noqa: PLC0415
+        check_session,
+        embedded_session,
+        ship_by_value,
+    )
 
     options = RunOptions(
-        store=store,
+        store=store_path(arguments.store),
         scratch=arguments.scratch,
         checkpoint=checkpoint,
         available_now=arguments.available_now,
         start_from=arguments.start_from,
         takeover=arguments.takeover,
     )
-    return _run(arguments, loaded, conf, options, duration_s)
+    with _screen(arguments) as screen:
+        name = f"cutwater {Path(arguments.target).name}"
+        session = cache(partial(embedded_session, arguments.master, app_name=name, conf=conf))
+        loaded = load(arguments.target, parameters, session)
+        # Planned here although a run plans it again: a mistake shows before Spark has started.
+        plan(loaded.pipeline)
+        screen.tell(f"starting Spark on {arguments.master}")
+        spark = session()
+        for warning in check_session(spark):
+            screen.tell(f"warning: {warning}")
+        ship_by_value(loaded.modules)
+        screen.tell(f"starting {loaded.pipeline.name}; its checkpoints are in {options.store}")
+        run = start(loaded.pipeline, spark, options)
+        if not _follow(run, screen, duration_s):
+            # The JVM goes with this process; to wait for it would not be "at once".
+            return INTERRUPTED
+    spark.stop()
+    return SUCCESS
 
 
 def store_path(text: str) -> Path:
@@ -172,30 +192,6 @@ def store_path(text: str) -> Path:
     if "://" in text or not text.strip():
         raise ConfigError("--store", f"{text!r} is not a directory, and nothing else is supported")
     return Path(text)
-
-
-def _run(
-    arguments: RunArguments,
-    loaded: Loaded,
-    conf: Mapping[str, str],
-    options: "RunOptions",
-    duration_s: float | None,
-) -> int:
-    from cutwater.run import start  # noqa: PLC0415 - as above
-    from cutwater.spark.session import embedded_session, ship_by_value  # noqa: PLC0415
-
-    name = loaded.pipeline.name
-    with _screen(arguments) as screen:
-        screen.tell(f"starting Spark on {arguments.master}")
-        spark = embedded_session(arguments.master, app_name=f"cutwater {name}", conf=conf)
-        ship_by_value(loaded.modules)
-        screen.tell(f"starting {name}; its checkpoints are in {options.store}")
-        run = start(loaded.pipeline, spark, options)
-        if not _follow(run, screen, duration_s):
-            # The JVM goes with this process; to wait for it would not be "at once".
-            return INTERRUPTED
-    spark.stop()
-    return SUCCESS
 
 
 def _follow(run: "PipelineRun", screen: Screen, duration_s: float | None) -> bool:

@@ -8,7 +8,7 @@ found here, before anything starts, and names the function and line.
 
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -16,7 +16,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from cutwater.errors import CutwaterError
 from cutwater.ids import InputId
 from cutwater.node import Node
 from cutwater.physical_plan import PhysicalStep
@@ -24,6 +23,7 @@ from cutwater.spark.channel import ChannelForm
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.internals import Internals, PlanNode
 from cutwater.spark.native_source import NativeSource, native_source
+from cutwater.spark.pulse import PulseSource
 
 _WATERMARK: Final = "spark.watermarkDelayMs"
 _STATELESS: Final = frozenset(
@@ -39,9 +39,6 @@ _STATELESS: Final = frozenset(
         "SubqueryAlias",
         "Union",
     }
-)
-_STREAMING_LEAVES: Final = frozenset(
-    {"StreamingExecutionRelation", "StreamingRelation", "StreamingRelationV2"}
 )
 _FORGETFUL: Final = ("textsocket", "socket", "memory")
 
@@ -64,7 +61,7 @@ class StepForm:
         rows: What its rows look like.
         way: How it runs.
         is_stateful: Whether Spark keeps state for it.
-        has_watermark: Whether event time moves in it, so that a batch without data may be due.
+        has_watermark: Whether event time moves in it.
         natives: The sources of ours among its outside sources.
         foreign: Descriptions of the outside sources that are not ours.
         pinned_start: Whether a restart before its first batch begins at the same place (F12).
@@ -79,6 +76,11 @@ class StepForm:
     foreign: tuple[str, ...] = ()
     pinned_start: bool = True
 
+    @property
+    def may_owe_batch(self) -> bool:
+        """Whether a batch without data may become due: event-time state may have to be emitted."""
+        return self.is_stateful and self.has_watermark
+
 
 @dataclass(slots=True)
 class Analysis:
@@ -87,7 +89,7 @@ class Analysis:
     internals: Internals
     problems: list[str] = field(default_factory=list)
 
-    def evaluate(self, step: PhysicalStep, frames: Mapping[InputId, DataFrame]) -> StepForm | None:
+    def look(self, step: PhysicalStep, frames: Mapping[InputId, DataFrame]) -> StepForm | None:
         """Call the step's functions on streaming frames and look at the result.
 
         Returns:
@@ -96,8 +98,6 @@ class Analysis:
         before = len(self.problems)
         try:
             frame = step.evaluate(self.internals.spark, frames)
-        except CutwaterError:
-            raise
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises
             self._add(*failing_place(step, error), first_line(error))
             return None
@@ -115,10 +115,24 @@ class Analysis:
             self._add(*where, f"cannot run as a stream: {reason}")
         self._check_columns(where, frame.schema)
         self._check_sources(step, plan)
-        self._check_watermarks(where, plan)
+        form = _form(step, frame, plan)
+        self._check_watermarks(where, plan, is_stateful=form.is_stateful)
         if len(self.problems) > before:
             return None
-        return _form(step, frame, plan)
+        if step.sources and form.may_owe_batch:
+            return self._with_pulse(step)
+        return form
+
+    def _with_pulse(self, step: PhysicalStep) -> StepForm:
+        """Call the functions again, with a source that can make an owed batch run (F22)."""
+
+        def with_pulse(frame: object) -> DataFrame:
+            assert isinstance(frame, DataFrame)
+            return frame.unionByName(PulseSource(self.internals, frame.schema).frame())
+
+        frame = step.evaluate(self.internals.spark, {}, with_pulse)
+        assert isinstance(frame, DataFrame)
+        return _form(step, frame, self.internals.plan_of(frame))
 
     def _add(self, place: str, title: str, reason: str) -> None:
         self.problems.append(f"{place}: {title} {reason}.")
@@ -153,18 +167,33 @@ class Analysis:
                     "them; leave it off",
                 )
 
-    def _check_watermarks(self, where: tuple[str, str], plan: PlanNode) -> None:
-        """Refuse event time over several inputs: holding one would make its rows late (F9)."""
+    def _check_watermarks(
+        self, where: tuple[str, str], plan: PlanNode, *, is_stateful: bool
+    ) -> None:
+        """Refuse event time over several channels: holding one would make its rows late (F9)."""
         for node in plan.walk():
             if node.kind != "EventTimeWatermark":
                 continue
-            below = [one for one in node.walk() if one.kind in _STREAMING_LEAVES]
-            if len(below) > 1:
+            channels = _channels_below(node)
+            merged = next((one.channel.form.merged_by for one in channels), "")
+            if len(channels) > 1:
                 self._add(
                     *where,
-                    "sets a watermark above several inputs, so that rows of the slower one would "
-                    "be dropped as late; set the watermark on each input",
+                    "sets a watermark above several channels, so that rows of the slower one "
+                    "would be dropped as late; set the watermark on each input",
                 )
+            elif merged and is_stateful:
+                self._add(
+                    *where,
+                    f"keeps event-time state over {channels[0].channel.id}, which step {merged} "
+                    "merges from several channels: a watermark cannot follow the slower one "
+                    f"through a channel; do this work in {merged}, with a watermark on each input",
+                )
+
+
+def _channels_below(node: PlanNode) -> list[ChannelSource]:
+    found = (native_source(one.source) for one in node.walk() if one.source)
+    return [one for one in found if isinstance(one, ChannelSource)]
 
 
 def failing_place(step: PhysicalStep, error: BaseException) -> tuple[str, str]:
@@ -228,7 +257,7 @@ def _form(step: PhysicalStep, frame: DataFrame, plan: PlanNode) -> StepForm:
     )
     return StepForm(
         frame=frame,
-        rows=channel_form(frame.schema),
+        rows=replace(channel_form(frame.schema), merged_by=_merged_by(step, plan)),
         way=way,
         is_stateful=bool(stateful),
         has_watermark=any(node.kind == "EventTimeWatermark" for node in nodes),
@@ -236,6 +265,12 @@ def _form(step: PhysicalStep, frame: DataFrame, plan: PlanNode) -> StepForm:
         foreign=tuple(foreign),
         pinned_start=all(source.startswith("FileSource") for source in foreign),
     )
+
+
+def _merged_by(step: PhysicalStep, plan: PlanNode) -> str:
+    if len(step.inputs) > 1:
+        return step.name
+    return next((one.channel.form.merged_by for one in _channels_below(plan)), "")
 
 
 def channel_form(schema: StructType) -> ChannelForm:

@@ -18,6 +18,7 @@ from cutwater.physical_plan import PhysicalStep
 from cutwater.protocol.message import Place
 from cutwater.protocol.step import Step
 from cutwater.protocol.step_events import BatchAppended
+from cutwater.spark.channel_source import newest
 from cutwater.spark.output import SMALL_BYTES
 from cutwater.spark.step import Closed, RunningStep, Services, Wiring
 
@@ -41,6 +42,7 @@ class BatchStep(RunningStep):
         super().__init__(plan, machine, wiring, services)
         self._spark = spark
         self._thread = InheritableThread(target=self._loop, name=f"step {plan.name}", daemon=True)
+        self._keys = {one.id: one.keys for one in plan.inputs}
         self._next_s = 0.0
 
     def start(self) -> None:
@@ -103,11 +105,12 @@ class BatchStep(RunningStep):
                 places[source] = end
             size_bytes += end.log_bytes - start.log_bytes
             files = channel.paths(start.position, end.position) or [str(channel.empty)]
-            frames[source] = self._spark.read.schema(channel.form.schema).parquet(*files)
-        rows = self.plan.evaluate(self._spark, frames)
-        assert isinstance(rows, DataFrame)
+            rows = self._spark.read.schema(channel.form.schema).parquet(*files)
+            frames[source] = newest(rows, self._keys[source])
+        result = self.plan.evaluate(self._spark, frames)
+        assert isinstance(result, DataFrame)
         one_file = size_bytes < SMALL_BYTES
-        written = self.wiring.output.write(rows, batch, one_file=one_file)
+        written = self.wiring.output.write(result, batch, one_file=one_file)
         appended = BatchAppended(batch, written.event, places, staged=written.staged)
         self.append(written, appended)
         self.committed(batch)

@@ -28,7 +28,7 @@ from cutwater.spark import query_files
 from cutwater.spark.analysis import Analysis, StepForm, Way
 from cutwater.spark.batch_step import BatchStep
 from cutwater.spark.channel import Channel, ChannelForm, Signal
-from cutwater.spark.channel_source import ChannelSource
+from cutwater.spark.channel_source import ChannelSource, Reading
 from cutwater.spark.context import RunContext
 from cutwater.spark.output import ChannelOutput, Output, SinkOutput
 from cutwater.spark.query_step import QueryStep
@@ -105,7 +105,7 @@ class Build:
             frames = self._frames(step)
             if frames is None:
                 continue
-            form = analysis.evaluate(step, frames)
+            form = analysis.look(step, frames)
             if form is None:
                 continue
             self._forms[step.name] = form
@@ -130,7 +130,7 @@ class Build:
                 channel,
                 ReaderId(step.name, one.id),
                 signal,
-                step.options.max_batch_bytes,
+                Reading(step.options.max_batch_bytes, one.keys),
             )
             self._sources.setdefault(step.name, []).append(source)
             frame = source.frame()

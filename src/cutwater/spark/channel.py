@@ -65,10 +65,13 @@ class ChannelForm:
         schema: The columns, all of them nullable and without metadata.
         watermark: The event-time column and its delay (such as `10000 milliseconds`), which
             every reader applies again; None without one.
+        merged_by: The step, here or further up, that reads several channels; empty for none.
+            Holding one of those makes its rows come late.
     """
 
     schema: StructType
     watermark: tuple[str, str] | None = None
+    merged_by: str = ""
 
 
 class Channel:

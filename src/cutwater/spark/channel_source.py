@@ -6,7 +6,10 @@ released (rule F6). An offset counts Events, so that passing a barrier changes n
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
 
 from cutwater.ids import InputId, ReaderId
 from cutwater.spark.channel import Channel, Signal
@@ -55,6 +58,34 @@ class ChannelOffset:
         )
 
 
+class Reading(NamedTuple):
+    """How a channel is read.
+
+    Attributes:
+        max_batch_bytes: The most that one batch takes; None for no limit.
+        keys: The channel carries updates, and of a batch only the newest row for each value of
+            these columns is wanted. Empty for appended rows.
+    """
+
+    max_batch_bytes: int | None = None
+    keys: tuple[str, ...] = ()
+
+
+def newest(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """Keep the newest row for each key: that of the last Event, since Events are in file order.
+
+    A batch of an update-mode step has one row per key, so the order of Events is enough (F31).
+    """
+    if not keys:
+        return rows
+    columns = rows.columns
+    event, rank = "__cutwater_event", "__cutwater_rank"
+    latest_first = Window.partitionBy(*keys).orderBy(F.col(event).desc())
+    named = rows.select("*", F.col("_metadata.file_path").alias(event))
+    ranked = named.withColumn(rank, F.row_number().over(latest_first))
+    return ranked.where(F.col(rank) == 1).select(*columns)
+
+
 class ChannelSource(NativeSource):
     """One input of one step that runs as a streaming query."""
 
@@ -64,14 +95,14 @@ class ChannelSource(NativeSource):
         channel: Channel,
         reader: ReaderId,
         signal: Signal,
-        max_batch_bytes: int | None,
+        reading: Reading,
     ) -> None:
         """Read a channel as one reader."""
         self.channel = channel
         super().__init__(internals, channel.form.schema)
         self.reader = reader
         self._signal = signal
-        self._max_batch_bytes = max_batch_bytes
+        self._reading = reading
         self._tick = 0
         self._planned = 0
         self.siblings: Sequence[ChannelSource] = (self,)
@@ -99,7 +130,7 @@ class ChannelSource(NativeSource):
             return start
         limit = self.channel.limit(self.reader)
         end = ChannelOffset(
-            self.channel.end_within(offset.position, limit, self._max_batch_bytes),
+            self.channel.end_within(offset.position, limit, self._reading.max_batch_bytes),
             max(self._tick, offset.tick),
         )
         if end.position == 0 and end.tick == 0:
@@ -119,4 +150,6 @@ class ChannelSource(NativeSource):
         last = ChannelOffset.parse(end, self.reader.input).position
         files = self.channel.paths(first, last)
         scan = self.internals.spark.read.schema(self.spark_schema)
-        return self.internals.streaming_scan(scan.parquet(*(files or [str(self.channel.empty)])))
+        rows = self.internals.streaming_scan(scan.parquet(*(files or [str(self.channel.empty)])))
+        keys = self._reading.keys if last - first > 1 else ()
+        return newest(rows, keys)._jdf  # noqa: SLF001 - Spark wants the Java side

@@ -130,11 +130,11 @@ class Internals:
         """Return a Java Dataset of a logical plan."""
         return self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session, logical_plan)
 
-    def streaming_scan(self, batch: DataFrame) -> Any:
-        """Return a batch scan of files as a Java Dataset that counts as streaming."""
+    def streaming_scan(self, batch: DataFrame) -> DataFrame:
+        """Return a batch scan of files as a frame that counts as streaming."""
         relation = batch._jdf.queryExecution().analyzed().relation()
         package = self._jvm.org.apache.spark.sql.execution.datasources
-        return self.java_frame(self._object(package, "LogicalRelation").apply(relation, True))
+        return self.frame(self._object(package, "LogicalRelation").apply(relation, True))
 
     def streaming_range(self, start: int, end: int, slices: int) -> DataFrame:
         """Return the numbers from start up to end, column `id`, as a frame that is streaming."""

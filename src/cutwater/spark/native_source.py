@@ -87,6 +87,10 @@ class NativeSource(ABC):
     def batch(self, start: str | None, end: str) -> Any:
         """Return the rows between two offsets as a Java Dataset that is streaming."""
 
+    def exhausted(self, offset: str | None) -> bool:  # noqa: ARG002
+        """Say whether nothing will ever follow an offset; a source that has an end overrides it."""
+        return False
+
     # -- org.apache.spark.sql.execution.streaming.Source and SupportsTriggerAvailableNow
 
     def schema(self) -> Any:

@@ -8,7 +8,7 @@ state has this source in its plan from the start.
 
 from typing import Any, Final
 
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cutwater.spark.internals import Internals

@@ -24,6 +24,7 @@ from cutwater.spark import query_files, query_log
 from cutwater.spark.analysis import StepForm
 from cutwater.spark.channel_source import ChannelOffset, ChannelSource
 from cutwater.spark.output import SMALL_BYTES
+from cutwater.spark.pulse import PulseSource
 from cutwater.spark.step import Closed, RunningStep, Services, Wiring
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
@@ -78,6 +79,9 @@ class QueryStep(RunningStep):
             # One input is enough to let the owed batch run (rule F22).
             owes = self.machine.owes_batch and index == 0
             source.begin(_line_of(self._offsets, source.reader.input), owes_batch=owes)
+        for native in self._form.natives:
+            if isinstance(native, PulseSource):
+                native.begin(_pulse_line(self._offsets), owes_batch=self.machine.owes_batch)
         spark = self._form.frame.sparkSession
         partitions = self.plan.options.partitions
         before = spark.conf.get(_PARTITIONS)
@@ -124,11 +128,9 @@ class QueryStep(RunningStep):
         if self._form.foreign:
             query = self._query
             return query is not None and not query.isActive and query.exception() is None
-        if not self._form.natives or not self._offsets:
-            return False
+        texts = self._offsets or (None,) * len(self._form.natives)
         return all(
-            getattr(source, "exhausted", lambda _: False)(text)
-            for source, text in zip(self._form.natives, self._offsets, strict=True)
+            source.exhausted(text) for source, text in zip(self._form.natives, texts, strict=True)
         )
 
     # -- batches
@@ -170,7 +172,7 @@ class QueryStep(RunningStep):
                 offsets,
                 watermark_ms=log.watermark_ms or None,
                 # Known for sure when the batch is committed; until then, better once too often.
-                owes_batch=self._form.has_watermark and is_new,
+                owes_batch=self._form.may_owe_batch and is_new,
                 staged=written.staged,
             ),
         )
@@ -198,7 +200,7 @@ class QueryStep(RunningStep):
         if batch <= self._began or self.machine.committed >= batch:
             return
         owes = False
-        if self._form.has_watermark:
+        if self._form.may_owe_batch:
             before = query_log.read_batch(self.checkpoint, batch).watermark_ms
             owes = query_log.next_watermark_ms(self.checkpoint, batch) > before
         self.committed(batch, owes_batch=owes)
@@ -232,3 +234,7 @@ def _line_of(offsets: Sequence[str | None], source: InputId) -> str | None:
     """Find the line of an input; lines are in the order of the plan, which need not be ours."""
     marks = (f'"channel":"{source.channel}"', f'"input":{source.ordinal},')
     return next((text for text in offsets if text and all(one in text for one in marks)), None)
+
+
+def _pulse_line(offsets: Sequence[str | None]) -> str | None:
+    return next((text for text in offsets if text and text.startswith('{"tick"')), None)

@@ -69,6 +69,14 @@ _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _SPARKS_PARTITIONS: Final = "200"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOG_OPTION: Final = "log4j2.configurationFile"
+# Off: what these say about a failed batch also comes to us as the query's exception, and is told
+# in our words; and a batch that a stop interrupts is no failure. Of a trace one line is shown.
+_LOG_OFF: Final = (
+    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
+    "org.apache.spark.sql.execution.streaming.MicroBatchExecution",
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    "org.apache.spark.util.Utils",
+)
 _LOG_SETTINGS: Final = """\
 status = error
 rootLogger.level = error
@@ -79,8 +87,11 @@ appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} Spark %p %c{1}: %m%n%ex
-"""
+appender.stderr.layout.pattern = %d{HH:mm:ss} Spark %p %c{1}: %m%n%ex{1}
+""" + "".join(
+    f"logger.off{number}.name = {name}\nlogger.off{number}.level = off\n"
+    for number, name in enumerate(_LOG_OFF)
+)
 # What the JVM itself says of Spark's own option, before any logging; no setting stops it.
 _HARMLESS: Final = b"WARNING: Using incubator modules"
 

@@ -1,0 +1,92 @@
+"""Runs pipelines to their end in the session of the tests, and reads what their tables show."""
+
+import importlib.util
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from cutwater import CheckpointConfig, Pipeline, RestartConfig
+from cutwater.run import PipelineRun, RunOptions
+from cutwater.spark.progress import RunResult, RunStatus
+from cutwater.spark.session import ship_by_value
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DEADLINE_S = 240.0
+
+Rows = list[tuple[Any, ...]]
+
+
+def example(name: str) -> ModuleType:
+    """Load one of the examples."""
+    found = sys.modules.get(f"example_{name}")
+    if found is not None:
+        return found
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    ship_by_value([module])
+    return module
+
+
+def options(directory: Path, **given: Any) -> RunOptions:  # noqa: ANN401
+    """Options with quick checkpoints, a store and a scratch of the test's own."""
+    checkpoint = given.pop("checkpoint", CheckpointConfig(interval="1s"))
+    restart = given.pop("restart", RestartConfig(strategy="none"))
+    return RunOptions(
+        store=directory / "store",
+        scratch=directory / "scratch",
+        checkpoint=checkpoint,
+        restart=restart,
+        **given,
+    )
+
+
+def run(pipeline: Pipeline, spark: SparkSession, given: RunOptions) -> RunResult:
+    """Run a pipeline to its end."""
+    running = pipeline.start(spark, given)
+    result = running.wait(DEADLINE_S)
+    if result is None:
+        status = running.status()
+        running.kill()
+        running.wait(DEADLINE_S)
+        raise AssertionError(f"{pipeline.name} did not end: {status}")
+    return result
+
+
+def wait_until(
+    running: PipelineRun, condition: Callable[[RunStatus], bool], what: str
+) -> RunStatus:
+    """Wait until a running pipeline shows something."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        status = running.status()
+        if condition(status):
+            return status
+        if running.wait(0.05) is not None:
+            raise AssertionError(f"the pipeline ended before {what}: {status}")
+    raise AssertionError(f"not within {DEADLINE_S} s: {what}; {running.status()}")
+
+
+def table(path: Path, *columns: str) -> Rows:
+    """Read a Delta table with a reader that is not Spark, sorted."""
+    rows = DeltaTable(path).to_pyarrow_table(columns=list(columns)).to_pylist()
+    return sorted(tuple(row[one] for one in columns) for row in rows)
+
+
+def collected(frame: DataFrame) -> Rows:
+    """What a batch computation gives, sorted."""
+    return ordered(tuple(row) for row in frame.collect())
+
+
+def ordered(rows: Iterable[tuple[Any, ...]]) -> Rows:
+    """Rows in an order that does not depend on how they came."""
+    return sorted(rows, key=repr)

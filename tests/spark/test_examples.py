@@ -1,0 +1,127 @@
+"""Every example, run to its end, shows exactly what a batch computation gives."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from tests.spark.runs import collected, example, options, ordered, run, table
+
+from cutwater import sources
+
+
+def test_the_diamond_joins_every_row_once(spark: SparkSession, tmp_path: Path) -> None:
+    create = example("diamond").create
+    pipeline = create(total="4000", slow_us="50", table=str(tmp_path / "t"))
+
+    result = run(pipeline, spark, options(tmp_path))
+
+    assert result.finished
+    assert result.checkpoints > 1
+    assert table(tmp_path / "t", "value", "twice", "thrice") == [
+        (number, number * 2, number * 3) for number in range(4000)
+    ]
+
+
+def test_windows_are_emitted_once_the_watermark_has_passed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    create = example("windows").create
+
+    result = run(create(total="9500", table=str(tmp_path / "t")), spark, options(tmp_path))
+
+    assert result.finished
+    start = datetime(2026, 1, 1)  # noqa: DTZ001 - as the sequence begins, in UTC
+    watermark = start + timedelta(milliseconds=9499) - timedelta(seconds=3)
+    expected = [
+        (begin, page, len([one for one in range(at, at + 2000) if one % 7 == page]))
+        for at in range(0, 9500, 2000)
+        for begin in [start + timedelta(milliseconds=at)]
+        if begin + timedelta(seconds=2) <= watermark
+        for page in range(7)
+    ]
+    found = [
+        (begin.replace(tzinfo=None), page, count)
+        for begin, page, count in table(tmp_path / "t", "start", "page", "count")
+    ]
+    assert found == sorted(expected)
+
+
+def test_state_of_transform_with_state_counts_every_row(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    create = example("transform_with_state").create
+
+    result = run(create(total="3000", table=str(tmp_path / "t")), spark, options(tmp_path))
+
+    assert result.finished
+    assert table(tmp_path / "t", "key", "nth", "value") == [
+        (key, nth, key + 5 * (nth - 1)) for key in range(5) for nth in range(100, 601, 100)
+    ]
+
+
+def test_a_union_keeps_the_rows_of_both(spark: SparkSession, tmp_path: Path) -> None:
+    create = example("union").create
+
+    result = run(create(total="5000", table=str(tmp_path / "t")), spark, options(tmp_path))
+
+    assert result.finished
+    assert table(tmp_path / "t", "channel", "value") == sorted(
+        [("web", one) for one in range(5000)] + [("store", one) for one in range(2500)]
+    )
+
+
+def test_three_sinks_of_one_source(spark: SparkSession, tmp_path: Path) -> None:
+    create = example("three_sinks").create
+
+    result = run(create(total="12000", tables=str(tmp_path)), spark, options(tmp_path))
+
+    assert result.finished
+    amounts = [(one, one * 37 % 1000) for one in range(12000)]
+    assert table(tmp_path / "all", "value", "amount") == amounts
+    assert table(tmp_path / "large", "value", "amount") == [
+        (one, amount) for one, amount in amounts if amount > 900
+    ]
+    # 4,000 rows a second: the watermark is one second behind the last of three.
+    sums = [row[1] for row in table(tmp_path / "sums", "start", "sum")]
+    assert sums == [sum(amount for _, amount in amounts[:4000])]
+
+
+def test_a_static_side_gives_names(spark: SparkSession, tmp_path: Path) -> None:
+    module = example("static_join")
+
+    result = run(module.create(total="4000", table=str(tmp_path / "t")), spark, options(tmp_path))
+
+    assert result.finished
+    found = ordered(table_with_nulls(tmp_path / "t"))
+    assert found == ordered((one, module.COUNTRIES.get(one % 6)) for one in range(4000))
+
+
+def table_with_nulls(path: Path) -> list[tuple[int, str | None]]:
+    from deltalake import DeltaTable  # noqa: PLC0415
+
+    rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+    return [(row["value"], row["name"]) for row in rows]
+
+
+def test_the_auctions_match_a_batch_computation(spark: SparkSession, tmp_path: Path) -> None:
+    create = example("auctions").create
+    total, rate = 20_000, 5_000
+
+    result = run(
+        create(total=str(total), rate=str(rate), tables=str(tmp_path)), spark, options(tmp_path)
+    )
+
+    assert result.finished
+    events = spark.range(total)
+    auctions = sources.nexmark_rows(events, "auction", rate=rate)
+    people = sources.nexmark_rows(events, "person", rate=rate).withColumnRenamed("id", "seller")
+    expected = auctions.join(people.select("seller", "name", "city"), "seller")
+    columns = ("id", "seller", "name", "city", "category")
+    assert ordered(table(tmp_path / "auction_sellers", *columns)) == collected(
+        expected.select(*columns)
+    )
+    bids = sources.nexmark_rows(events, "bid", rate=rate)
+    euros = (F.col("price") * 0.92).cast("decimal(18,2)").alias("euros")
+    high = bids.select("auction", "bidder", euros).where("euros > 1000")
+    assert ordered(table(tmp_path / "high_bids", "auction", "bidder", "euros")) == collected(high)
