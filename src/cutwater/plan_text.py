@@ -2,10 +2,14 @@
 
 Both show every step with what is inlined into it, every channel with the reason it is there, and
 every sink. What a target says of itself is shown as it is; `SinkTarget.describe` keeps secrets out.
+Where Spark was asked about the steps (`spark.explain`), both show its answers as well.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cutwater.ids import StepId
 from cutwater.node import Node
 
 if TYPE_CHECKING:
@@ -15,12 +19,41 @@ JSON_VERSION: Final = 1
 """Grows when a field changes its meaning or goes; a new field does not change it."""
 
 
-def draw(plan: "PhysicalPlan") -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """What only Spark's analysis of a step knows.
+
+    Attributes:
+        way: How it runs: `query`, a streaming query, or `batch`, plain jobs over its channels.
+        is_stateful: Whether Spark keeps state for it.
+        partitions: Those of its state, which stay the same for its life; None without state.
+        has_watermark: Whether event time moves in it.
+        watermark: The event-time column of its result, and how many milliseconds the watermark is
+            behind it; None if its result has none.
+        sources: The outside sources it reads, as they call themselves.
+        columns: Its result's columns, each with its type.
+    """
+
+    way: str
+    is_stateful: bool
+    partitions: int | None
+    has_watermark: bool
+    watermark: tuple[str, int] | None
+    sources: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+
+
+AllFacts = Mapping[StepId, StepFacts]
+"""What Spark says of each step; empty if it was not asked."""
+
+
+def draw(plan: "PhysicalPlan", facts: AllFacts | None = None) -> str:
     """Draw the plan as a tree, one step below the other, each after those it reads.
 
-    A line of a step is an input, a node it evaluates (with the line of the user's code), or its
-    channel, followed by the reason.
+    A line of a step is an input, a node it evaluates (with the line of the user's code), what
+    Spark says of it, or its channel, followed by the reason.
     """
+    known = facts or {}
     channels = sum(step.output is not None for step in plan.steps)
     sinks = sum(step.sink is not None for step in plan.steps)
     lines = [
@@ -31,7 +64,7 @@ def draw(plan: "PhysicalPlan") -> str:
         is_last = step is plan.steps[-1]
         lines.append(f"{'└── ' if is_last else '├── '}{_heading(step)}")
         stem = "    " if is_last else "│   "
-        entries = _entries(step)
+        entries = _entries(step, known.get(step.name))
         for entry in entries:
             is_end = entry is entries[-1]
             first, *rest = entry
@@ -40,7 +73,7 @@ def draw(plan: "PhysicalPlan") -> str:
     return "\n".join(lines)
 
 
-def as_json(plan: "PhysicalPlan") -> dict[str, object]:
+def as_json(plan: "PhysicalPlan", facts: AllFacts | None = None) -> dict[str, object]:
     """Return the plan as values that `json.dumps` takes, the same for the same pipeline.
 
     ```text
@@ -61,13 +94,24 @@ def as_json(plan: "PhysicalPlan") -> dict[str, object]:
                     parameter, keys
       sink          name, format, target, accepts; or null
       channel       name, readers (step, ordinal), reason; or null if nobody reads the step
+      spark         null if Spark was not asked, or
+        way           query | batch
+        stateful      true | false
+        partitions    of its state; null without state
+        event_time    whether a watermark moves in it
+        watermark     of its result: column, delay_ms; or null
+        sources       the outside sources, as they call themselves
+        columns       of its result, in order: name, type
     ```
     """
+    known = facts or {}
     return {
         "version": JSON_VERSION,
         "pipeline": plan.pipeline,
         "fingerprint": plan.fingerprint,
-        "steps": [_step_json(step) for step in plan.steps],
+        "steps": [
+            {**_step_json(step), "spark": _facts_json(known.get(step.name))} for step in plan.steps
+        ],
     }
 
 
@@ -82,7 +126,7 @@ def _heading(step: "PhysicalStep") -> str:
     return f"step {step.name} ({', '.join(text for text in shown if text)})"
 
 
-def _entries(step: "PhysicalStep") -> list[list[str]]:
+def _entries(step: "PhysicalStep", facts: StepFacts | None) -> list[list[str]]:
     """Return the lines below a step's heading, each entry with those that belong below it."""
     inputs = [
         f"reads channel {one.id.channel} as {one.node}({one.parameter})"
@@ -91,10 +135,27 @@ def _entries(step: "PhysicalStep") -> list[list[str]]:
     ]
     nodes = [_node_line(node) for node in step.nodes]
     entries = [[line] for line in [*inputs, *nodes]]
+    if facts is not None:
+        columns = ", ".join(f"{name} {kind}" for name, kind in facts.columns)
+        entries.append([_facts_line(facts), f"rows: {columns}"])
     if step.output is not None:
         readers = ", ".join(dict.fromkeys(reader.step for reader in step.output.readers))
         entries.append([f"channel {step.output.id} → {readers}", f"why: {step.output.reason}"])
     return entries
+
+
+def _facts_line(facts: StepFacts) -> str:
+    shown = [f"runs as {'a query' if facts.way == 'query' else 'batches'}"]
+    if facts.is_stateful:
+        shown.append(f"keeps state in {_counted(facts.partitions or 0, 'partition')}")
+    else:
+        shown.append("keeps no state")
+    if facts.watermark is not None:
+        column, delay_ms = facts.watermark
+        shown.append(f"watermark {delay_ms / 1000:g} s behind {column}")
+    elif facts.has_watermark:
+        shown.append("watermark inside")
+    return ", ".join(shown)
 
 
 def _node_line(node: Node) -> str:
@@ -145,6 +206,21 @@ def _sink_json(node: Node | None) -> dict[str, object] | None:
         "format": node.target.format,
         "target": node.target.describe(),
         "accepts": sorted(node.target.accepts),
+    }
+
+
+def _facts_json(facts: StepFacts | None) -> dict[str, object] | None:
+    if facts is None:
+        return None
+    watermark = facts.watermark
+    return {
+        "way": facts.way,
+        "stateful": facts.is_stateful,
+        "partitions": facts.partitions,
+        "event_time": facts.has_watermark,
+        "watermark": watermark and {"column": watermark[0], "delay_ms": watermark[1]},
+        "sources": list(facts.sources),
+        "columns": [{"name": name, "type": kind} for name, kind in facts.columns],
     }
 
 

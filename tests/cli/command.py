@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60
+SPARK_DEADLINE_S = 400
 
 PIPELINE = """
 from cutwater import Pipeline
@@ -48,7 +49,10 @@ def environment(**changes: str) -> Mapping[str, str]:
 
 
 def cutwater(
-    *arguments: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None
+    *arguments: str,
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    deadline_s: float = DEADLINE_S,
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(*arguments),
@@ -56,6 +60,6 @@ def cutwater(
         env=env or environment(),
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=deadline_s,
         check=False,
     )

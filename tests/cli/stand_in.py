@@ -7,91 +7,40 @@ is heard and never done), `fail`, `fenced`, `held` or `restart`.
 
 import json
 import os
-import sys
 import threading
-import types
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict
 
+import cutwater.run
 import cutwater.spark.session
 from cutwater.cli.main import main
 from cutwater.cli.output import say, say_json
-from cutwater.config import CheckpointConfig, RestartConfig
 from cutwater.errors import CutwaterError, Fenced, PipelineHeld, StepError
-from cutwater.ids import Generation, PipelineId, StepId
+from cutwater.ids import CheckpointId, Generation, PipelineId, StepId
 from cutwater.pipeline import Pipeline
+from cutwater.run import (
+    ChannelStatus,
+    CheckpointReport,
+    RunOptions,
+    RunResult,
+    RunStatus,
+    StepStatus,
+)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    store: Path
-    scratch: Path | None = None
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    restart: RestartConfig = field(default_factory=RestartConfig)
-    available_now: bool = False
-    start_from: str = "latest"
-    takeover: bool = False
-
-
-@dataclass(frozen=True)
-class StepStatus:
-    name: str
-    kind: str
-    batch: int
-    rows: int
-    rows_per_second: float
-    finished: bool
-    watermark_ms: int | None
-
-
-@dataclass(frozen=True)
-class ChannelStatus:
-    name: str
-    reader: str
-    messages: int
-    size_bytes: int
-
-
-@dataclass(frozen=True)
-class CheckpointReport:
-    id: int
-    status: str
-    duration_ms: int = 0
-    kind: str = "CHECKPOINT"
-    unaligned: bool = False
-    uploaded_bytes: int = 0
-    state_bytes: int = 0
-    in_flight_bytes: int = 0
-    commit_point: bool = True
-    failure: str = ""
-
-
-@dataclass(frozen=True)
-class RunStatus:
-    pipeline: str
-    generation: int
-    state: str
-    steps: tuple[StepStatus, ...] = ()
-    channels: tuple[ChannelStatus, ...] = ()
-    checkpoints: tuple[CheckpointReport, ...] = ()
-    restarts: int = 0
-    detail: str = ""
-
-
-@dataclass(frozen=True)
-class RunResult:
-    pipeline: str
-    finished: bool
-    checkpoints: int
-    restarts: int
-    last_checkpoint: int | None
-
-
-COMPLETED = CheckpointReport(1, "COMPLETED", 250, uploaded_bytes=2048, state_bytes=4096)
-FAILED = CheckpointReport(2, "FAILED", failure="step totals declined it")
+COMPLETED = CheckpointReport(
+    CheckpointId(1),
+    "COMPLETED",
+    250,
+    "CHECKPOINT",
+    uploaded_bytes=2048,
+    state_bytes=4096,
+    commit_point=True,
+)
+FAILED = CheckpointReport(
+    CheckpointId(2), "FAILED", 0, "CHECKPOINT", failure="step totals declined it"
+)
 NOT_ALIGNED = CheckpointReport(
-    3, "COMPLETED", 61_000, unaligned=True, in_flight_bytes=512, commit_point=False
+    CheckpointId(3), "COMPLETED", 61_000, "CHECKPOINT", unaligned=True, in_flight_bytes=512
 )
 STEPS = (
     StepStatus("totals", "query", 7, 12_345, 1234.4, False, 0),
@@ -145,7 +94,7 @@ class StandInRun:
             self._is_over.set()
         if not self._is_over.wait(timeout_s):
             return None
-        return RunResult(self._name, not self._is_stopped, 2, 0, 3)
+        return RunResult(self._name, not self._is_stopped, 2, 0, CheckpointId(3))
 
 
 class StandInSession:
@@ -163,9 +112,7 @@ def replace(target: object, name: str, value: Callable[..., object]) -> None:
 
 
 if __name__ == "__main__":
-    module = types.ModuleType("cutwater.run")
-    module.__dict__.update(RunOptions=RunOptions, start=start)
-    sys.modules["cutwater.run"] = module
+    replace(cutwater.run, "start", start)
     replace(cutwater.spark.session, "embedded_session", lambda *_, **__: StandInSession())
     replace(cutwater.spark.session, "check_session", lambda _: ("it is a stand-in.",))
     main()

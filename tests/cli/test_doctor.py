@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.cli.command import cutwater, environment
+from tests.cli.command import SPARK_DEADLINE_S, cutwater, environment
 
 
 def checks(text: str) -> dict[str, dict[str, Any]]:
@@ -64,3 +64,51 @@ def test_a_remote_spark_is_wrong(tmp_path: Path) -> None:
     assert run.returncode == 1
     assert "A pipeline needs a classic session: unset SPARK_REMOTE." in run.stdout
     assert run.stdout.endswith("1 wrong.\n")
+
+
+def test_the_self_test_runs_restores_and_compares_and_leaves_nothing(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+
+    run = cutwater(
+        *("doctor", "--self-test", "--master", "local[2]", "--output", "json"),
+        *("--scratch", str(scratch), "--conf", "spark.driver.memory=1g"),
+        cwd=tmp_path,
+        deadline_s=SPARK_DEADLINE_S,
+    )
+
+    assert (run.returncode, run.stderr) == (0, "")
+    told = json.loads(run.stdout)["self_test"]
+    assert (told["supported"], told["reason"]) == (True, None)
+    assert [(one["name"], one["ok"]) for one in told["phases"]] == [
+        ("start Spark", True),
+        ("take a checkpoint", True),
+        ("end without another", True),
+        ("restore and finish", True),
+        ("compare all rows", True),
+    ]
+    assert all(one["duration_ms"] > 0 for one in told["phases"])
+    assert list(tmp_path.iterdir()) == [scratch]
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_spark_that_does_not_start_is_not_supported(tmp_path: Path) -> None:
+    run = cutwater(
+        *("doctor", "--self-test", "--master", "nonsense"),
+        cwd=tmp_path,
+        deadline_s=SPARK_DEADLINE_S,
+    )
+
+    assert run.returncode == 1
+    last = run.stdout.splitlines()[-1]
+    assert last.startswith("Not supported: start Spark: Spark did not start on nonsense: ")
+
+
+def test_the_self_test_waits_until_nothing_else_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    run = cutwater("doctor", "--self-test", "--store", str(tmp_path / "file"), cwd=tmp_path)
+
+    assert run.returncode == 1
+    expected = "The self-test was not run: put right what is wrong first."
+    assert run.stdout.splitlines()[-1] == expected

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.command import PIPELINE, cutwater
+from tests.cli.command import PIPELINE, SPARK_DEADLINE_S, cutwater, environment
 
 FACTORY = """
 def make(env, size="3") -> Pipeline:
@@ -22,7 +22,7 @@ def write(directory: Path, *parts: str, name: str = "orders.py") -> str:
 def test_the_only_pipeline_of_a_file_is_drawn(tmp_path: Path) -> None:
     file = write(tmp_path, PIPELINE, "orders = build('orders')\nsame = orders\n")
 
-    run = cutwater("plan", file)
+    run = cutwater("plan", file, "--no-spark")
 
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[:2] == [
@@ -34,19 +34,19 @@ def test_the_only_pipeline_of_a_file_is_drawn(tmp_path: Path) -> None:
 def test_a_plan_can_be_had_as_json(tmp_path: Path) -> None:
     file = write(tmp_path, PIPELINE, "orders = build('orders')\n")
 
-    run = cutwater("plan", file, "--output", "json")
+    run = cutwater("plan", file, "--output", "json", "--no-spark")
 
     assert run.returncode == 0, run.stderr
     planned = json.loads(run.stdout)
     assert planned["pipeline"] == "orders"
-    assert [step["name"] for step in planned["steps"]] == ["out"]
+    assert [(step["name"], step["spark"]) for step in planned["steps"]] == [("out", None)]
 
 
 def test_one_of_several_pipelines_is_named_with_the_file(tmp_path: Path) -> None:
     file = write(tmp_path, PIPELINE, "first = build('first')\nsecond = build('second')\n")
 
     unnamed = cutwater("plan", file)
-    named = cutwater("plan", f"{file}:second")
+    named = cutwater("plan", f"{file}:second", "--no-spark")
 
     assert unnamed.returncode == 2
     assert "has several pipelines; name one: orders.py:first, orders.py:second." in unnamed.stderr
@@ -60,7 +60,7 @@ def test_a_function_makes_a_pipeline_of_parameters(tmp_path: Path) -> None:
 
     assert run.returncode == 2  # A name cannot have an equals sign, so the value came through.
     assert "orders_a=b_5" in run.stderr
-    assert cutwater("plan", f"{file}:make", "--param", "env=x").stdout.startswith(
+    assert cutwater("plan", f"{file}:make", "--param", "env=x", "--no-spark").stdout.startswith(
         "pipeline orders_x_3:"
     )
 
@@ -149,7 +149,7 @@ def test_an_error_is_json_for_a_program(tmp_path: Path) -> None:
 def test_a_file_may_have_the_name_of_something_else(name: str, tmp_path: Path) -> None:
     file = write(tmp_path, PIPELINE, "orders = build('orders')\n", name=name)
 
-    run = cutwater("plan", file)
+    run = cutwater("plan", file, "--no-spark")
 
     assert run.returncode == 0, run.stderr
 
@@ -159,7 +159,7 @@ def test_a_file_that_needs_spark_to_be_imported_gets_it(line: str, tmp_path: Pat
     rest = f"from pyspark.sql import functions as F\nthing = {line}\norders = build('orders')\n"
     file = write(tmp_path, PIPELINE, rest)
 
-    run = cutwater("plan", file)
+    run = cutwater("plan", file, "--no-spark", deadline_s=SPARK_DEADLINE_S)
 
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.startswith("pipeline orders: 1 step")
@@ -176,3 +176,46 @@ def test_everything_that_is_wrong_with_a_plan_is_told_at_once(tmp_path: Path) ->
     assert run.stderr.startswith("[CW-103] pipeline orders has ")
     assert f"orders.py:{FIRST_LINE + 1}" in run.stderr
     assert f"orders.py:{FIRST_LINE + 2}" in run.stderr
+
+
+def test_spark_says_how_every_step_runs(tmp_path: Path) -> None:
+    file = write(tmp_path, PIPELINE, "orders = build('orders')\n")
+
+    run = cutwater("plan", file, "--master", "local[1]", cwd=tmp_path, deadline_s=SPARK_DEADLINE_S)
+
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.splitlines() == [
+        "pipeline orders: 1 step, 0 channels, 1 sink",
+        "└── step out (append mode)",
+        "    ├── source numbers  [orders.py:15]",
+        "    ├── sink out → nowhere nowhere  [orders.py:16]",
+        "    └── runs as a query, keeps no state",
+        "        rows: timestamp timestamp, value bigint",
+    ]
+    assert [one.name for one in tmp_path.iterdir() if one.name != "__pycache__"] == ["orders.py"]
+
+
+def test_what_only_spark_finds_wrong_is_told_by_its_line(tmp_path: Path) -> None:
+    rest = "orders = build('orders')\n@orders.sink(Nowhere())\ndef wrong(numbers):\n"
+    file = write(tmp_path, PIPELINE, rest, "    return numbers.select('nothing')\n")
+
+    run = cutwater("plan", file, "--master", "local[1]", deadline_s=SPARK_DEADLINE_S)
+
+    assert run.returncode == 2
+    first, problem, _ = run.stderr.splitlines()
+    assert first == "[CW-103] pipeline orders has one problem:"
+    assert problem.startswith(f"  {file}:{FIRST_LINE + 3}: sink wrong raises AnalysisException: ")
+    assert run.stdout == ""
+
+
+def test_a_machine_without_java_still_shows_what_is_declared(tmp_path: Path) -> None:
+    file = write(tmp_path, PIPELINE, "orders = build('orders')\n")
+    nowhere = environment(SPARK_REMOTE="", JAVA_HOME=str(tmp_path / "none"), PATH=str(tmp_path))
+
+    run = cutwater("plan", file, "--master", "no such master", env=nowhere)
+
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.startswith("Spark was not asked: ")
+    assert len(run.stderr.splitlines()) == 1
+    assert run.stdout.startswith("pipeline orders: 1 step")
+    assert "runs as" not in run.stdout

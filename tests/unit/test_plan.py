@@ -749,6 +749,30 @@ def test_the_tree_shows_which_keys_an_input_is_reduced_by() -> None:
     assert "reads channel b as c(one), newest row of each shop, customer" in drawn
 
 
+def test_the_tree_shows_what_spark_says_of_the_steps_it_was_asked_about() -> None:
+    pipeline = orders_pipeline()
+    counts = StepFacts(
+        way="query",
+        is_stateful=True,
+        partitions=1,
+        has_watermark=True,
+        watermark=("at", 2500),
+        sources=(),
+        columns=(("customer", "string"), ("total", "double")),
+    )
+    inside = replace(counts, way="batch", is_stateful=False, partitions=None, watermark=None)
+
+    drawn = draw(plan(pipeline), {StepId("totals"): counts, StepId("big_orders"): inside})
+
+    lines = [line.strip("│└├─ ") for line in drawn.splitlines()]
+    assert [one for one in lines if one.startswith(("runs", "rows"))] == [
+        "runs as batches, keeps no state, watermark inside",
+        "rows: customer string, total double",
+        "runs as a query, keeps state in 1 partition, watermark 2.5 s behind at",
+        "rows: customer string, total double",
+    ]
+
+
 def test_the_json_of_a_step_has_all_that_the_tree_has() -> None:
     pipeline = orders_pipeline()
     place = pipeline.nodes[3].place
@@ -790,6 +814,7 @@ def test_the_json_of_a_step_has_all_that_the_tree_has() -> None:
             "accepts": ["append", "update"],
         },
         "channel": None,
+        "spark": None,
     }
 
 

@@ -1,7 +1,8 @@
 """`cutwater doctor`: look at this machine, the store and scratch, and say what is wrong.
 
 Each check is a function that returns what it found; none of them starts Spark or leaves anything
-behind. A *note* is worth knowing, a *wrong* makes the exit code 1, and both say what to do.
+behind. A *note* is worth knowing, a *wrong* makes the exit code 1, and both say what to do. With
+`--self-test`, a small pipeline is then run on the user's own Spark (`cli.self_test`).
 """
 
 import os
@@ -9,9 +10,9 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -19,9 +20,11 @@ from typing import Annotated, Final, Literal
 import typer
 
 from cutwater._version import __version__
-from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, say, say_json
-from cutwater.cli.plan import Debug
+from cutwater.cli.load import parse_pairs
+from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, duration_text, say, say_json
+from cutwater.cli.plan import Conf, Debug, Master
 from cutwater.cli.run import DEFAULT_STORE, store_path
+from cutwater.cli.self_test import Phase, SelfTest
 from cutwater.errors import CutwaterError, SessionError
 from cutwater.spark.java import find_java
 from cutwater.store.local import LocalBackend
@@ -30,7 +33,14 @@ from cutwater.store.probe import probe
 HELP: Final = """Look at this machine and say what is wrong with it.
 
 Shows the versions of Python, Spark and Java, memory and cores, and tries the store and the scratch
-directory. Leaves nothing behind. Exit code 0 if all is well, 1 if something is wrong.
+directory. With --self-test, it also runs a small stateful pipeline on your Spark, ends it between
+two checkpoints, restores it and compares every row. Leaves nothing behind. Exit code 0 if all is
+well, 1 if something is wrong.
+
+\b
+  cutwater doctor
+  cutwater doctor --self-test
+  cutwater doctor --self-test --master spark://host:7077 --scratch /shared/fast
 """
 
 _GIB: Final = 1024**3
@@ -56,6 +66,11 @@ class DoctorArguments:
             show_default="a temporary directory",
         ),
     ] = None
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="Run, end and restore a small pipeline on Spark.")
+    ] = False
+    master: Master = "local[*]"
+    conf: Conf = field(default_factory=list)
     output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
     debug: Debug = False
 
@@ -78,19 +93,72 @@ class Finding:
 
 
 def doctor_command(arguments: DoctorArguments) -> int:
-    """Make all checks and show them; return 1 if something is wrong."""
+    """Make all checks and show them; return 1 if something is wrong.
+
+    Raises:
+        ConfigError: If `--conf` is not of the form key=value.
+    """
+    conf = parse_pairs("--conf", arguments.conf)
     findings = [check(arguments) for check in CHECKS]
     wrong = sum(one.status == "wrong" for one in findings)
-    if arguments.output is Output.JSON:
-        say_json({"ok": not wrong, "checks": [asdict(one) for one in findings]}, indent=2)
-    else:
-        width = max(len(one.name) for one in findings)
-        for one in findings:
-            say(f"{one.status:<5}  {one.name:<{width}}  {one.found}")
-            if one.advice:
-                say(f"{'':<{width + 7}}  {one.advice}")
+    as_json = arguments.output is Output.JSON
+    if not as_json:
+        _show(findings)
         say(f"{wrong or 'Nothing'} wrong.")
+    phases: tuple[Phase, ...] = ()
+    if arguments.self_test and not wrong:
+        test = SelfTest(
+            master=arguments.master,
+            conf=conf,
+            scratch=_nearest(arguments.scratch or Path(tempfile.gettempdir())),
+            tell=_show_nothing if as_json else _show_phase,
+        )
+        phases = test.run()
+        wrong = sum(not one.ok for one in phases)
+    if as_json:
+        shown: dict[str, object] = {"ok": not wrong, "checks": [asdict(one) for one in findings]}
+        if arguments.self_test:
+            shown["self_test"] = _self_test_json(phases)
+        say_json(shown, indent=2)
+    elif arguments.self_test:
+        say(_verdict(phases))
     return FAILED if wrong else SUCCESS
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    width = max(len(one.name) for one in findings)
+    for one in findings:
+        say(f"{one.status:<5}  {one.name:<{width}}  {one.found}")
+        if one.advice:
+            say(f"{'':<{width + 7}}  {one.advice}")
+
+
+def _show_phase(phase: Phase) -> None:
+    status = "ok" if phase.ok else "wrong"
+    say(f"{status:<5}  {phase.name:<20} {duration_text(phase.duration_ms):>9}  {phase.found}")
+
+
+def _show_nothing(_: Phase) -> None:
+    pass
+
+
+def _verdict(phases: tuple[Phase, ...]) -> str:
+    """Say what a self-test showed; it was not run if there are no phases."""
+    if not phases:
+        return "The self-test was not run: put right what is wrong first."
+    last = phases[-1]
+    return "Supported." if last.ok else f"Not supported: {last.name}: {last.found}"
+
+
+def _self_test_json(phases: tuple[Phase, ...]) -> dict[str, object] | None:
+    if not phases:
+        return None
+    last = phases[-1]
+    return {
+        "supported": last.ok,
+        "reason": None if last.ok else f"{last.name}: {last.found}",
+        "phases": [asdict(one) for one in phases],
+    }
 
 
 def _check_python(_: DoctorArguments) -> Finding:
@@ -180,7 +248,7 @@ def _remove_empty(path: Path) -> None:
 
 def _check_scratch(arguments: DoctorArguments) -> Finding:
     path = arguments.scratch or Path(tempfile.gettempdir())
-    nearest = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+    nearest = _nearest(path)
     try:
         with tempfile.TemporaryDirectory(prefix="cutwater-doctor-", dir=nearest) as made:
             (Path(made) / "file").write_bytes(b"x")
@@ -194,6 +262,11 @@ def _check_scratch(arguments: DoctorArguments) -> Finding:
         advice = "Less than 1 GB is free; make room or choose another one with --scratch."
         return Finding("Scratch", "wrong", found, advice)
     return Finding("Scratch", "ok", found)
+
+
+def _nearest(path: Path) -> Path:
+    """Return the directory itself, or the one above it that is there."""
+    return next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
 
 
 CHECKS: Final[tuple[Callable[[DoctorArguments], Finding], ...]] = (

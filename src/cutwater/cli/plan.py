@@ -1,27 +1,41 @@
 """`cutwater plan`: show what would run, without touching anything.
 
-The drawing is for people, the JSON for programs; both come from the plan itself.
+The drawing is for people, the JSON for programs; both come from the plan itself and, where Spark
+can be had, from what it says of every step. Spark is asked last: a mistake in the declared graph
+shows at once.
 """
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Final
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from cutwater.cli.load import load, parse_pairs
-from cutwater.cli.output import SUCCESS, say, say_json
+from cutwater.cli.output import SUCCESS, complain, say, say_json
+from cutwater.errors import SessionError
+from cutwater.physical_plan import PhysicalPlan
 from cutwater.plan import plan
+from cutwater.plan_text import AllFacts, as_json, draw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import SparkSession
 
 HELP: Final = """Show how a pipeline will run, without running it.
 
-Draws every step, what is inside it, and every channel with the reason it is there. Finds most
-mistakes, and names the line of each. Spark is only started if your file needs it to be imported.
+Draws every step, what is inside it, and every channel with the reason it is there. Then calls your
+functions on empty streams and shows what Spark says of each step: whether it runs as a streaming
+query or as batches, its state, its watermark and its columns. Finds the mistakes that would keep
+the pipeline from starting, and names the line of each. Nothing is read or written.
 
 \b
   cutwater plan orders.py                  the only pipeline in the file
   cutwater plan orders.py:daily            the one called daily
   cutwater plan orders.py:make --param env=test
+  cutwater plan orders.py --no-spark       at once: only what is declared
 """
 
 Target = Annotated[
@@ -35,6 +49,13 @@ Target = Annotated[
 Parameters = Annotated[
     list[str],
     typer.Option("--param", metavar="KEY=VALUE", help="For the function NAME; may be repeated."),
+]
+Master = Annotated[
+    str, typer.Option(metavar="MASTER", help="Spark's master: local[4], or a cluster's address.")
+]
+Conf = Annotated[
+    list[str],
+    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; may be repeated."),
 ]
 Debug = Annotated[bool, typer.Option("--debug", hidden=True)]
 
@@ -52,17 +73,16 @@ class PlanArguments:
 
     target: Target
     param: Parameters = field(default_factory=list)
+    spark: Annotated[
+        bool,
+        typer.Option("--spark/--no-spark", help="Ask Spark, or show only what is declared."),
+    ] = True
+    master: Master = "local[*]"
+    conf: Conf = field(default_factory=list)
     output: Annotated[PlanOutput, typer.Option(help="For people or for programs.")] = (
         PlanOutput.TREE
     )
     debug: Debug = False
-
-
-def _start_spark() -> None:
-    # Here, since planning must work where Spark does not, unless the user's own file needs it.
-    from cutwater.spark.session import embedded_session  # noqa: PLC0415
-
-    embedded_session("local[1]", app_name="cutwater plan")
 
 
 def plan_command(arguments: PlanArguments) -> int:
@@ -71,10 +91,32 @@ def plan_command(arguments: PlanArguments) -> int:
     Raises:
         UserError: If the file or the pipeline cannot work.
     """
-    loaded = load(arguments.target, parse_pairs("--param", arguments.param), _start_spark)
+    parameters = parse_pairs("--param", arguments.param)
+    session = cache(partial(_session, arguments.master, parse_pairs("--conf", arguments.conf)))
+    loaded = load(arguments.target, parameters, session)
     planned = plan(loaded.pipeline)
+    facts = _ask(planned, session) if arguments.spark else {}
     if arguments.output is PlanOutput.JSON:
-        say_json(planned.to_json(), indent=2)
+        say_json(as_json(planned, facts), indent=2)
     else:
-        say(planned.tree())
+        say(draw(planned, facts))
     return SUCCESS
+
+
+def _session(master: str, conf: "Mapping[str, str]") -> "SparkSession":
+    # Here, since planning must work where Spark does not.
+    from cutwater.spark.session import embedded_session  # noqa: PLC0415
+
+    return embedded_session(master, app_name="cutwater plan", conf=conf)
+
+
+def _ask(planned: PhysicalPlan, session: "Callable[[], SparkSession]") -> AllFacts:
+    """Return what Spark says; nothing where there is no Spark, which is said and no error."""
+    try:
+        spark = session()
+    except SessionError as error:
+        complain(f"Spark was not asked: {error.message} This is only what is declared.")
+        return {}
+    from cutwater.spark.explain import explain  # noqa: PLC0415 - as above
+
+    return explain(planned, spark)

@@ -41,6 +41,7 @@ class NumberedSource(NativeSource):
         self.pace = pace
         self._numbered = numbered
         self._began: tuple[float, int] | None = None
+        self._template: DataFrame | None = None
         super().__init__(internals, numbered.rows(internals.spark.range(0)).schema)
 
     def describe(self) -> str:
@@ -77,8 +78,9 @@ class NumberedSource(NativeSource):
             RecoveryError: If one is the offset of another source.
         """
         first, last = (self._numbered.rows_before(self._number(one)) for one in (start, end))
-        numbers = self.internals.streaming_range(first, last, self.pace.partitions)
-        return self._numbered.rows(numbers)._jdf  # noqa: SLF001 - what Spark asks for is Java's
+        if self._template is None:
+            self._template = self._numbered.rows(self.internals.streaming_range(0, 0, 1))
+        return self.internals.over_range(self._template, first, last, self.pace.partitions)
 
     def _number(self, offset: str | None) -> int:
         if offset is None:

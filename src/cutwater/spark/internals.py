@@ -142,6 +142,31 @@ class Internals:
         batch = self.spark.range(start, end, 1, slices)._jdf.queryExecution().analyzed()
         return self.frame(plans.Range(start, end, 1, batch.numSlices(), batch.output(), True))
 
+    def over_range(self, template: DataFrame, start: int, end: int, slices: int) -> Any:
+        """Return what a template computes, over other numbers, as a Java Dataset.
+
+        Columns are built through dozens of calls into the JVM; an analysed plan is put on
+        another range with a handful.
+
+        Args:
+            template: A chain of projections over a `streaming_range`.
+            start: The first number.
+            end: The number behind the last.
+            slices: In how many partitions.
+        """
+        chain = []
+        node = template._jdf.queryExecution().analyzed()
+        while not node.children().isEmpty():
+            chain.append(node)
+            node = node.children().head()
+        plans = self._jvm.org.apache.spark.sql.catalyst.plans.logical
+        some_slices = self.some(self._jvm.java.lang.Integer.valueOf(slices))
+        rebuilt = plans.Range(start, end, 1, some_slices, node.output(), True)
+        nil = self._object(self._jvm.scala.collection.immutable, "Nil")
+        for parent in reversed(chain):
+            rebuilt = parent.withNewChildren(nil.appended(rebuilt))
+        return self.java_frame(rebuilt)
+
     def offset(self, text: str) -> Any:
         """Return an offset of Spark's that holds this text."""
         return self._runtime.SerializedOffset(text)

@@ -9,13 +9,13 @@ import itertools
 import json
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from cutwater.errors import RecoveryError
+from cutwater.errors import CutwaterError, RecoveryError
 from cutwater.spark.internals import ADMISSION_INTERFACE, SOURCE_INTERFACE, Internals
 
 Offset = Mapping[str, int | str]
@@ -41,6 +41,25 @@ def decode_offset(text: str, keys: frozenset[str], owner: str) -> dict[str, Any]
         message = f"{owner} cannot start at {text!r}, which is an offset of another source."
         raise RecoveryError(message)
     return found
+
+
+def _in_one_line(answer: Callable[..., Any], *arguments: Any) -> Any:
+    """Answer Spark; an error reaches it as one line.
+
+    Spark searches an error's text with a pattern that overflows its stack on a long one, and the
+    text of an error that Java raised in the first place is a hundred lines.
+    """
+    try:
+        return answer(*arguments)
+    except CutwaterError as error:
+        raise SourceFailed(str(error)) from None
+    except Exception as error:  # noqa: BLE001 - it is raised again, shorter
+        first = str(error).strip().split("\n", 1)[0]
+        raise SourceFailed(f"{type(error).__name__}: {first}") from None
+
+
+class SourceFailed(Exception):
+    """What Spark is told when a source could not answer."""
 
 
 _SERIALS = itertools.count(1)
@@ -99,7 +118,7 @@ class NativeSource(ABC):
 
     def latestOffset(self, start: Any, limit: Any) -> Any:  # noqa: ARG002
         """Answer Spark: how far may the next batch go."""
-        end = self.latest(None if start is None else str(start.json()))
+        end = _in_one_line(self.latest, None if start is None else str(start.json()))
         return None if end is None else self.internals.offset(end)
 
     def getOffset(self) -> Any:
@@ -110,7 +129,7 @@ class NativeSource(ABC):
     def getBatch(self, start: Any, end: Any) -> Any:
         """Answer Spark: the rows of one batch."""
         first = str(start.get().json()) if start.isDefined() else None
-        return self.batch(first, str(end.json()))
+        return _in_one_line(self.batch, first, str(end.json()))
 
     def getDefaultReadLimit(self) -> Any:
         """Answer Spark: the source limits itself."""

@@ -72,6 +72,7 @@ _LOG_OPTION: Final = "log4j2.configurationFile"
 # Off: what these say about a failed batch also comes to us as the query's exception, and is told
 # in our words; and a batch that a stop interrupts is no failure. Of a trace one line is shown.
 _LOG_OFF: Final = (
+    "org.apache.spark.broadcast.TorrentBroadcast",
     "org.apache.spark.sql.execution.datasources.FileFormatWriter",
     "org.apache.spark.sql.execution.streaming.MicroBatchExecution",
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",

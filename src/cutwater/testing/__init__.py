@@ -1,4 +1,10 @@
 """Public tools for testing pipelines and the protocol itself.
 
-`cutwater.testing.simulation` runs the protocol in a world of faults, driven by a seed.
+`run_batch` calls a pipeline's functions on plain DataFrames, for unit tests of what a user writes;
+`cutwater.testing.fixtures` has a Spark session for pytest. `cutwater.testing.simulation` runs the
+protocol in a world of faults, driven by a seed.
 """
+
+__all__ = ["run_batch"]
+
+from cutwater.testing.batch import run_batch

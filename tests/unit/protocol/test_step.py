@@ -57,6 +57,7 @@ from cutwater.protocol.step_events import (
     Acknowledge,
     Append,
     BatchAppended,
+    BatchCommitted,
     Close,
     CloseGate,
     Ended,
@@ -908,3 +909,24 @@ def test_an_illegal_event_of_an_input_leaves_the_step_as_it_was() -> None:
 
     assert refusal(step, lambda: step.handle(seen(A, 2)))
     assert refusal_of(step, end_seen(A, 0))
+
+
+def test_what_is_owed_is_known_for_sure_when_the_batch_is_committed() -> None:
+    step = source_step()
+    tell(step, appended(0, watermark_ms=5, owes_batch=True))
+
+    assert step.owes_batch
+    assert not step.may_end
+    tell(step, BatchCommitted(BatchId(0), owes_batch=False))
+
+    assert not step.owes_batch
+    assert step.may_end
+    assert step.committed == 0
+    assert step.watermark_ms == 5
+
+
+def test_a_closed_step_may_not_end() -> None:
+    step = source_step()
+    tell(step, appended(0), committed(0), Close())
+
+    assert not step.may_end

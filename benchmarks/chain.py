@@ -1,0 +1,378 @@
+"""What a channel costs beside Spark's own way to chain two queries: files between them.
+
+The same chain three times: files of numbers, a filter, Parquet in between, a grouped count.
+
+- spark: Spark's file sink and file source, with Spark's defaults (but for the number of shuffle
+  partitions, which is the number of cores everywhere);
+- tuned: the same with the file system and state settings of our own session;
+- cutwater: two steps with a channel, checkpoints included.
+
+Every measurement is a fresh process over the same input files, and the three take turns. First all
+rows go through as fast as they can; then small files are dropped one at a time, and the hop is the
+time from the end of the first query's batch to the end of the second's.
+
+    python -m benchmarks.chain [--rows N] [--batch-rows N] [--repeats N]
+"""
+
+import json
+import os
+import time
+from argparse import SUPPRESS, Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from benchmarks.measuring import (
+    Discard,
+    Progress,
+    Spread,
+    in_fresh_process,
+    interleaved,
+    machine,
+    options_of,
+    parsed,
+    publish,
+    query_of,
+    rounded,
+    session,
+    spread,
+    table,
+    timed,
+    wait_for,
+    workspace,
+)
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from cutwater import CheckpointConfig, Pipeline, RestartConfig
+from cutwater.run import RunOptions
+from cutwater.spark.java import use_java
+from cutwater.spark.output import ChannelOutput
+from cutwater.spark.step import RunningStep
+
+MODES: Final = ("spark", "tuned", "cutwater")
+SCHEMA: Final = "id long, key int, amount double, weight double"
+KEYS: Final = 1000
+SMOKE: Final = {"rows": 60_000, "batch_rows": 10_000, "trickle": 3, "repeats": 1}
+TRICKLE_ROWS: Final = 1000
+_PAUSE_S: Final = 0.3
+
+Chain = tuple[Callable[[], StreamingQuery | None], Callable[[], StreamingQuery | None]]
+"""How to find the first and the second query."""
+
+# -- the work
+
+
+def numbers(start: int, rows: int) -> pa.Table:
+    """Return rows that follow from their numbers; nine of ten pass the filter."""
+    ids = np.arange(start, start + rows, dtype=np.int64)
+    mixed = ids * 2654435761 % 2**32
+    return pa.table(
+        {
+            "id": ids,
+            "key": (mixed % KEYS).astype(np.int32),
+            "amount": (ids % 10).astype(np.float64),
+            "weight": mixed / 2**32,
+        }
+    )
+
+
+def drop(rows: pa.Table, directory: Path, name: str) -> None:
+    """Let a file appear in a directory at once; Spark does not look at names with a dot."""
+    hidden = directory / f".{name}"
+    pq.write_table(rows, hidden)
+    hidden.rename(directory / name)
+
+
+def passing(frame: DataFrame) -> DataFrame:
+    return frame.where("amount > 0")
+
+
+def counted(frame: DataFrame) -> DataFrame:
+    return frame.groupBy("key").agg(F.count("*").alias("count"), F.sum("weight").alias("weight"))
+
+
+def files(spark: SparkSession, directory: Path) -> DataFrame:
+    """Read the input, one file for each batch."""
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(directory))
+
+
+# -- the three chains
+
+
+@contextmanager
+def plain_session(master: str) -> Iterator[SparkSession]:
+    """Start a session with Spark's defaults, but for partitions, memory and noise."""
+    use_java()
+    cores = master.partition("[")[2].strip("]")
+    builder = SparkSession.builder.master(master).config("spark.driver.memory", "2g")
+    builder = builder.config("spark.sql.shuffle.partitions", cores or "1")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def plain_chain(spark: SparkSession, source: Path, directory: Path) -> Iterator[Chain]:
+    """Run two queries with a file sink and a file source between them."""
+    between = directory / "between"
+    between.mkdir(parents=True)
+    first = (
+        passing(files(spark, source))
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(directory / "first"))
+        .start(str(between))
+    )
+    second = (
+        counted(spark.readStream.schema(SCHEMA).parquet(str(between)))
+        .writeStream.format("noop")
+        .outputMode("update")
+        .option("checkpointLocation", str(directory / "second"))
+        .start()
+    )
+    try:
+        yield (lambda: first), (lambda: second)
+    finally:
+        first.stop()
+        second.stop()
+
+
+@contextmanager
+def channel_chain(
+    spark: SparkSession, source: Path, directory: Path, interval: str
+) -> Iterator[Chain]:
+    """Run two steps with a channel between them."""
+    pipeline = Pipeline("chain")
+    pipeline.source(lambda spark: files(spark, source), name="numbers")
+    pipeline.step(lambda numbers: passing(numbers), name="passed")  # noqa: PLW0108 - names inputs
+    pipeline.step(lambda passed: counted(passed), name="counts", output_mode="update")  # noqa: PLW0108
+    pipeline.sink("nowhere", Discard(), of="counts")
+    options = RunOptions(
+        store=directory / "store",
+        scratch=directory / "scratch",
+        checkpoint=CheckpointConfig(interval=interval),
+        restart=RestartConfig(strategy="none"),
+    )
+    run = pipeline.start(spark, options)
+    try:
+        yield (lambda: query_of(spark, "passed")), (lambda: query_of(spark, "counts"))
+    finally:
+        run.kill()
+        run.wait()
+
+
+# -- measuring one of them
+
+
+def ended_ms(progress: Progress) -> float:
+    """Return when the batch's rows were handed on, in milliseconds: before its commit log."""
+    began = datetime.fromisoformat(str(progress["timestamp"])).timestamp() * 1000
+    took = progress["durationMs"]
+    return began + float(took["triggerExecution"]) - float(took.get("commitOffsets", 0))
+
+
+class Follower:
+    """Gathers the batches of a query that had rows, each once."""
+
+    def __init__(self, find: Callable[[], StreamingQuery | None]) -> None:
+        """Follow the query that is found."""
+        self._find = find
+        self.batches: dict[int, Progress] = {}
+
+    def look(self) -> int:
+        """Look at the newest batches; return how many rows all of them have read."""
+        query = self._find()
+        if query is not None:
+            failure = query.exception()
+            if failure is not None:
+                raise RuntimeError(str(failure))
+            for one in query.recentProgress:
+                if one["numInputRows"]:
+                    self.batches[int(one["batchId"])] = one
+        return sum(int(one["numInputRows"]) for one in self.batches.values())
+
+    def newest(self) -> Progress:
+        """Return the last batch with rows."""
+        return self.batches[max(self.batches)]
+
+
+def measure(
+    chain: Chain, began_ms: float, source: Path, expected: int, trickle: int
+) -> dict[str, Any]:
+    """Wait until all rows are through, then let small files trickle."""
+    first, second = (Follower(find) for find in chain)
+
+    def through(rows: int) -> Callable[[], bool]:
+        return lambda: first.look() >= 0 and second.look() >= rows
+
+    wait_for(through(expected), f"{expected} rows were counted", poll_s=0.2)
+    bulk = list(second.batches.values())
+    ended, warm = ended_ms(second.newest()), ended_ms(second.batches[min(second.batches)])
+    warm_rows = second.batches[min(second.batches)]["numInputRows"]
+    hops, ways = [], []
+    for number in range(trickle):
+        time.sleep(_PAUSE_S)
+        dropped_ms = time.time() * 1000
+        drop(numbers(10**12 + number * TRICKLE_ROWS, TRICKLE_ROWS), source, f"t{number:06}.parquet")
+        expected += TRICKLE_ROWS * 9 // 10
+        wait_for(through(expected), f"small file {number} was counted")
+        first.look()
+        hops.append(ended_ms(second.newest()) - ended_ms(first.newest()))
+        ways.append(ended_ms(second.newest()) - dropped_ms)
+    phases = sorted({phase for one in bulk for phase in one["durationMs"]})
+    return {
+        "seconds": (ended - began_ms) / 1000,
+        "warm_seconds": (ended - warm) / 1000,
+        "warm_rows": sum(int(one["numInputRows"]) for one in bulk) - warm_rows,
+        "hop_ms": hops,
+        "file_to_count_ms": ways,
+        "second_batches": len(bulk),
+        "second_ms": {
+            phase: fmean(float(one["durationMs"].get(phase, 0)) for one in bulk) for phase in phases
+        },
+    }
+
+
+def work(mode: str, given: Namespace) -> dict[str, Any]:
+    """Measure one chain in this process."""
+    source, directory = given.input, given.worker.parent / f"run-{os.getpid()}"
+    # Links, so that trickled files do not stay in the input of the next run.
+    own = directory / "input"
+    own.mkdir(parents=True)
+    for file in sorted(source.iterdir()):
+        os.link(file, own / file.name)
+    write_ms: list[float] = []
+    append_ms: list[float] = []
+    timed(ChannelOutput, "write", write_ms)
+    timed(RunningStep, "append", append_ms)
+    expected = given.rows * 9 // 10
+    opened = plain_session(given.master) if mode == "spark" else session(given.master)
+    with opened as spark:
+        began_ms = time.time() * 1000
+        running = (
+            channel_chain(spark, own, directory, given.interval)
+            if mode == "cutwater"
+            else plain_chain(spark, own, directory)
+        )
+        with running as chain:
+            found = measure(chain, began_ms, own, expected, given.trickle)
+    bulk = given.rows // given.batch_rows
+    if write_ms:
+        found["write_ms"] = fmean(write_ms[:bulk])
+        found["append_ms"] = fmean(append_ms)
+    return found
+
+
+# -- all of them
+
+
+def run_all(given: Namespace) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
+    with workspace(given) as directory:
+        source = directory / "input"
+        source.mkdir()
+        for start in range(0, given.rows, given.batch_rows):
+            drop(numbers(start, given.batch_rows), source, f"n{start:012}.parquet")
+        for _, mode in interleaved(MODES, given.repeats):
+            words = ["--mode", mode, "--input", str(source), "--master", given.master]
+            for option in ("rows", "batch_rows", "trickle", "interval"):
+                words += [f"--{option.replace('_', '-')}", str(getattr(given, option))]
+            one = in_fresh_process("benchmarks.chain", words, directory)
+            found[mode].append(one)
+            rate = given.rows / one["seconds"]
+            print(f"{mode}: {rounded(rate)} rows/s, hop {spread(one['hop_ms'])} ms", flush=True)
+    return found
+
+
+def rates(found: Mapping[str, Sequence[Mapping[str, Any]]], rows: int) -> dict[str, Spread]:
+    """Return rows per second from the start of the queries to the last row counted."""
+    return {mode: spread([rows / one["seconds"] for one in runs]) for mode, runs in found.items()}
+
+
+def running_rates(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Spread]:
+    """Return rows per second of the second query behind its first batch: without the start."""
+    return {
+        mode: spread([one["warm_rows"] / max(one["warm_seconds"], 1e-9) for one in runs])
+        for mode, runs in found.items()
+    }
+
+
+def pooled(runs: Sequence[Mapping[str, Any]], key: str) -> Spread:
+    """Return one spread over the samples of all runs."""
+    return spread([sample for one in runs for sample in one[key]])
+
+
+def show(found: Mapping[str, Sequence[Mapping[str, Any]]], rows: int) -> str:
+    whole, running = rates(found, rows), running_rates(found)
+    lines = []
+    for mode, runs in found.items():
+        ratios = (whole[mode].middle / whole[other].middle for other in ("spark", "tuned"))
+        lines.append(
+            (
+                mode,
+                whole[mode],
+                *(f"{ratio:.2f}" for ratio in ratios),
+                running[mode],
+                pooled(runs, "hop_ms"),
+                pooled(runs, "file_to_count_ms"),
+            )
+        )
+    header = ("", "rows/s", "/spark", "/tuned", "rows/s running", "hop ms", "file to count ms")
+    phases = list(dict.fromkeys(key for runs in found.values() for key in runs[0]["second_ms"]))
+    parts = [
+        (phase, *(rounded(_phase(runs, phase)) for runs in found.values())) for phase in phases
+    ]
+    batches = [
+        rounded(spread([one["second_batches"] for one in runs]).middle) for runs in found.values()
+    ]
+    parts.append(("batches", *batches))
+    inside = spread([one["write_ms"] for one in found["cutwater"]])
+    append = spread([one["append_ms"] for one in found["cutwater"]])
+    return "\n".join(
+        [
+            table(header, lines),
+            "\nThe second query, milliseconds of a batch (mean):\n",
+            table(("", *found), parts),
+            f"\ncutwater, in the first step: write {inside} ms a batch, append {append} ms "
+            "(waiting for room included)",
+        ]
+    )
+
+
+def _phase(runs: Sequence[Mapping[str, Any]], phase: str) -> float:
+    return spread([float(one["second_ms"].get(phase, 0)) for one in runs]).middle
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = options_of("chain", "Measure a channel beside Spark's files.", repeats=5)
+    parser.add_argument("--rows", type=int, default=10_000_000, help="in all (%(default)s)")
+    parser.add_argument("--batch-rows", type=int, default=250_000, help="per file (%(default)s)")
+    parser.add_argument("--trickle", type=int, default=20, help="small files (%(default)s)")
+    parser.add_argument("--interval", default="10s", help="of checkpoints (%(default)s)")
+    parser.add_argument("--mode", choices=MODES, help=SUPPRESS)
+    parser.add_argument("--input", type=Path, help=SUPPRESS)
+    parser.add_argument("--worker", type=Path, help=SUPPRESS)
+    given = parsed(parser, arguments, SMOKE)
+    if given.rows % given.batch_rows or given.batch_rows % 10:
+        parser.error("--rows must be a multiple of --batch-rows, and that of 10")
+    if given.worker is not None:
+        given.worker.write_text(json.dumps(work(given.mode, given)))
+        return
+    facts = machine()
+    found = run_all(given)
+    print(f"\n{show(found, given.rows)}")
+    publish(parser, given, found, facts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""What `make demo` shows: the auction pipeline runs, is killed halfway, goes on, and is checked.
+
+The pipeline runs in a process of its own, which is killed with SIGKILL once a few checkpoints are
+committed; a second process goes on from the last one. At the end the three tables are compared,
+row by row, with a computation by plain batch Spark over the same events.
+"""
+
+import argparse
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from rich.console import Console
+from rich.table import Table
+
+from cutwater import sources
+from cutwater.ids import SinkId
+from cutwater.protocol.decisions import Decision
+from cutwater.spark.session import embedded_session
+from cutwater.store.catalog import find_pipeline
+from cutwater.store.local import LocalBackend
+from cutwater.store.opened import OpenStore
+
+HERE = Path(__file__).parent
+CONSOLE = Console()
+TABLES = ("high_bids", "channels", "auction_sellers")
+KILLED_AT = 0.3
+"""The share of events whose effects are visible when the process is killed, at least."""
+
+
+def command(arguments: argparse.Namespace, out: Path) -> list[str]:
+    """Return how the pipeline is run: what a person would type."""
+    return [
+        *(sys.executable, "-m", "cutwater.cli.main", "run", f"{HERE / 'auctions.py'}:create"),
+        *("--store", str(out / "store"), "--interval", "2s", "--master", "local[2]"),
+        *("--param", f"tables={out}", "--param", f"total={arguments.total}"),
+        *("--param", f"rate={arguments.rate}"),
+    ]
+
+
+def killed_halfway(arguments: argparse.Namespace, out: Path) -> bool:
+    """Run the pipeline and kill it; say whether it was killed while it ran."""
+    process = subprocess.Popen(command(arguments, out))
+    killed = threading.Event()
+
+    def kill_after_commits() -> None:
+        while process.poll() is None:
+            if visible_rows(out / "high_bids") >= KILLED_AT * arguments.total:
+                killed.set()
+                process.send_signal(signal.SIGKILL)
+                return
+            time.sleep(0.1)
+
+    watcher = threading.Thread(target=kill_after_commits, daemon=True)
+    watcher.start()
+    process.wait()
+    watcher.join()
+    return killed.is_set()
+
+
+def visible_rows(table: Path) -> int:
+    """Return how many rows a reader of the table sees now."""
+    if not (table / "_delta_log").exists():
+        return 0
+    return DeltaTable(table).count()
+
+
+def expected(spark: SparkSession, total: int, rate: int) -> dict[str, DataFrame]:
+    """Compute the three tables anew, as one batch over the same events."""
+    events = spark.range(total)
+    bids, auctions, people = (
+        sources.nexmark_rows(events, kind, rate=rate) for kind in ("bid", "auction", "person")
+    )
+    euros = (F.col("price") * 0.92).cast("decimal(18,2)").alias("euros")
+    priced = bids.select("auction", "bidder", "channel", "dateTime", euros)
+    # What Spark has emitted: windows that end two seconds before the last bid, or earlier.
+    last = priced.agg(F.max("dateTime").alias("last")).collect()[0]["last"]
+    windows = (
+        priced.groupBy(F.window("dateTime", "2 seconds"), "channel")
+        .agg(F.max("euros").alias("highest"), F.count("*").alias("bids"))
+        .where(F.col("window.end") <= F.lit(last) - F.expr("interval 2 seconds"))
+    )
+    who = people.select(F.col("id").alias("seller"), "name", "city")
+    return {
+        "high_bids": priced.where("euros > 1000"),
+        "channels": windows.select("window.start", "channel", "highest", "bids"),
+        "auction_sellers": auctions.join(who, "seller").select(
+            "id", "seller", "name", "city", "category"
+        ),
+    }
+
+
+def compare(spark: SparkSession, out: Path, total: int, rate: int) -> bool:
+    """Compare every table with its recomputation; say whether all are the same."""
+    shown = Table("table", "rows", "recomputed", "missing", "too many", "verdict")
+    same = True
+    for name, truth in expected(spark, total, rate).items():
+        files = DeltaTable(out / name).file_uris()
+        found = spark.read.parquet(*files).select(*truth.columns)
+        missing, surplus = truth.exceptAll(found).count(), found.exceptAll(truth).count()
+        same = same and not missing and not surplus
+        verdict = "same" if not missing and not surplus else "[red]DIFFERENT[/]"
+        shown.add_row(
+            name, *(f"{one:,}" for one in (found.count(), truth.count(), missing, surplus)), verdict
+        )
+    CONSOLE.print(shown)
+    return same
+
+
+def show_checkpoints(out: Path) -> None:
+    """Show what was decided, by which generation, and what came of it."""
+    backend = LocalBackend(out / "store")
+    store = OpenStore.of(backend, find_pipeline(backend, "auctions"))
+    shown = Table("checkpoint", "generation", "kept", "commit point", *TABLES)
+    kept = set(store.manifests.ids())
+    commits = set(store.commits.slots())
+    for entry in store.log.read().entries:
+        if isinstance(entry, Decision):
+            versions = store.commits.read(entry.slot).versions if entry.slot in commits else {}
+            shown.add_row(
+                str(entry.checkpoint_id),
+                str(entry.generation),
+                "yes" if entry.checkpoint_id in kept else "pruned",
+                "yes" if entry.commit_point else "no",
+                *(versions.get(SinkId(one), "") for one in TABLES),
+            )
+        else:
+            shown.add_section()
+    CONSOLE.print(shown)
+
+
+def main() -> int:
+    """Run the demo; 0 if the tables are right."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--total", type=int, default=90_000, help="events of all kinds")
+    parser.add_argument("--rate", type=int, default=3_000, help="events a second")
+    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="where tables go")
+    arguments = parser.parse_args()
+    out: Path = arguments.out.absolute()
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    began = time.monotonic()
+    CONSOLE.rule("1. The auction pipeline runs, three tables, a checkpoint every two seconds")
+    if not killed_halfway(arguments, out):
+        CONSOLE.print("The pipeline ended before it could be killed; see above.")
+        return 1
+    CONSOLE.rule("2. Killed with SIGKILL. A new process goes on from the last checkpoint")
+    ended = subprocess.run(command(arguments, out), check=False).returncode
+    if ended != 0:
+        CONSOLE.print(f"The pipeline ended with code {ended}; see above.")
+        return 1
+    CONSOLE.rule("3. The tables against a batch computation over the same events")
+    spark = embedded_session("local[2]", app_name="demo")
+    try:
+        same = compare(spark, out, arguments.total, arguments.rate)
+    finally:
+        spark.stop()
+    show_checkpoints(out)
+    verdict = "every row exactly once" if same else "[red]the tables are WRONG[/]"
+    took = time.monotonic() - began
+    CONSOLE.print(f"Verdict: {verdict}. Tables and store are in {out}. It took {took:.0f} s.")
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

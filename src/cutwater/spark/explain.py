@@ -1,0 +1,103 @@
+"""What Spark says of a planned pipeline before anything runs: `cutwater plan` shows it.
+
+The steps' functions are called as at a start, in the order of the plan, on streams that stand for
+channels; so everything that a start would refuse is found here. No query is started, and neither a
+store, a scratch directory nor a sink is touched.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from cutwater.errors import PlanError
+from cutwater.ids import ChannelId, InputId, ReaderId, StepId
+from cutwater.physical_plan import PhysicalPlan, PhysicalStep
+from cutwater.plan_text import StepFacts
+from cutwater.spark.analysis import Analysis, StepForm
+from cutwater.spark.channel import Channel, ChannelForm, Signal
+from cutwater.spark.channel_source import ChannelSource, Reading
+from cutwater.spark.internals import Internals
+from cutwater.spark.pulse import PulseSource
+
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+
+
+def explain(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepFacts]:
+    """Call every step's functions once or twice and say what Spark makes of them.
+
+    Args:
+        plan: The planned pipeline.
+        spark: A session as a run would have it; its defaults are part of the answer.
+
+    Returns:
+        For every step, what is known of it.
+
+    Raises:
+        PlanError: With everything that Spark would refuse; it names the function and line.
+        SessionError: If no pipeline can run in such a session.
+    """
+    internals = Internals(spark)
+    internals.self_check()
+    analysis = Analysis(internals)
+    forms: dict[StepId, StepForm] = {}
+    for step in plan.steps:
+        # A step behind one that is wrong cannot be looked at: its columns are not known.
+        if all(StepId(one.id.channel) in forms for one in step.inputs):
+            # Held while it is looked at: a source is known by its name only while it lives.
+            sources = {one.id: _source(internals, step, one.id, forms) for one in step.inputs}
+            form = analysis.look(step, {key: _frame(one) for key, one in sources.items()})
+            if form is not None:
+                forms[step.name] = form
+    if analysis.problems:
+        raise PlanError(plan.pipeline, *analysis.problems)
+    default = int(str(spark.conf.get(_PARTITIONS)))
+    return {step.name: _facts(step, forms[step.name], default) for step in plan.steps}
+
+
+class _PlannedChannel(Channel):
+    """A channel without files, which nobody will read: a name and what its rows look like."""
+
+    def __init__(self, channel: ChannelId, form: ChannelForm) -> None:
+        self.id = channel
+        self.form = form
+
+
+def _source(
+    internals: Internals,
+    step: PhysicalStep,
+    source: InputId,
+    forms: Mapping[StepId, StepForm],
+) -> ChannelSource:
+    channel = _PlannedChannel(source.channel, forms[StepId(source.channel)].rows)
+    return ChannelSource(internals, channel, ReaderId(step.name, source), Signal(), Reading())
+
+
+def _frame(source: ChannelSource) -> DataFrame:
+    watermark = source.channel.form.watermark
+    return source.frame() if watermark is None else source.frame().withWatermark(*watermark)
+
+
+def _facts(step: PhysicalStep, form: StepForm, default_partitions: int) -> StepFacts:
+    natives = [one.describe() for one in form.natives if not isinstance(one, PulseSource)]
+    return StepFacts(
+        way=form.way.value,
+        is_stateful=form.is_stateful,
+        partitions=(step.options.partitions or default_partitions) if form.is_stateful else None,
+        has_watermark=form.has_watermark,
+        watermark=_watermark(form.rows),
+        sources=(*natives, *form.foreign),
+        columns=_columns(form.rows.schema),
+    )
+
+
+def _watermark(rows: ChannelForm) -> tuple[str, int] | None:
+    if rows.watermark is None:
+        return None
+    column, delay = rows.watermark
+    return column, int(delay.removesuffix(" milliseconds"))
+
+
+def _columns(schema: StructType) -> tuple[tuple[str, str], ...]:
+    return tuple((one.name, one.dataType.simpleString()) for one in schema.fields)

@@ -1,0 +1,146 @@
+"""`cutwater run` on a real Spark, as people do: to its end, stopped by a signal, failing."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from tests.cli.command import ROOT, SPARK_DEADLINE_S, command, cutwater, environment
+
+UNION = str(ROOT / "examples" / "union.py") + ":create"
+MASTER = ("--master", "local[2]")
+BROKEN = """
+from pyspark.sql import functions as F
+from cutwater import Pipeline, sinks, sources
+
+orders = Pipeline("orders")
+
+
+@orders.source
+def numbers(spark):
+    return sources.sequence(spark, total=100)
+
+
+def check(value):
+    if value == 70:
+        raise ValueError("seventy is too much")
+    return value
+
+
+@orders.step
+def checked(numbers):
+    return numbers.select(F.udf(check, "long")("value").alias("value"))
+
+
+orders.sink("table", sinks.delta("table"), of=checked)
+"""
+
+
+def union(directory: Path, total: int, *more: str) -> tuple[str, ...]:
+    flags = ("--store", str(directory / "store"), "--scratch", str(directory / "scratch"))
+    params = ("--param", f"total={total}", "--param", f"table={directory / 'table'}")
+    return ("run", UNION, *MASTER, *flags, *params, *more)
+
+
+def rows(directory: Path) -> list[tuple[str, int]]:
+    found = DeltaTable(directory / "table").to_pyarrow_table().to_pylist()
+    return sorted((row["channel"], row["value"]) for row in found)
+
+
+def expected(web: int, stores: int) -> list[tuple[str, int]]:
+    return [*(("store", one) for one in range(stores)), *(("web", one) for one in range(web))]
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Iterator["subprocess.CompletedProcess[str]"]:
+    """A run that got SIGTERM after a checkpoint with rows, long before its input ended."""
+    flags = ("--param", "rate=300", "--interval", "1s")
+    process = subprocess.Popen(
+        command(*union(tmp_path, 20_000, *flags)),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        said = read_until(process, "checkpoint 3 completed")
+        process.send_signal(signal.SIGTERM)
+        rest, complaints = process.communicate(timeout=SPARK_DEADLINE_S)
+        yield subprocess.CompletedProcess(process.args, process.returncode, said + rest, complaints)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def read_until(process: "subprocess.Popen[str]", text: str) -> str:
+    """Read until a line says this; the process's end ends the wait too."""
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if text in line:
+            return said
+    raise AssertionError(f"ended without saying {text!r}: {said} {process.communicate()}")
+
+
+def test_all_that_is_there_is_processed_and_the_table_is_exact(tmp_path: Path) -> None:
+    run = cutwater(
+        *union(tmp_path, 3000, "--available-now"), cwd=tmp_path, deadline_s=SPARK_DEADLINE_S
+    )
+
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "union finished: all input is processed." in run.stdout
+    assert rows(tmp_path) == expected(3000, 1500)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["scratch", "store", "table"]
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_a_signal_ends_with_a_checkpoint_and_the_next_run_goes_on_exactly(
+    stopped: "subprocess.CompletedProcess[str]", tmp_path: Path
+) -> None:
+    before = rows(tmp_path)
+
+    run = cutwater(
+        *union(tmp_path, 20_000, "--available-now"), cwd=tmp_path, deadline_s=SPARK_DEADLINE_S
+    )
+
+    assert (stopped.returncode, stopped.stderr) == (0, "")
+    assert "SIGTERM: taking a final checkpoint; Ctrl-C again to stop at once" in stopped.stdout
+    assert "union stopped. " in stopped.stdout
+    web = sum(channel == "web" for channel, _ in before)
+    assert 0 < web < 20_000
+    assert before == expected(web, len(before) - web)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert rows(tmp_path) == expected(20_000, 10_000)
+
+
+def test_a_file_with_an_error_is_one_line_and_spark_is_not_started(tmp_path: Path) -> None:
+    file = tmp_path / "orders.py"
+    file.write_text("from cutwater import Pipeline\n\norders = Pipelin('orders')\n")
+
+    run = cutwater("run", str(file), cwd=tmp_path)
+
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr == (
+        f"[CW-102] {file}:3: NameError: name 'Pipelin' is not defined. "
+        "Change the declaration and run it again; nothing was started.\n"
+    )
+
+
+def test_a_step_that_fails_ends_the_run_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "orders.py"
+    file.write_text(BROKEN)
+    line = BROKEN.splitlines().index('        raise ValueError("seventy is too much")') + 1
+
+    run = cutwater("run", str(file), *MASTER, cwd=tmp_path, deadline_s=SPARK_DEADLINE_S)
+
+    assert run.returncode == 1
+    assert run.stderr.startswith("[CW-602] step checked (")
+    assert f"{file}:{line}" in run.stderr
+    assert "ValueError: seventy is too much" in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+    assert "restart 3" in run.stdout

@@ -1,0 +1,158 @@
+"""A driver in a process of its own, to be killed: runs what it is told by lines on its input.
+
+    python -m tests.crash.child
+
+Each line of its input is a `Task`; what happens is told by lines on its output. It can be asked to
+kill itself at a named write, which is a moment that no parent would ever hit from outside. When its
+input ends it ends at once, so that no driver outlives the tests.
+"""
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from tests.crash.pipelines import PIPELINES
+
+from cutwater import CheckpointConfig, RestartConfig
+from cutwater.errors import CutwaterError
+from cutwater.protocol.decisions import Claim, Decision
+from cutwater.run import PipelineRun, RunOptions, start
+from cutwater.sinks.delta_table import OpenDeltaTable
+from cutwater.spark.channel import Channel
+from cutwater.spark.session import embedded_session
+from cutwater.store.committed import Commits
+from cutwater.store.decisions import DecisionLog
+from cutwater.store.manifests import Manifests
+
+
+def say(event: str, **facts: object) -> None:
+    """Tell the parent, as one line in one write."""
+    os.write(1, json.dumps({"event": event, **facts}).encode() + b"\n")
+
+
+# -- dying at a named write
+
+
+class Fate:
+    """When this process kills itself: after how many writes of which name."""
+
+    def __init__(self) -> None:
+        self.write = ""
+        self.left = 0
+        self.in_flight_bytes = 0
+
+    def reached(self, write: str) -> None:
+        """Note a write that has just been made, and die if it was the one."""
+        if write == self.write:
+            self.left -= 1
+            if self.left == 0:
+                say("dying", write=write)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+FATE = Fate()
+
+
+def _after(owner: type, method: str, name: Callable[..., str]) -> None:
+    """Make a method tell which write it has made."""
+    original = getattr(owner, method)
+
+    @wraps(original)
+    def written(self: object, *given: Any, **named: Any) -> Any:  # noqa: ANN401
+        result = original(self, *given, **named)
+        FATE.reached(name(*given, **named))
+        return result
+
+    setattr(owner, method, written)
+
+
+def _published(cut: Any) -> str:  # noqa: ANN401
+    FATE.in_flight_bytes = cut.in_flight_bytes
+    return "manifest"
+
+
+def _logged(entry: Claim | Decision) -> str:
+    if isinstance(entry, Claim):
+        return "claim"
+    return "unaligned decision" if FATE.in_flight_bytes else "decision"
+
+
+def name_writes() -> None:
+    """Give the durable writes names by which this process can be asked to die."""
+    _after(Manifests, "publish", _published)
+    _after(DecisionLog, "create", _logged)
+    _after(OpenDeltaTable, "commit", lambda *_: "commit")
+    _after(OpenDeltaTable, "stage", lambda *_: "stage")
+    _after(Commits, "record", lambda *_: "record")
+    _after(Channel, "append", lambda *_: "append")
+
+
+# -- running
+
+
+def follow(running: PipelineRun) -> None:
+    """Tell of every checkpoint until the end."""
+    told: set[int] = set()
+    ended = None
+    while ended is None:
+        ended = running.wait(0.02)
+        for one in running.status().checkpoints:
+            if one.status == "COMPLETED" and one.id not in told:
+                told.add(one.id)
+                say(
+                    "checkpoint",
+                    id=one.id,
+                    in_flight=one.in_flight_bytes,
+                    commit_point=one.commit_point,
+                )
+    say("ended", finished=ended.finished)
+
+
+def run(spark: Any, task: dict[str, Any]) -> None:  # noqa: ANN401
+    """Run one task to its end, whatever that is."""
+    FATE.write, FATE.left = task["dies_at"]
+    directory = Path(task["directory"])
+    options = RunOptions(
+        store=directory / "store",
+        scratch=directory / "scratch",
+        checkpoint=CheckpointConfig(**task["checkpoint"]),
+        restart=RestartConfig(strategy="none"),
+        takeover=task["takeover"],
+    )
+    say("starting")
+    try:
+        pipeline = PIPELINES[task["pipeline"]](**task["parameters"])
+        running = start(pipeline, spark, options)
+        say("started", generation=running.status().generation)
+        follow(running)
+    except CutwaterError as error:
+        facts = {name: value for name, value in vars(error).items() if name != "__notes__"}
+        say("error", kind=type(error).__name__, message=str(error), facts=facts)
+
+
+def main() -> None:
+    """Start Spark, then run what comes."""
+    tasks: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            tasks.put(line)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=listen, daemon=True).start()
+    name_writes()
+    spark = embedded_session("local[2]", app_name="cutwater-crash")
+    say("ready")
+    while True:
+        run(spark, json.loads(tasks.get()))
+
+
+if __name__ == "__main__":
+    main()

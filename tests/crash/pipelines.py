@@ -1,0 +1,46 @@
+"""The pipelines that are killed. What each must show in the end follows from arithmetic alone."""
+
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.spark.runs import example
+
+from cutwater import Pipeline, sinks, sources
+
+
+def join(total: str, rate: str, table: str) -> Pipeline:
+    """Two sources of unlike batches, each behind a channel, joined in one step into one sink."""
+    pipeline = Pipeline("join")
+
+    @pipeline.source(chain=False)
+    def left(spark: SparkSession) -> DataFrame:
+        return sources.sequence(spark, total=int(total), rate=float(rate), batch_max=700)
+
+    @pipeline.source(chain=False)
+    def right(spark: SparkSession) -> DataFrame:
+        rows = sources.sequence(spark, total=int(total), rate=float(rate), batch_max=1100)
+        return rows.select(F.col("value").alias("number"), F.col("at").alias("since"))
+
+    @pipeline.step
+    def joined(left: DataFrame, right: DataFrame) -> DataFrame:
+        lefts = left.withWatermark("at", "10 seconds")
+        rights = right.withWatermark("since", "10 seconds")
+        same = (F.col("value") == F.col("number")) & (F.col("at") == F.col("since"))
+        return lefts.join(rights, same).select("value", (F.col("number") * 7).alias("seven"))
+
+    pipeline.sink("table", sinks.delta(table), of=joined)
+    return pipeline
+
+
+PIPELINES: Mapping[str, Callable[..., Pipeline]] = {
+    "join": join,
+    "diamond": lambda **given: _example("diamond", given),
+    "three_sinks": lambda **given: _example("three_sinks", given),
+}
+
+
+def _example(name: str, given: Mapping[str, str]) -> Pipeline:
+    pipeline = example(name).create(**given)
+    assert isinstance(pipeline, Pipeline)
+    return pipeline

@@ -1,0 +1,71 @@
+"""What a pipeline's store and tables say, read from outside while nobody runs it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from cutwater.protocol.cut import Cut
+from cutwater.store.catalog import find_pipeline
+from cutwater.store.forms import Committed
+from cutwater.store.local import LocalBackend
+from cutwater.store.opened import OpenStore
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A pipeline at one moment between two drivers.
+
+    Attributes:
+        cuts: All decided cuts, oldest first.
+        commits: The records of commits, oldest first.
+        staged: Files with rows that sinks have staged and nobody has committed.
+    """
+
+    cuts: tuple[Cut, ...]
+    commits: tuple[Committed, ...]
+    staged: tuple[Path, ...]
+
+    @property
+    def source_position(self) -> int:
+        """The farthest number that a source had read at the last cut."""
+        head = self.cuts[-1].stream_positions.values() if self.cuts else ()
+        return max((number_in(text) for text in head), default=0)
+
+
+def number_in(offset: str) -> int:
+    """Return the number in the offset of a sequence; 0 for that of another source."""
+    found = json.loads(offset)
+    return int(found.get("sequence", 0))
+
+
+def stand_of(pipeline: str, directory: Path) -> Stand:
+    """Look at a pipeline whose store and tables are in a directory."""
+    backend = LocalBackend(directory / "store")
+    store = OpenStore.of(backend, find_pipeline(backend, pipeline))
+    cuts = tuple(
+        store.manifests.read(one.checkpoint_id, one.manifest_sha256)
+        for one in store.log.read().decisions
+    )
+    commits = tuple(store.commits.read(slot) for slot in store.commits.slots())
+    staged = tuple((directory / "tables").glob("*/_cutwater/**/*.parquet"))
+    return Stand(cuts, commits, staged)
+
+
+def rows_of(table: Path, version: str | None, *columns: str) -> list[tuple[Any, ...]]:
+    """Read a version of a Delta table, sorted; the newest for None."""
+    found = DeltaTable(table, version=None if version is None else int(version))
+    rows = found.to_pyarrow_table(columns=list(columns)).to_pylist()
+    return sorted(tuple(row[one] for one in columns) for row in rows)
+
+
+def slots_of(table: Path) -> list[int]:
+    """Return the slots on which the table was changed, in order, as its own log names them."""
+    lines = [
+        json.loads(line)
+        for version in sorted((table / "_delta_log").glob("*.json"))
+        for line in version.read_text().splitlines()
+    ]
+    return [int(one["txn"]["version"]) for one in lines if "txn" in one]

@@ -1,0 +1,183 @@
+"""Drivers killed with SIGKILL, several in a row: in the end every table is exact.
+
+What a table must show is computed from the number of rows alone. Each test also looks at the store
+between two drivers, to be sure that the kills fell where they were meant to.
+"""
+
+import os
+import random
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.crash.drivers import Drivers
+from tests.crash.killing import Killing
+from tests.crash.stands import Stand, rows_of
+
+SEED = int(os.environ.get("CUTWATER_SEED", "20261116"))
+LONG = bool(os.environ.get("CUTWATER_LONG"))
+RATE = 1500
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> random.Random:
+    """Chance that can be replayed; what it prints is shown when the test fails."""
+    sys.stdout.write(f"replay: CUTWATER_SEED={SEED} .venv/bin/pytest '{request.node.nodeid}'\n")
+    return random.Random(f"{SEED} {request.node.name}")
+
+
+# -- two sources, one step, one sink
+
+
+def test_a_join_of_two_sources_survives_its_drivers(
+    drivers: Drivers, tmp_path: Path, chance: random.Random
+) -> None:
+    table = tmp_path / "tables" / "joined"
+    join = Killing(drivers, tmp_path, "join", {"rate": str(RATE), "table": str(table)})
+
+    staged = join.dies_at("stage", 3)
+    committed = join.dies_at("commit", 2)
+    decided = join.dies_at("decision", 2)
+    claimed = join.dies_at("claim")
+    running = join.dies_after("checkpoint", chance, 1.0)
+    total = join.finish()
+
+    assert staged.staged
+    assert len(committed.cuts) == len(committed.commits) + 1
+    assert len(decided.cuts) == len(decided.commits) + 1
+    assert decided.staged
+    assert claimed.cuts == decided.cuts
+    assert len(running.commits) > len(claimed.commits) > len(committed.commits) > 0
+    assert rows_of(table, None, "value", "seven") == [(one, one * 7) for one in range(total)]
+
+
+@pytest.mark.skipif(not LONG, reason="set CUTWATER_LONG=1 for one kill per write")
+@pytest.mark.parametrize("write", ["manifest", "decision", "commit", "record", "stage", "append"])
+def test_a_join_survives_many_kills_at_one_write(
+    drivers: Drivers, tmp_path: Path, chance: random.Random, write: str
+) -> None:
+    table = tmp_path / "tables" / "joined"
+    join = Killing(drivers, tmp_path, "join", {"rate": str(RATE), "table": str(table)})
+
+    for _ in range(4):
+        join.dies_at(write, chance.randint(1, 6))
+        join.dies_after("starting", chance, 3.0)
+    total = join.finish()
+
+    assert rows_of(table, None, "value", "seven") == [(one, one * 7) for one in range(total)]
+
+
+# -- the diamond
+
+
+def diamond(drivers: Drivers, directory: Path, **checkpoint: object) -> Killing:
+    parameters = {
+        "rate": str(RATE),
+        "slow_us": "500",
+        "table": str(directory / "tables" / "joined"),
+    }
+    return Killing(drivers, directory, "diamond", parameters, **checkpoint)
+
+
+def check_diamond(directory: Path, total: int) -> None:
+    table = directory / "tables" / "joined"
+    assert rows_of(table, None, "value", "twice", "thrice") == [
+        (one, one * 2, one * 3) for one in range(total)
+    ]
+
+
+def test_a_diamond_that_always_overtakes_recovers_what_was_in_flight(
+    drivers: Drivers, tmp_path: Path, chance: random.Random
+) -> None:
+    forced = diamond(drivers, tmp_path, unaligned="forced")
+
+    first = forced.dies_at("unaligned decision", 2)
+    forced.dies_after("starting", chance, 2.0)
+    second = forced.dies_at("unaligned decision", 2)
+    total = forced.finish()
+
+    for stand in (first, second):
+        assert stand.cuts[-1].in_flight_bytes > 0
+        assert len(stand.commits) > 0
+    check_diamond(tmp_path, total)
+
+
+def test_a_diamond_overtakes_when_alignment_takes_too_long(
+    drivers: Drivers, tmp_path: Path, chance: random.Random
+) -> None:
+    patient = diamond(drivers, tmp_path, alignment_timeout="300ms")
+
+    overtaken = patient.dies_at("unaligned decision")
+    patient.dies_after("checkpoint", chance, 1.0)
+    total = patient.finish()
+
+    assert overtaken.cuts[-1].in_flight_bytes > 0
+    check_diamond(tmp_path, total)
+
+
+def test_a_diamond_that_only_aligns_has_nothing_in_flight(
+    drivers: Drivers, tmp_path: Path, chance: random.Random
+) -> None:
+    aligned = diamond(drivers, tmp_path, unaligned=False, channel_messages=4)
+
+    aligned.dies_at("decision", 2)
+    aligned.dies_after("checkpoint", chance, 1.0)
+    total = aligned.finish()
+
+    assert all(cut.in_flight_bytes == 0 for cut in aligned.stands[-1].cuts)
+    check_diamond(tmp_path, total)
+
+
+# -- three tables
+
+
+def test_three_tables_show_one_moment_at_every_commit(
+    drivers: Drivers, tmp_path: Path, chance: random.Random
+) -> None:
+    tables = tmp_path / "tables"
+    parameters = {"rate": str(RATE), "tables": str(tables)}
+    three = Killing(drivers, tmp_path, "three_sinks", parameters, alignment_timeout="100ms")
+
+    between = three.dies_at("commit", 5)
+    three.dies_after("checkpoint", chance, 1.5)
+    total = three.finish()
+
+    assert len(between.commits) == 1
+    assert len(between.cuts) > 1
+    shown = [prefix_shown(tables, versions) for versions in commits(three.stands[-1])]
+    assert shown == sorted(shown)
+    assert shown[-1] == total
+
+
+def commits(stand: Stand) -> list[dict[str, str]]:
+    return [{str(sink): one for sink, one in found.versions.items()} for found in stand.commits]
+
+
+def prefix_shown(tables: Path, versions: dict[str, str]) -> int:
+    """Check that the tables show one prefix of the stream, and return its length."""
+    numbers = rows_at(tables / "all", versions["all_orders"], "value")
+    count = len(numbers)
+    assert numbers == [(one,) for one in range(count)]
+    amounts = [(one, one * 37 % 1000) for one in range(count)]
+    assert rows_at(tables / "large", versions["large_orders"], "value", "amount") == [
+        (one, amount) for one, amount in amounts if amount > 900
+    ]
+    # A window is shown once the watermark, a second behind, has passed it: whole, and in order.
+    sums = rows_at(tables / "sums", versions["sums"], "start", "sum")
+    begin = datetime(2026, 1, 1)  # noqa: DTZ001 - as the sequence begins, in UTC
+    assert [(at.replace(tzinfo=None), found) for at, found in sums] == [
+        (begin + timedelta(seconds=one), sum(amount for _, amount in window(amounts, one)))
+        for one in range(len(sums))
+    ]
+    assert count >= len(sums) * RATE
+    return count
+
+
+def rows_at(table: Path, version: str, *columns: str) -> list[tuple[Any, ...]]:
+    return [] if version == "none" else rows_of(table, version, *columns)
+
+
+def window(amounts: list[tuple[int, int]], second: int) -> list[tuple[int, int]]:
+    return amounts[second * RATE : (second + 1) * RATE]

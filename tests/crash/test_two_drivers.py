@@ -1,0 +1,58 @@
+"""Two drivers of one pipeline: the second is refused, takes over from the dead, or fences."""
+
+import signal
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from tests.crash.drivers import Drivers, Task, parent_of
+from tests.crash.killing import ENDLESS, REST
+from tests.crash.stands import rows_of, slots_of, stand_of
+
+from cutwater.store.lease import STALE_MS
+
+
+def test_a_second_driver_waits_for_the_first_or_fences_it_out(
+    drivers: Drivers, tmp_path: Path
+) -> None:
+    table = tmp_path / "tables" / "joined"
+    parameters = {"rate": "1500", "table": str(table), "total": ENDLESS}
+    task = Task("join", str(tmp_path), parameters)
+    first, second = drivers.take(), drivers.take()
+    first.run(task)
+    first.wait_for("checkpoint")
+
+    # Refused while the first one lives.
+    second.run(task)
+    refused = second.wait_for("error")
+    # Not refused once it is dead, however fresh its heartbeat.
+    started_by_first = first.children()
+    first.kill()
+    killed_s = time.monotonic()
+    second.run(task)
+    second.wait_for("started")
+    started_s = time.monotonic()
+    second.wait_for("checkpoint")
+    # Paused, it cannot know that a third one has taken over.
+    second.signal(signal.SIGSTOP)
+    third = drivers.take()
+    total = stand_of("join", tmp_path).source_position + REST
+    parameters["total"] = str(total)
+    third.run(replace(task, parameters=parameters, takeover=True))
+    third.wait_for("checkpoint")
+    second.signal(signal.SIGCONT)
+    fenced = second.wait_for("error")
+    third.finish()
+
+    assert refused["kind"] == "PipelineHeld"
+    assert refused["facts"]["host"] == socket.gethostname()
+    assert refused["facts"]["process"] == first.id
+    assert str(first.id) in refused["message"]
+    assert started_s - killed_s < STALE_MS / 1000
+    assert fenced["kind"] == "Fenced"
+    assert (fenced["facts"]["generation"], fenced["facts"]["newer"]) == (2, 3)
+    assert rows_of(table, None, "value", "seven") == [(one, one * 7) for one in range(total)]
+    assert slots_of(table) == sorted(set(slots_of(table)))
+    assert len(started_by_first) == 1
+    assert parent_of(started_by_first[0]) is None

@@ -1,0 +1,340 @@
+"""What flows through channels while a pipeline runs: batches, barriers, room, and silence.
+
+The logs of the channels and the offset logs of the queries lie in scratch and are gone with their
+generation, so they are read while it runs.
+"""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from tests.spark.runs import DEADLINE_S, options, run, table, wait_until
+
+from cutwater import CheckpointConfig, Pipeline, sinks, sources
+from cutwater.run import PipelineRun
+from cutwater.spark.channel_file import read_entries
+from cutwater.spark.progress import RunStatus
+from cutwater.spark.session import ship_by_value
+
+ship_by_value([sys.modules[__name__]])
+
+QUICK = CheckpointConfig(interval="300ms", min_pause="50ms", unaligned=False)
+STOP_S = 60.0
+"""Long on a busy machine, and nothing beside the hour that a forgotten wait would take."""
+
+
+class Watch:
+    """Reads what a generation writes into scratch, again and again, until the run is over."""
+
+    def __init__(self, scratch: Path) -> None:
+        """Watch the one generation below this directory."""
+        self._scratch = scratch
+        self.entries: dict[str, list[dict[str, object]]] = {}
+        self.ends: dict[str, dict[int, list[dict[str, object]]]] = {}
+
+    def until_end(self, running: PipelineRun) -> None:
+        """Watch until the pipeline has come to its end."""
+        deadline = time.monotonic() + DEADLINE_S
+        while running.wait(0.05) is None:
+            self.look()
+            assert time.monotonic() < deadline, running.status()
+
+    def look(self) -> None:
+        """Read all channel logs and all offset logs that are there."""
+        for log in self._scratch.glob("*/g*/*/channel/log"):
+            # A log only grows here: a thousand entries, the length of a segment, are not reached.
+            found = read_entries(log)
+            step = log.parts[-3]
+            if len(found) > len(self.entries.get(step, ())):
+                self.entries[step] = found
+        for file in self._scratch.glob("*/g*/*/query/offsets/[0-9]*"):
+            ends = self.ends.setdefault(file.parts[-4], {})
+            lines = file.read_text().splitlines()[2:] if int(file.name) not in ends else []
+            if lines:
+                ends[int(file.name)] = [json.loads(line) for line in lines if line != "-"]
+
+    def events(self, step: str) -> list[dict[str, object]]:
+        return [one for one in self.entries.get(step, ()) if "event" in one]
+
+    def barriers(self, step: str) -> dict[int, int]:
+        """Where each checkpoint's barrier went in the step's channel."""
+        return {
+            int(str(one["barrier"])): int(str(one["end"]))
+            for one in self.entries[step]
+            if "barrier" in one
+        }
+
+    def batch_ends(self, step: str) -> list[dict[str, int]]:
+        """Up to where each batch of a query read each channel."""
+        return [
+            {str(one["channel"]): int(str(one["position"])) for one in lines if "channel" in one}
+            for _, lines in sorted(self.ends[step].items())
+        ]
+
+
+def numbers(total: int, batch_max: int, rate: float | None = None) -> Callable[..., DataFrame]:
+    def read(spark: SparkSession) -> DataFrame:
+        return sources.sequence(spark, total=total, batch_max=batch_max, rate=rate)
+
+    return read
+
+
+def events_of(path: Path, name: str, rows: list[dict[str, object]]) -> None:
+    """Let a file of JSON lines appear in a directory at once."""
+    path.mkdir(exist_ok=True)
+    hidden = path / f".{name}"
+    hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    hidden.rename(path / name)
+
+
+# -- barriers (F1, F6)
+
+
+def test_every_barrier_lies_between_two_batches_of_its_reader(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = Pipeline("aligned")
+    pipeline.source(numbers(6000, 150, rate=1000.0), name="left", chain=False)
+    pipeline.source(numbers(6000, 230, rate=1000.0), name="right", chain=False)
+
+    @pipeline.step
+    def both(left: DataFrame, right: DataFrame) -> DataFrame:
+        return left.unionByName(right).dropDuplicates(["value"]).select("value")
+
+    pipeline.sink("t", sinks.delta(str(tmp_path / "t")), of=both)
+    watch = Watch(tmp_path / "scratch")
+
+    watch.until_end(pipeline.start(spark, options(tmp_path, checkpoint=QUICK)))
+
+    lefts, rights = watch.barriers("left"), watch.barriers("right")
+    places = [{"left": lefts[one], "right": rights[one]} for one in lefts.keys() & rights.keys()]
+    reached = [{"left": 0, "right": 0}] + [
+        {"left": 0, "right": 0, **ends} for ends in watch.batch_ends("both")
+    ]
+    passed = [place for place in places if _is_behind(place, reached[-1])]
+    assert len(passed) > 3
+    assert all(place in reached for place in passed), (passed, reached)
+    assert table(tmp_path / "t", "value") == [(one,) for one in range(6000)]
+
+
+def _is_behind(place: dict[str, int], last: dict[str, int]) -> bool:
+    return all(place[one] <= last[one] for one in place)
+
+
+# -- room (F17, F24, F25)
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [{"channel_messages": 2}, {"channel_bytes": "1B"}],
+    ids=["two messages", "less than one Event"],
+)
+@pytest.mark.parametrize("way", ["query", "batch"])
+def test_a_reader_makes_room_by_reading(
+    spark: SparkSession, tmp_path: Path, bound: dict[str, object], way: str
+) -> None:
+    # Each batch is read before the next one is due, so the reader is idle whenever one comes.
+    pipeline = Pipeline("room")
+    pipeline.source(numbers(1500, 100, rate=200.0), name="numbers", chain=False)
+
+    @pipeline.step
+    def read(numbers: DataFrame) -> DataFrame:
+        return (numbers.dropDuplicates(["value"]) if way == "query" else numbers).select("value")
+
+    pipeline.sink("t", sinks.delta(str(tmp_path / "t")), of=read)
+    checkpoint = CheckpointConfig(interval="10s", **bound)  # type: ignore[arg-type]
+
+    result = run(pipeline, spark, options(tmp_path, checkpoint=checkpoint))
+
+    assert result.finished
+    assert table(tmp_path / "t", "value") == [(one,) for one in range(1500)]
+
+
+@pytest.mark.parametrize("way", ["query", "batch"])
+def test_a_stop_ends_a_wait_for_room(spark: SparkSession, tmp_path: Path, way: str) -> None:
+    gate = tmp_path / "gate"
+    pipeline = Pipeline("full")
+    pipeline.source(numbers(100_000, 10), name="numbers", chain=False)
+
+    def wait_at_gate(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for part in parts:
+            while not gate.exists():
+                threading.Event().wait(0.05)
+            yield part
+
+    @pipeline.step
+    def stuck(numbers: DataFrame) -> DataFrame:
+        rows = numbers.dropDuplicates(["value"]) if way == "query" else numbers
+        return rows.select("value").mapInArrow(wait_at_gate, "value long")
+
+    pipeline.sink("t", sinks.delta(str(tmp_path / "t")), of=stuck)
+    checkpoint = CheckpointConfig(interval="1h", channel_messages=3)
+    running = pipeline.start(spark, options(tmp_path, checkpoint=checkpoint))
+    try:
+        # The fourth Event was refused: the next batch is computed, and cannot be appended.
+        wait_until(running, lambda status: backlog(status) == 3, "a full channel")
+        began = time.monotonic()
+        running.kill()
+        ended = running.wait(DEADLINE_S)
+        took_s = time.monotonic() - began
+    finally:
+        gate.write_text("open")
+
+    assert ended is not None
+    assert not ended.finished
+    assert took_s < STOP_S
+
+
+def backlog(status: RunStatus) -> int:
+    return max((one.messages for one in status.channels), default=0)
+
+
+# -- silence (F23)
+
+
+def test_an_idle_pipeline_runs_no_batches_however_often_it_is_checkpointed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    events_of(tmp_path / "in", "one", [{"value": one} for one in range(10)])
+    pipeline = Pipeline("idle")
+
+    @pipeline.source(chain=False)
+    def lines(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("value long").json(str(tmp_path / "in"))
+
+    @pipeline.step
+    def counted(lines: DataFrame) -> DataFrame:
+        return lines.dropDuplicates(["value"])
+
+    pipeline.sink("t", sinks.delta(str(tmp_path / "t")), of=lambda counted: counted.select("*"))
+    pipeline.sink("u", sinks.delta(str(tmp_path / "u")), of=lambda lines: lines.select("*"))
+    checkpoint = CheckpointConfig(interval="200ms", min_pause="10ms")
+    running = pipeline.start(spark, options(tmp_path, checkpoint=checkpoint))
+    wait_until(running, lambda status: all(one.rows for one in status.steps), "ten rows everywhere")
+    running.checkpoint(60)
+    quiet = running.status()
+    watch = Watch(tmp_path / "scratch")
+    watch.look()
+    before = {step: len(watch.events(step)) for step in watch.entries}
+    first = quiet.checkpoints[-1].id
+
+    later = wait_until(
+        running,
+        lambda status: any(
+            one.id >= first + 8 and one.status == "COMPLETED" for one in status.checkpoints
+        ),
+        "eight more checkpoints",
+    )
+    watch.look()
+    running.stop()
+    running.wait(DEADLINE_S)
+
+    assert {one.name: one.batch for one in later.steps} == {
+        one.name: one.batch for one in quiet.steps
+    }
+    assert {step: len(watch.events(step)) for step in watch.entries} == before
+    assert table(tmp_path / "t", "value") == [(one,) for one in range(10)]
+    assert table(tmp_path / "u", "value") == [(one,) for one in range(10)]
+
+
+def test_a_batch_without_rows_wakes_nobody(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = Pipeline("sparse")
+    pipeline.source(numbers(2000, 100), name="numbers", chain=False)
+
+    @pipeline.step
+    def few(numbers: DataFrame) -> DataFrame:
+        return numbers.where("value % 1000 = 950").select("value")
+
+    @pipeline.step
+    def distinct(few: DataFrame) -> DataFrame:
+        return few.dropDuplicates(["value"])
+
+    pipeline.sink("t", sinks.delta(str(tmp_path / "t")), of=lambda few: few.select("value"))
+    pipeline.sink("u", sinks.delta(str(tmp_path / "u")), of=distinct)
+    watch = Watch(tmp_path / "scratch")
+
+    watch.until_end(
+        pipeline.start(spark, options(tmp_path, checkpoint=CheckpointConfig(interval="5s")))
+    )
+
+    assert [one["rows"] for one in watch.events("few")] in ([1, 1], [2])
+    assert table(tmp_path / "t", "value") == [(950,), (1950,)]
+    assert table(tmp_path / "u", "value") == [(950,), (1950,)]
+
+
+def test_an_idle_input_does_not_hold_up_a_busy_one(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pipeline = Pipeline("lopsided")
+    pipeline.source(numbers(1_000_000, 100, rate=500.0), name="busy", chain=False)
+
+    @pipeline.source(chain=False)
+    def idle(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("value long").json(str(tmp_path / "in"))
+
+    @pipeline.step
+    def both(busy: DataFrame, idle: DataFrame) -> DataFrame:
+        return busy.select("value").unionByName(idle).dropDuplicates(["value"])
+
+    pipeline.sink("t", sinks.delta(str(tmp_path / "t")), of=both)
+    running = pipeline.start(spark, options(tmp_path, checkpoint=QUICK))
+    wait_until(running, lambda status: status.steps[-1].rows >= 500, "rows of the busy input")
+    report = running.checkpoint(60)
+    shown = table(tmp_path / "t", "value")
+    running.kill()
+    running.wait(DEADLINE_S)
+
+    assert report.status == "COMPLETED"
+    assert len(shown) >= 500
+    assert shown == [(one,) for one in range(len(shown))]
+
+
+def test_timers_of_processing_time_do_not_keep_a_pipeline_from_its_end(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = Pipeline("timers")
+    pipeline.source(numbers(500, 100), name="numbers", chain=False)
+
+    @pipeline.step(partitions=1)
+    def timed(numbers: DataFrame) -> DataFrame:
+        keyed = numbers.withColumn("key", F.col("value") % 3).groupBy("key")
+        return keyed.transformWithState(
+            statefulProcessor=Counting(),
+            outputStructType="key long, rows long",
+            outputMode="append",
+            timeMode="processingTime",
+        )
+
+    pipeline.sink("t", sinks.delta(str(tmp_path / "t")), of=timed)
+
+    result = run(pipeline, spark, options(tmp_path, available_now=True))
+
+    assert result.finished
+    assert sum(rows for _, rows in table(tmp_path / "t", "key", "rows")) == 500
+
+
+class Counting(StatefulProcessor):
+    """Counts the rows of each batch, and always has a timer that is an hour away."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+
+    def handleInputRows(  # noqa: N802 - Spark's name
+        self,
+        key: Any,  # noqa: ANN401 - Spark's type
+        rows: Iterator[Row],
+        timerValues: Any,  # noqa: ANN401, N803 - Spark's name and type
+    ) -> Iterator[Row]:
+        self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 3_600_000)
+        yield Row(key=key[0], rows=len(list(rows)))
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,244 @@
+"""What is refused before anything runs, and what runs in the one way that is right for it.
+
+Only Spark's analysed plan shows these; each error names the user's function and line.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.spark.runs import options, run, table, wait_until
+
+from cutwater import Pipeline, sinks, sources
+from cutwater.errors import PlanError, RecoveryError
+
+Read = Callable[[SparkSession], DataFrame]
+Work = Callable[[DataFrame, DataFrame], DataFrame]
+
+
+def numbers(spark: SparkSession) -> DataFrame:
+    return sources.sequence(spark, total=1000, batch_max=100)
+
+
+def refused(pipeline: Pipeline, spark: SparkSession, directory: Path) -> str:
+    with pytest.raises(PlanError) as caught:
+        pipeline.start(spark, options(directory))
+    assert not list((directory / "t").glob("_delta_log/*"))
+    return str(caught.value)
+
+
+# -- event time over several channels (F9)
+
+
+def merged_first(left: DataFrame, right: DataFrame) -> DataFrame:
+    both = left.unionByName(right).withWatermark("at", "2 seconds")
+    return both.groupBy(F.window("at", "1 second")).count().select("count")
+
+
+def marked_first(left: DataFrame, right: DataFrame) -> DataFrame:
+    lefts = left.withWatermark("at", "2 seconds")
+    both = lefts.unionByName(right.withWatermark("at", "2 seconds"))
+    return both.groupBy(F.window("at", "1 second")).count().select("count")
+
+
+def two_channels(work: Work, directory: Path) -> Pipeline:
+    pipeline = Pipeline("merging")
+    pipeline.source(numbers, name="left", chain=False)
+    pipeline.source(numbers, name="right", chain=False)
+    pipeline.step(work)
+    pipeline.sink("t", sinks.delta(str(directory / "t")), of=work)
+    return pipeline
+
+
+def test_a_watermark_above_several_channels_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    message = refused(two_channels(merged_first, tmp_path), spark, tmp_path)
+
+    assert "merged_first" in message
+    assert "set the watermark on each input" in message
+    assert re.search(rf"{re.escape(__file__)}:\d+: step merged_first", message)
+
+
+def test_a_watermark_on_each_of_several_channels_is_fine(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    running = two_channels(marked_first, tmp_path).start(spark, options(tmp_path))
+    running.kill()
+
+    assert running.wait(60) is not None
+
+
+# -- sources that forget (F12)
+
+
+def socket(spark: SparkSession) -> DataFrame:
+    reader = spark.readStream.format("socket").option("host", "127.0.0.1")
+    return reader.option("port", "9").load()
+
+
+def cleaned(spark: SparkSession) -> DataFrame:
+    reader = spark.readStream.schema("value string").option("cleanSource", "delete")
+    return reader.text(str(Path(__file__).parent))
+
+
+@pytest.mark.parametrize(
+    ("read", "reason"),
+    [(socket, "cannot be read again"), (cleaned, "cleanSource=delete")],
+    ids=["socket", "cleanSource"],
+)
+def test_a_source_that_forgets_what_it_has_read_is_refused(
+    spark: SparkSession, tmp_path: Path, read: Read, reason: str
+) -> None:
+    pipeline = Pipeline("forgetting")
+    pipeline.source(read)
+    pipeline.sink("t", sinks.delta(str(tmp_path / "t")), of=read)
+
+    message = refused(pipeline, spark, tmp_path)
+
+    assert reason in message
+    assert re.search(rf"{re.escape(__file__)}:\d+: source {read.__name__} ", message)
+
+
+# -- another shape (F16)
+
+
+def test_a_cut_of_another_shape_is_refused_by_the_name_of_the_step(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    before = Pipeline("changing")
+    before.source(numbers)
+    before.sink("t", sinks.delta(str(tmp_path / "t")), of=numbers)
+    after = Pipeline("changing")
+    after.source(numbers)
+    after.step(same, inputs=["numbers"])
+    after.sink("t", sinks.delta(str(tmp_path / "t")), of=same)
+    after.sink("other", sinks.delta(str(tmp_path / "other")), of=numbers)
+    run(before, spark, options(tmp_path))
+    shown = table(tmp_path / "t", "value")
+
+    with pytest.raises(RecoveryError, match=r"another shape .* step (numbers|other|same|t) "):
+        run(after, spark, options(tmp_path))
+
+    assert table(tmp_path / "t", "value") == shown
+
+
+def same(rows: DataFrame) -> DataFrame:
+    return rows
+
+
+# -- streaming work stays streaming (F34)
+
+
+def over_a_channel(work: Callable[[DataFrame], DataFrame], directory: Path) -> Pipeline:
+    pipeline = Pipeline("streaming")
+    pipeline.source(numbers, chain=False)
+    pipeline.step(work, inputs=["numbers"])
+    pipeline.sink("t", sinks.delta(str(directory / "t")), of=work)
+    return pipeline
+
+
+def sorted_rows(rows: DataFrame) -> DataFrame:
+    return rows.orderBy(F.desc("value"))
+
+
+def limited_rows(rows: DataFrame) -> DataFrame:
+    return rows.limit(250)
+
+
+def filtered_rows(rows: DataFrame) -> DataFrame:
+    return rows.where("value % 2 = 0")
+
+
+def test_an_order_of_all_rows_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    message = refused(over_a_channel(sorted_rows, tmp_path), spark, tmp_path)
+
+    assert "sorted_rows" in message
+    assert "cannot run as a stream" in message
+
+
+@pytest.mark.parametrize(("work", "way"), [(limited_rows, "query"), (filtered_rows, "batch")])
+def test_only_work_without_memory_runs_as_batch_jobs(
+    spark: SparkSession, tmp_path: Path, work: Callable[[DataFrame], DataFrame], way: str
+) -> None:
+    running = over_a_channel(work, tmp_path).start(spark, options(tmp_path))
+    kinds = {one.name: one.kind for one in running.status().steps}
+    result = running.wait(240)
+
+    assert kinds[work.__name__] == way
+    assert result is not None
+    expected = {"limited_rows": 250, "filtered_rows": 500}[work.__name__]
+    assert len(table(tmp_path / "t", "value")) == expected
+
+
+# -- update mode (F31)
+
+
+def totals(rows: DataFrame) -> DataFrame:
+    return rows.groupBy((F.col("value") % 3).alias("key")).agg(F.count("*").alias("total"))
+
+
+def test_updates_into_a_step_need_their_keys(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = Pipeline("updating")
+    pipeline.source(numbers)
+    pipeline.step(totals, inputs=["numbers"], output_mode="update")
+    pipeline.step(same, inputs=["totals"])
+    pipeline.sink("t", sinks.delta(str(tmp_path / "t")), of=same)
+
+    message = refused(pipeline, spark, tmp_path)
+
+    assert "updates=[" in message
+    assert f"{__file__}:" in message
+
+
+def test_updates_into_a_table_of_appended_rows_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = Pipeline("updating")
+    pipeline.source(numbers)
+    pipeline.step(totals, inputs=["numbers"], output_mode="update")
+    pipeline.sink("t", sinks.delta(str(tmp_path / "t")), of=totals)
+
+    assert "takes append mode" in refused(pipeline, spark, tmp_path)
+
+
+# -- one channel, several inputs of a step (F38)
+
+
+def test_a_step_joins_a_channel_with_itself(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = Pipeline("selfish")
+    pipeline.source(numbers)
+
+    @pipeline.step(inputs=["numbers", "numbers"])
+    def doubled(left: DataFrame, right: DataFrame) -> DataFrame:
+        rights = right.select((F.col("value") / 2).cast("long").alias("half"))
+        return left.join(rights, F.col("value") == F.col("half")).select("value")
+
+    pipeline.sink("t", sinks.delta(str(tmp_path / "t")), of=doubled)
+
+    run(pipeline, spark, options(tmp_path))
+
+    assert table(tmp_path / "t", "value") == [(one,) for one in range(500) for _ in range(2)]
+
+
+def test_two_views_of_one_source_meet_in_one_step(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = Pipeline("views")
+    pipeline.source(numbers)
+    pipeline.view(filtered_rows, name="even", inputs=["numbers"])
+
+    @pipeline.view
+    def odd(numbers: DataFrame) -> DataFrame:
+        return numbers.where("value % 2 = 1")
+
+    @pipeline.step
+    def again(even: DataFrame, odd: DataFrame) -> DataFrame:
+        return even.unionByName(odd).select("value")
+
+    pipeline.sink("t", sinks.delta(str(tmp_path / "t")), of=again)
+
+    running = pipeline.start(spark, options(tmp_path))
+    wait_until(running, lambda status: len(status.channels) == 2, "two inputs")
+    assert running.wait(240) is not None
+
+    assert table(tmp_path / "t", "value") == [(one,) for one in range(1000)]

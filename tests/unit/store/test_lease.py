@@ -1,0 +1,80 @@
+"""The heartbeat lease: who runs a pipeline, and when somebody else may."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from tests.unit.store.cuts import PIPELINE
+
+from cutwater.store.lease import (
+    STALE_MS,
+    Holding,
+    Lease,
+    Leases,
+    holding,
+    process_is_dead,
+)
+from cutwater.store.memory import MemoryBackend
+
+OURS = Lease("here", 7, "ours", 1_000)
+THEIRS = Lease("there", 8, "theirs", 2_000)
+
+
+def test_a_pipeline_that_nobody_ever_ran_is_free() -> None:
+    assert Leases(MemoryBackend(), PIPELINE).read() is None
+    assert holding(None, 5, is_dead=False) is Holding.FREE
+
+
+def test_whoever_beats_holds_the_pipeline_until_it_is_silent_for_long() -> None:
+    leases = Leases(MemoryBackend(), PIPELINE)
+    leases.beat(OURS)
+    found = leases.read()
+
+    assert found == OURS
+    assert holding(found, 1_000 + STALE_MS - 1, is_dead=False) is Holding.HELD
+    assert holding(found, 1_000 + STALE_MS, is_dead=False) is Holding.STALE
+
+
+def test_a_process_that_is_known_to_be_gone_holds_nothing() -> None:
+    assert holding(OURS, 1_001, is_dead=True) is Holding.STALE
+
+
+def test_who_has_ended_by_itself_holds_nothing() -> None:
+    leases = Leases(MemoryBackend(), PIPELINE)
+    leases.beat(OURS)
+    leases.release(OURS)
+
+    assert holding(leases.read(), 1_001, is_dead=False) is Holding.FREE
+
+
+def test_nobody_releases_what_somebody_else_holds_by_now() -> None:
+    leases = Leases(MemoryBackend(), PIPELINE)
+    leases.release(OURS)
+    leases.beat(THEIRS)
+    leases.release(OURS)
+
+    assert leases.read() == THEIRS
+
+
+def test_a_process_of_another_machine_is_not_known_to_be_dead() -> None:
+    assert not process_is_dead(Lease("another machine", 1, "x", 0))
+
+
+def test_a_process_of_this_machine_is_dead_when_it_is_gone() -> None:
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as child:
+        child.wait()
+    here = socket.gethostname()
+
+    assert process_is_dead(Lease(here, child.pid, "x", 0))
+    assert not process_is_dead(Lease(here, os.getpid(), "x", 0))
+
+
+def test_a_process_of_somebody_else_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int, __: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)
+
+    assert not process_is_dead(Lease(socket.gethostname(), 1, "x", 0))
