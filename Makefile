@@ -16,10 +16,10 @@ CANDIDATES := python3.13 python3.12 python3.11 python3 python
 # Set when the environment's interpreter is gone, whatever its stamp says.
 STALE := $(shell $(BIN)/python -c '' 2>/dev/null || echo stale)
 
-.PHONY: help setup check test demo sim bench clean stale
+.PHONY: help setup check test demo barrier sim bench clean stale
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## Make .venv with everything in it; does nothing when it is up to date
 	@echo "$(VENV) is up to date"
@@ -34,7 +34,10 @@ test: check ## Everything CI runs: check, all tests, 100 % branch coverage of pr
 	@$(BIN)/python -m pytest --cov=cutwater.protocol --cov=cutwater.store \
 		--cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
-demo: $(STAMP) ## Show one checkpoint flow through a simulated pipeline
+demo: $(STAMP) ## Run the auction pipeline on Spark, kill it halfway, go on, check every row
+	@$(BIN)/python examples/demo.py
+
+barrier: $(STAMP) ## Show one barrier flow through a simulated pipeline, step by step
 	@$(BIN)/python -m cutwater.testing.simulation --demo
 
 sim: $(STAMP) ## Run 5,000 seeds of the fault simulator
@@ -44,7 +47,7 @@ bench: $(STAMP) ## Measure the cost of alignment
 	@$(BIN)/python benchmarks/alignment.py
 
 clean: ## Remove caches, reports and build output; keeps .venv
-	@rm -rf build dist htmlcov src/cutwater.egg-info .coverage .coverage.* $(BOOTSTRAP) \
+	@rm -rf build dist htmlcov out src/cutwater.egg-info .coverage .coverage.* $(BOOTSTRAP) \
 		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . \( -path ./$(VENV) -o -path ./.git \) -prune -o -type d -name __pycache__ \
 		-exec rm -rf {} +

@@ -6,6 +6,7 @@ puts a user's pipeline and options together with it.
 """
 
 import os
+import shutil
 import socket
 import tempfile
 import threading
@@ -35,7 +36,7 @@ from cutwater.spark.session import prepare_session
 from cutwater.spark.supervisor import Supervisor, in_background
 from cutwater.store.backend import Backend
 from cutwater.store.catalog import open_pipeline
-from cutwater.store.lease import Holding, Lease, Leases, holding, process_is_dead
+from cutwater.store.lease import Holding, Lease, Leases, holding, is_dead, process_is_dead
 from cutwater.store.local import LocalBackend
 from cutwater.store.opened import OpenStore
 from cutwater.store.probe import probe
@@ -213,7 +214,13 @@ def _open_sinks(
 def _scratch(given: Path | None, pipeline: PipelineId) -> Path:
     """Make a directory of our own below what was given, or below the system's."""
     root = given if given is not None else Path(tempfile.gettempdir()) / "cutwater"
-    scratch = root.absolute() / f"{pipeline}-{os.getpid()}"
+    mine = f"{pipeline}-{socket.gethostname()}-"
+    scratch = root.absolute() / f"{mine}{os.getpid()}"
+    for left in root.glob(f"{mine}*"):
+        # A process that was killed could not clean up after itself.
+        number = left.name.removeprefix(mine)
+        if number.isdecimal() and is_dead(int(number)):
+            shutil.rmtree(left, ignore_errors=True)
     try:
         scratch.mkdir(parents=True, exist_ok=True)
         (scratch / "probe").write_bytes(b"")

@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,25 +67,23 @@ def stopped(tmp_path: Path) -> Iterator["subprocess.CompletedProcess[str]"]:
         text=True,
     )
     try:
-        said = read_until(process, "checkpoint 3 completed")
+        wait_for_file(process, tmp_path / "table" / "_delta_log" / f"{0:020}.json")
         process.send_signal(signal.SIGTERM)
-        rest, complaints = process.communicate(timeout=SPARK_DEADLINE_S)
-        yield subprocess.CompletedProcess(process.args, process.returncode, said + rest, complaints)
+        said, complaints = process.communicate(timeout=SPARK_DEADLINE_S)
+        yield subprocess.CompletedProcess(process.args, process.returncode, said, complaints)
     finally:
         if process.poll() is None:
             process.kill()
             process.communicate()
 
 
-def read_until(process: "subprocess.Popen[str]", text: str) -> str:
-    """Read until a line says this; the process's end ends the wait too."""
-    assert process.stdout is not None
-    said = ""
-    for line in process.stdout:
-        said += line
-        if text in line:
-            return said
-    raise AssertionError(f"ended without saying {text!r}: {said} {process.communicate()}")
+def wait_for_file(process: "subprocess.Popen[str]", file: Path) -> None:
+    """Wait until a process has made a file, with a deadline."""
+    end_s = time.monotonic() + SPARK_DEADLINE_S
+    while not file.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end_s, f"{file} was never made"
+        time.sleep(0.1)
 
 
 def test_all_that_is_there_is_processed_and_the_table_is_exact(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def failing(directory: Path, number: int, way: str) -> Pipeline:
 
     @pipeline.source(chain=way == "chained")
     def numbers(spark: SparkSession) -> DataFrame:
-        return sources.sequence(spark, total=TOTAL, batch_max=200, rate=600.0)
+        return sources.sequence(spark, total=TOTAL, batch_max=200, rate=1500.0)
 
     @pipeline.step
     def checked(numbers: DataFrame) -> DataFrame:

@@ -144,7 +144,7 @@ def test_a_reader_makes_room_by_reading(
 ) -> None:
     # Each batch is read before the next one is due, so the reader is idle whenever one comes.
     pipeline = Pipeline("room")
-    pipeline.source(numbers(1500, 100, rate=200.0), name="numbers", chain=False)
+    pipeline.source(numbers(800, 100, rate=400.0), name="numbers", chain=False)
 
     @pipeline.step
     def read(numbers: DataFrame) -> DataFrame:
@@ -156,7 +156,7 @@ def test_a_reader_makes_room_by_reading(
     result = run(pipeline, spark, options(tmp_path, checkpoint=checkpoint))
 
     assert result.finished
-    assert table(tmp_path / "t", "value") == [(one,) for one in range(1500)]
+    assert table(tmp_path / "t", "value") == [(one,) for one in range(800)]
 
 
 @pytest.mark.parametrize("way", ["query", "batch"])

@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -176,8 +177,9 @@ def test_everything_that_is_wrong_with_the_frames_is_named(spark: SparkSession) 
 
     with pytest.raises(ConfigError) as missing:
         run_batch(pipeline, {"wbe": rows(spark, 1)})
+    frames: Any = {"web": [1], "stores": sources.sequence(spark)}
     with pytest.raises(ConfigError) as wrong:
-        run_batch(pipeline, {"web": [1], "stores": sources.sequence(spark)})  # type: ignore[dict-item]
+        run_batch(pipeline, frames)
 
     assert missing.value.message == (
         "frames: no DataFrame is given for sources stores, web; "

@@ -1,6 +1,7 @@
 """Planning: what is inlined, where a channel is and why, and everything that is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.unit.stand_ins import Frame, Session, Target, join, pass_on, read, run_cell
@@ -9,6 +10,7 @@ from cutwater import Pipeline
 from cutwater.errors import PlanError
 from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
 from cutwater.plan import PhysicalPlan, PhysicalStep, plan
+from cutwater.plan_text import StepFacts, draw
 
 TABLE = Target("tables/t")
 UPSERTS = frozenset({"append", "update"})

@@ -5,10 +5,11 @@ can be had, from what it says of every step. Spark is asked last: a mistake in t
 shows at once.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Final
+from functools import partial
+from typing import Annotated, Final
 
 import typer
 
@@ -18,11 +19,6 @@ from cutwater.errors import SessionError
 from cutwater.physical_plan import PhysicalPlan
 from cutwater.plan import plan
 from cutwater.plan_text import AllFacts, as_json, draw
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pyspark.sql import SparkSession
 
 HELP: Final = """Show how a pipeline will run, without running it.
 
@@ -92,10 +88,10 @@ def plan_command(arguments: PlanArguments) -> int:
         UserError: If the file or the pipeline cannot work.
     """
     parameters = parse_pairs("--param", arguments.param)
-    session = cache(partial(_session, arguments.master, parse_pairs("--conf", arguments.conf)))
-    loaded = load(arguments.target, parameters, session)
+    conf = parse_pairs("--conf", arguments.conf)
+    loaded = load(arguments.target, parameters, partial(_start_spark, arguments.master, conf))
     planned = plan(loaded.pipeline)
-    facts = _ask(planned, session) if arguments.spark else {}
+    facts = _ask(planned, arguments.master, conf) if arguments.spark else {}
     if arguments.output is PlanOutput.JSON:
         say_json(as_json(planned, facts), indent=2)
     else:
@@ -103,20 +99,21 @@ def plan_command(arguments: PlanArguments) -> int:
     return SUCCESS
 
 
-def _session(master: str, conf: "Mapping[str, str]") -> "SparkSession":
+def _start_spark(master: str, conf: Mapping[str, str]) -> None:
     # Here, since planning must work where Spark does not.
     from cutwater.spark.session import embedded_session  # noqa: PLC0415
 
-    return embedded_session(master, app_name="cutwater plan", conf=conf)
+    embedded_session(master, app_name="cutwater plan", conf=conf)
 
 
-def _ask(planned: PhysicalPlan, session: "Callable[[], SparkSession]") -> AllFacts:
+def _ask(planned: PhysicalPlan, master: str, conf: Mapping[str, str]) -> AllFacts:
     """Return what Spark says; nothing where there is no Spark, which is said and no error."""
+    from cutwater.spark.explain import explain  # noqa: PLC0415 - as above
+    from cutwater.spark.session import embedded_session  # noqa: PLC0415 - as above
+
     try:
-        spark = session()
+        spark = embedded_session(master, app_name="cutwater plan", conf=conf)
     except SessionError as error:
         complain(f"Spark was not asked: {error.message} This is only what is declared.")
         return {}
-    from cutwater.spark.explain import explain  # noqa: PLC0415 - as above
-
     return explain(planned, spark)

@@ -120,7 +120,8 @@ class AttemptBook:
                     self._begin(checkpoint_id, kind)
                 case events.CreateDecision(slot, cut):
                     self._cuts[cut.checkpoint_id] = cut
-                    self._slots[slot] = cut.checkpoint_id
+                    if cut.commit_point:
+                        self._slots[slot] = cut.checkpoint_id
                     report = self._reports[cut.checkpoint_id]
                     self._reports[cut.checkpoint_id] = replace(
                         report,

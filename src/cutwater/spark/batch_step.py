@@ -13,11 +13,13 @@ from typing import Final
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
+from cutwater.errors import StepError
 from cutwater.ids import BatchId, CheckpointId, InputId
 from cutwater.physical_plan import PhysicalStep
 from cutwater.protocol.message import Place
 from cutwater.protocol.step import Step
 from cutwater.protocol.step_events import BatchAppended
+from cutwater.spark.analysis import StepForm, channel_form
 from cutwater.spark.channel_source import newest
 from cutwater.spark.output import SMALL_BYTES
 from cutwater.spark.step import Closed, RunningStep, Services, Wiring
@@ -36,11 +38,12 @@ class BatchStep(RunningStep):
         machine: Step,
         wiring: Wiring,
         services: Services,
-        spark: SparkSession,
+        form: StepForm,
     ) -> None:
         """Prepare the thread."""
         super().__init__(plan, machine, wiring, services)
-        self._spark = spark
+        self._spark: SparkSession = form.frame.sparkSession
+        self._columns = form.rows.schema
         self._thread = InheritableThread(target=self._loop, name=f"step {plan.name}", daemon=True)
         self._keys = {one.id: one.keys for one in plan.inputs}
         self._next_s = 0.0
@@ -109,11 +112,30 @@ class BatchStep(RunningStep):
             frames[source] = newest(rows, self._keys[source])
         result = self.plan.evaluate(self._spark, frames)
         assert isinstance(result, DataFrame)
+        self._check_columns(result)
         one_file = size_bytes < SMALL_BYTES
         written = self.wiring.output.write(result, batch, one_file=one_file)
         appended = BatchAppended(batch, written.event, places, staged=written.staged)
         self.append(written, appended)
         self.committed(batch)
+
+    def _check_columns(self, result: DataFrame) -> None:
+        """Refuse rows that are not what the functions described at the start.
+
+        Raises:
+            StepError: Naming the columns that differ.
+        """
+        found = channel_form(result.schema).schema
+        if found == self._columns:
+            return
+        before, after = set(self._columns.fields), set(found.fields)
+        gone = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in before - after)
+        new = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in after - before)
+        reason = (
+            f"its rows do not fit its columns: {new or 'nothing'} in place of {gone or 'nothing'}; "
+            "a function must describe the same columns every time it is called."
+        )
+        raise StepError(self.name, str(self.plan.nodes[-1].place), reason)
 
     # -- nothing but positions
 

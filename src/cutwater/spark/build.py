@@ -211,7 +211,7 @@ class Build:
             signal=self._signals[spec.step],
         )
         if form.way is Way.BATCH:
-            return BatchStep(plan, machine, wiring, self.services, self.context.spark)
+            return BatchStep(plan, machine, wiring, self.services, form)
         query = QueryStep(plan, machine, wiring, self.services, form)
         query.available_now = self.context.available_now
         query.read(self._sources.get(spec.step, ()))

@@ -214,6 +214,7 @@ class Effects:
                     raise
                 self._closed.wait(_RETRY_S)
             else:
+                self.collector.committed_through = permit.slot
                 self._post(events.CommitRecorded(permit.slot, now_ms()))
                 return
 

@@ -118,6 +118,8 @@ class Generation:
             raise
         if restore.cut is not None:
             self._effects.collector.know(restore.cut)
+            # Recovery has seen everything through that was decided before.
+            self._effects.collector.committed_through = restore.standing.slot
         self._coordinator = Coordinator(
             context.pipeline,
             self.built.topology,

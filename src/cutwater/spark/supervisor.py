@@ -130,6 +130,8 @@ class Supervisor:
             if cause is not None:
                 return RunError(f"the driver failed: {cause_of(cause)[1]}")
             return RunError(f"the pipeline failed: {outcome.detail}.")
+        if isinstance(cause, StepError):
+            return cause
         step = self._context.plan[outcome.step]
         files = frozenset(node.place.file for node in step.nodes)
         where, reason = cause_of(cause, files)

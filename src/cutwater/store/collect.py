@@ -7,7 +7,7 @@ every delete, so that a process that has been fenced out meanwhile deletes nothi
 from dataclasses import dataclass, field
 
 from cutwater.errors import Corrupt, NotFound
-from cutwater.ids import NO_SLOT, CheckpointId, Generation
+from cutwater.ids import NO_SLOT, CheckpointId, Generation, Slot
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.retention import RetentionPlan, StoredObject, kept, plan_retention
 from cutwater.store.opened import OpenStore
@@ -16,11 +16,20 @@ from cutwater.store.paths import ObjectPath, PipelinePaths, object_path
 
 @dataclass(slots=True)
 class Collector:
-    """Collects for one generation; remembers the manifests it has read."""
+    """Collects for one generation; remembers the manifests it has read.
+
+    Attributes:
+        store: The pipeline in its store.
+        generation: The generation that collects.
+        retained: How many checkpoints are kept beside savepoints.
+        committed_through: The newest slot whose commit is recorded, as the caller knows it:
+            records are never deleted, so finding it out anew would cost more every time.
+    """
 
     store: OpenStore
     generation: Generation
     retained: int
+    committed_through: Slot = NO_SLOT
     _cuts: dict[CheckpointId, Cut] = field(default_factory=dict)
 
     def know(self, cut: Cut) -> None:
@@ -41,16 +50,14 @@ class Collector:
         """
         store = self.store
         log = store.log.read()
-        newest = store.commits.slots()
-        committed_through = newest[-1] if newest else NO_SLOT
-        keep = kept(log, committed_through, self.retained)
+        keep = kept(log, self.committed_through, self.retained)
         self._read_manifests()
         plan = plan_retention(
             log,
             keep,
             self._cuts,
             self._found(),
-            committed_through=committed_through,
+            committed_through=self.committed_through,
             generation=self.generation,
         )
         paths = PipelinePaths(store.pipeline)

@@ -90,17 +90,20 @@ def holding(lease: Lease | None, now_ms: int, *, is_dead: bool) -> Holding:
     return Holding.HELD
 
 
-def process_is_dead(lease: Lease) -> bool:
-    """Say whether the lease's process is on this machine and gone."""
-    if lease.host != socket.gethostname():
-        return False
+def is_dead(process: int) -> bool:
+    """Say whether there is no such process on this machine."""
     try:
-        os.kill(lease.process, 0)
+        os.kill(process, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
         return False
     return False
+
+
+def process_is_dead(lease: Lease) -> bool:
+    """Say whether the lease's process is on this machine and gone."""
+    return lease.host == socket.gethostname() and is_dead(lease.process)
 
 
 class Leases:

@@ -911,12 +911,17 @@ def test_an_illegal_event_of_an_input_leaves_the_step_as_it_was() -> None:
     assert refusal_of(step, end_seen(A, 0))
 
 
-def test_what_is_owed_is_known_for_sure_when_the_batch_is_committed() -> None:
+def test_a_step_that_may_owe_a_batch_may_not_end() -> None:
     step = source_step()
-    tell(step, appended(0, watermark_ms=5, owes_batch=True))
+    tell(step, appended(0, owes_batch=True))
 
     assert step.owes_batch
     assert not step.may_end
+
+
+def test_what_is_owed_is_known_for_sure_when_the_batch_is_committed() -> None:
+    step = source_step()
+    tell(step, appended(0, watermark_ms=5, owes_batch=True))
     tell(step, BatchCommitted(BatchId(0), owes_batch=False))
 
     assert not step.owes_batch

@@ -7,7 +7,7 @@ from tests.unit.store.cuts import PIPELINE
 from tests.unit.store.faulty import FaultyBackend
 
 from cutwater.errors import NotFound
-from cutwater.ids import BatchId, CheckpointId, Generation, SinkId, Slot, StepId
+from cutwater.ids import NO_SLOT, BatchId, CheckpointId, Generation, SinkId, Slot, StepId
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.store.collect import Collector
@@ -52,6 +52,11 @@ def decide(store: OpenStore, number: int, *, commit: bool = True) -> Cut:
     return cut
 
 
+def last(store: OpenStore) -> Slot:
+    """The newest slot whose commit is recorded."""
+    return max(store.commits.slots(), default=NO_SLOT)
+
+
 def blobs_left(store: OpenStore) -> list[int]:
     return [int(name.rsplit("/", 1)[-1], 16) for name in store.backend.list(PATHS.blobs)]
 
@@ -60,7 +65,7 @@ def test_the_newest_checkpoints_stay_and_the_others_go(store: OpenStore) -> None
     for number in range(1, 6):
         decide(store, number)
 
-    plan = Collector(store, ONE, retained=2).collect()
+    plan = Collector(store, ONE, 2, last(store)).collect()
 
     assert plan.manifests == (1, 2, 3)
     assert store.manifests.ids() == (4, 5)
@@ -71,7 +76,7 @@ def test_nothing_is_deleted_before_anything_was_committed(store: OpenStore) -> N
     for number in range(1, 4):
         decide(store, number, commit=False)
 
-    Collector(store, ONE, retained=1).collect()
+    Collector(store, ONE, 1, last(store)).collect()
 
     assert store.manifests.ids() == (1, 2, 3)
 
@@ -82,7 +87,7 @@ def test_what_nobody_names_goes_and_staged_rows_of_this_generation_stay(store: O
     staged = PATHS.staged_file(ONE, SinkId("table"), BatchId(3), "part")
     store.backend.put(staged, b"rows")
 
-    Collector(store, ONE, retained=1).collect()
+    Collector(store, ONE, 1, last(store)).collect()
 
     assert blobs_left(store) == [1]
     assert store.backend.exists(staged)
@@ -92,7 +97,7 @@ def test_a_manifest_that_is_known_is_not_read_again(store: OpenStore) -> None:
     backend = store.backend
     assert isinstance(backend, FaultyBackend)
     cut = decide(store, 1)
-    collector = Collector(store, ONE, retained=1)
+    collector = Collector(store, ONE, 1, last(store))
     collector.know(cut)
     backend.reads.clear()
 
@@ -107,7 +112,7 @@ def test_a_kept_manifest_that_cannot_be_read_keeps_everything(store: OpenStore) 
     decide(store, 2)
     store.backend.put(PATHS.manifest(CheckpointId(2)), b"damaged")
 
-    plan = Collector(store, ONE, retained=1).collect()
+    plan = Collector(store, ONE, 1, last(store)).collect()
 
     assert plan.unreadable == (2,)
     assert blobs_left(store) == [1, 2]
@@ -115,7 +120,7 @@ def test_a_kept_manifest_that_cannot_be_read_keeps_everything(store: OpenStore) 
 
 def test_a_manifest_that_is_gone_is_forgotten(store: OpenStore) -> None:
     decide(store, 2)
-    collector = Collector(store, ONE, retained=1)
+    collector = Collector(store, ONE, 1, last(store))
     collector.know(replace(decide(store, 3), checkpoint_id=CheckpointId(1)))
 
     collector.collect()
@@ -130,7 +135,7 @@ def test_who_is_fenced_out_deletes_nothing_more(
     for number in (1, 2, 3):
         decide(store, number)
     blob(store, 99)
-    collector = Collector(store, ONE, retained=1)
+    collector = Collector(store, ONE, 1, last(store))
     done: list[ObjectPath] = []
     backend = store.backend
     delete = backend.delete
