@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.command import PIPELINE, SPARK_DEADLINE_S, cutwater, environment
+from tests.cli.command import PIPELINE, SPARK_DEADLINE_S, cutwater
 
 FACTORY = """
 def make(env, size="3") -> Pipeline:
@@ -208,14 +208,13 @@ def test_what_only_spark_finds_wrong_is_told_by_its_line(tmp_path: Path) -> None
     assert run.stdout == ""
 
 
-def test_a_machine_without_java_still_shows_what_is_declared(tmp_path: Path) -> None:
+def test_where_spark_does_not_start_only_what_is_declared_is_shown(tmp_path: Path) -> None:
     file = write(tmp_path, PIPELINE, "orders = build('orders')\n")
-    nowhere = environment(SPARK_REMOTE="", JAVA_HOME=str(tmp_path / "none"), PATH=str(tmp_path))
 
-    run = cutwater("plan", file, "--master", "no such master", env=nowhere)
+    run = cutwater("plan", file, "--master", "nonsense", deadline_s=SPARK_DEADLINE_S)
 
     assert run.returncode == 0, run.stderr
-    assert run.stderr.startswith("Spark was not asked: ")
+    assert run.stderr.startswith("Spark was not asked: Spark did not start on nonsense: ")
     assert len(run.stderr.splitlines()) == 1
     assert run.stdout.startswith("pipeline orders: 1 step")
     assert "runs as" not in run.stdout

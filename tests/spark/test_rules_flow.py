@@ -83,7 +83,7 @@ class Watch:
 
 def numbers(total: int, batch_max: int, rate: float | None = None) -> Callable[..., DataFrame]:
     def read(spark: SparkSession) -> DataFrame:
-        return sources.sequence(spark, total=total, batch_max=batch_max, rate=rate)
+        return sources.sequence(spark, total=total, batch_max=batch_max, rate=rate, partitions=1)
 
     return read
 
@@ -171,7 +171,8 @@ def test_a_stop_ends_a_wait_for_room(spark: SparkSession, tmp_path: Path, way: s
                 threading.Event().wait(0.05)
             yield part
 
-    @pipeline.step
+    # One task at a time, which leaves a core to the source.
+    @pipeline.step(partitions=1, max_batch="1B")
     def stuck(numbers: DataFrame) -> DataFrame:
         rows = numbers.dropDuplicates(["value"]) if way == "query" else numbers
         return rows.select("value").mapInArrow(wait_at_gate, "value long")

@@ -26,6 +26,7 @@ class ChannelFile:
         self._directory = directory
         self._segments: deque[tuple[int, Path]] = deque()
         self._entries = 0
+        self._rolled = 0
         self._file: BinaryIO | None = None
 
     def append(self, place: Place, message: Message) -> None:
@@ -44,9 +45,9 @@ class ChannelFile:
 
     def _roll(self, place: Place) -> None:
         self.close()
-        path = self._directory / f"{place.position:012d}{_SUFFIX}"
-        if self._segments and self._segments[-1][1] == path:
-            path = path.with_name(f"{path.stem}-{len(self._segments)}{_SUFFIX}")
+        # Numbered, since a segment of barriers alone begins where the one before it began.
+        path = self._directory / f"{self._rolled:08d}{_SUFFIX}"
+        self._rolled += 1
         self._file = path.open("xb")
         self._segments.append((place.position, path))
         self._entries = 0

@@ -226,10 +226,6 @@ class Internals:
             return str(error).split("\n", 1)[0]
         return None
 
-    def executed_plan(self, frame: DataFrame) -> str:
-        """Return Spark's physical plan of a batch frame as text, for tests and diagnosis."""
-        return str(frame._jdf.queryExecution().executedPlan().toString())
-
 
 def _pairs(options: Any) -> tuple[tuple[str, str], ...]:
     found = []
