@@ -153,10 +153,20 @@ def channel_chain(
 ) -> Iterator[Chain]:
     """Run two steps with a channel between them."""
     pipeline = Pipeline("chain")
-    pipeline.source(lambda spark: files(spark, source), name="numbers")
-    pipeline.step(lambda numbers: passing(numbers), name="passed")  # noqa: PLW0108 - names inputs
-    pipeline.step(lambda passed: counted(passed), name="counts", output_mode="update")  # noqa: PLW0108
-    pipeline.sink("nowhere", Discard(), of="counts")
+
+    @pipeline.source
+    def numbers(spark: SparkSession) -> DataFrame:
+        return files(spark, source)
+
+    @pipeline.step
+    def passed(numbers: DataFrame) -> DataFrame:
+        return passing(numbers)
+
+    @pipeline.step(output_mode="update")
+    def counts(passed: DataFrame) -> DataFrame:
+        return counted(passed)
+
+    pipeline.sink("nowhere", Discard(), of=counts)
     options = RunOptions(
         store=directory / "store",
         scratch=directory / "scratch",

@@ -11,8 +11,8 @@ import json
 import os
 import time
 from argparse import SUPPRESS, Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -38,6 +38,7 @@ from benchmarks.measuring import (
     workspace,
 )
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from cutwater import CheckpointConfig, Pipeline, RestartConfig, sources
 from cutwater.run import RunOptions
@@ -118,14 +119,23 @@ def queries_running(spark: SparkSession, given: Namespace, directory: Path) -> I
 
 
 @contextmanager
-def nothing_running(spark: SparkSession, given: Namespace, directory: Path) -> Iterator[int]:  # noqa: ARG001
+def nothing_running(*_: object) -> Iterator[int]:
     """Run nothing."""
     yield 0
 
 
+def has_run(query: StreamingQuery) -> bool:
+    """Say whether a query has ended a batch with rows."""
+    return any(one["numInputRows"] for one in query.recentProgress)
+
+
 def work(given: Namespace) -> dict[str, Any]:
     """Measure one of them in this process."""
-    start = {"nothing": nothing_running, "spark": queries_running, "cutwater": steps_running}
+    start: Mapping[str, Callable[[SparkSession, Namespace, Path], AbstractContextManager[int]]] = {
+        "nothing": nothing_running,
+        "spark": queries_running,
+        "cutwater": steps_running,
+    }
     directory = given.worker.parent / f"run-{os.getpid()}"
     directory.mkdir()
     with session(given.master) as spark:
@@ -133,13 +143,7 @@ def work(given: Namespace) -> dict[str, Any]:
         with start[given.mode](spark, given, directory) as queries:
             wait_for(lambda: len(spark.streams.active) >= queries, "all queries ran")
             running_s = time.perf_counter() - began
-            wait_for(
-                lambda: (
-                    all(one.lastProgress is not None for one in spark.streams.active)
-                    and all(one.lastProgress["batchId"] >= 0 for one in spark.streams.active)
-                ),
-                "every query had a batch",
-            )
+            wait_for(lambda: all(map(has_run, spark.streams.active)), "every query had a batch")
             first_batch_s = time.perf_counter() - began
             # What the first batches leave behind (a checkpoint, the JIT's backlog) is not idling.
             time.sleep(given.seconds / 2)

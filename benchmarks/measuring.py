@@ -323,7 +323,7 @@ def java_process() -> int | None:
 
 def entries(process: int, kind: str) -> int:
     """Count what a process has open (`fd`) or runs (`task`)."""
-    return len(os.listdir(f"/proc/{process}/{kind}"))
+    return sum(1 for _ in Path(f"/proc/{process}/{kind}").iterdir())
 
 
 def memory_mb(process: int) -> float:
@@ -360,7 +360,12 @@ class Discard:
 class OpenDiscard:
     """`Discard` in use; fills `OpenSink`."""
 
-    def stage(self, rows: DataFrame, generation: Generation, batch: BatchId) -> Committable | None:  # noqa: ARG002
+    def stage(
+        self,
+        rows: DataFrame,
+        generation: Generation,  # noqa: ARG002
+        batch: BatchId,  # noqa: ARG002
+    ) -> Committable | None:
         """Compute the rows, and stage nothing."""
         rows.write.format("noop").mode("overwrite").save()
         return None
@@ -369,7 +374,11 @@ class OpenDiscard:
         """Return None: nothing staged can be wrong."""
         return None
 
-    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:  # noqa: ARG002
+    def commit(
+        self,
+        permit: CommitPermit,  # noqa: ARG002
+        committables: Sequence[Committable],  # noqa: ARG002
+    ) -> Version:
         """Do nothing."""
         return ""
 

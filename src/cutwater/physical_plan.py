@@ -83,14 +83,14 @@ class PhysicalStep:
         self,
         spark: object,
         frames: Mapping[InputId, object],
-        adapt: Callable[[object], object] | None = None,
+        adapt: Callable[[Node, object], object] | None = None,
     ) -> object:
         """Call the functions of its nodes, each once, and return what the last one returns.
 
         Args:
             spark: The session, for those that ask for it.
             frames: For each input, its DataFrame.
-            adapt: Changes what the first of its sources returns before anybody reads it.
+            adapt: Changes what a source returns before anybody reads it.
         """
         read = {(one.node, one.parameter): frames[one.id] for one in self.inputs}
         results: dict[str, object] = {}
@@ -102,8 +102,8 @@ class PhysicalStep:
                 for parameter, producer in node.inputs
             }
             results[node.name] = node.call(spark, arguments)
-            if adapt is not None and node is self.sources[0]:
-                results[node.name] = adapt(results[node.name])
+            if adapt is not None and node.kind is Kind.SOURCE:
+                results[node.name] = adapt(node, results[node.name])
         return results[self.nodes[-1].name]
 
 

@@ -6,14 +6,12 @@ puts a user's pipeline and options together with it.
 """
 
 import os
-import shutil
 import socket
-import tempfile
 import threading
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cutwater.config import CheckpointConfig, RestartConfig
 from cutwater.errors import ConfigError, PipelineHeld, RunError
@@ -22,9 +20,10 @@ from cutwater.physical_plan import PhysicalPlan
 from cutwater.plan import plan
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.sinks.base import OpenSink, Sink, SinkContext
-from cutwater.spark.clock import now_ms
-from cutwater.spark.context import RunContext
+from cutwater.spark.clock import wall_ms
+from cutwater.spark.context import RunContext, is_local
 from cutwater.spark.internals import Internals
+from cutwater.spark.native_source import hush_callbacks
 from cutwater.spark.progress import (
     ChannelStatus,
     CheckpointReport,
@@ -32,11 +31,12 @@ from cutwater.spark.progress import (
     RunStatus,
     StepStatus,
 )
+from cutwater.spark.scratch import Scratch
 from cutwater.spark.session import prepare_session
 from cutwater.spark.supervisor import Supervisor, in_background
 from cutwater.store.backend import Backend
 from cutwater.store.catalog import open_pipeline
-from cutwater.store.lease import Holding, Lease, Leases, holding, is_dead, process_is_dead
+from cutwater.store.lease import Holding, Lease, Leases, holding, process_is_dead
 from cutwater.store.local import LocalBackend
 from cutwater.store.opened import OpenStore
 from cutwater.store.probe import probe
@@ -56,6 +56,10 @@ __all__ = [
     "StepStatus",
     "start",
 ]
+
+
+_LIVE: Final[set[str]] = set()
+"""The nonces of all leases of this process: what has its number and none of these is dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +89,17 @@ class RunOptions:
 class PipelineRun:
     """A pipeline that runs, or has run. All methods may be called from any thread."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, scratch: Scratch) -> None:
         """Begin to run in the background."""
         self._supervisor = supervisor
+        self._scratch = scratch
         self._ended = threading.Event()
         self._end: RunResult | BaseException | None = None
         in_background(supervisor, self._note_end)
 
     def _note_end(self, end: RunResult | BaseException) -> None:
         self._end = end
+        self._scratch.remove()
         self._ended.set()
 
     def status(self) -> RunStatus:
@@ -162,13 +168,16 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
     prepare_session(spark)
     internals = Internals(spark)
     internals.self_check()
+    hush_callbacks()
     backend = LocalBackend(options.store)
+    backend.clean()
     probe(backend)
     identity = open_pipeline(backend, pipeline.name)
     store = OpenStore.of(backend, identity)
     lease = _lease(backend, identity, pipeline.name, takeover=options.takeover)
     if options.start_from == "none" and store.log.read().head is not None:
         raise ConfigError("from", f"{pipeline.name} has checkpoints; none would forget them")
+    scratch = Scratch.make(options.scratch, identity, shared=not is_local(spark))
     context = RunContext(
         plan=physical,
         internals=internals,
@@ -176,10 +185,10 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
         sinks=_open_sinks(physical, spark, identity),
         options=options.checkpoint.options(),
         bound=options.checkpoint.channel_bound(),
-        scratch=_scratch(options.scratch, identity),
+        scratch=scratch.path,
         available_now=options.available_now,
     )
-    run = PipelineRun(Supervisor(context, options.restart, lease))
+    run = PipelineRun(Supervisor(context, options.restart, lease), scratch)
     run.wait_until_started()
     return run
 
@@ -187,13 +196,15 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
 def _lease(backend: Backend, pipeline: PipelineId, name: str, *, takeover: bool) -> Lease:
     """Say who we are, unless somebody else holds the pipeline."""
     found = Leases(backend, pipeline).read()
-    at_ms = now_ms()
-    held = holding(found, at_ms, is_dead=found is not None and process_is_dead(found))
+    at_ms = wall_ms()
+    held = holding(found, at_ms, is_dead=found is not None and process_is_dead(found, _LIVE))
     if held is Holding.HELD and not takeover:
         assert found is not None
         age_s = max(0, at_ms - found.beat_at_ms) // 1000
         raise PipelineHeld(name, found.host, found.process, age_s)
-    return Lease(socket.gethostname(), os.getpid(), uuid.uuid4().hex, at_ms)
+    lease = Lease(socket.gethostname(), os.getpid(), uuid.uuid4().hex, at_ms)
+    _LIVE.add(lease.nonce)
+    return lease
 
 
 def _open_sinks(
@@ -209,22 +220,3 @@ def _open_sinks(
         name = SinkId(node.name)
         opened[name] = node.target.open(SinkContext(spark, pipeline, name))
     return opened
-
-
-def _scratch(given: Path | None, pipeline: PipelineId) -> Path:
-    """Make a directory of our own below what was given, or below the system's."""
-    root = given if given is not None else Path(tempfile.gettempdir()) / "cutwater"
-    mine = f"{pipeline}-{socket.gethostname()}-"
-    scratch = root.absolute() / f"{mine}{os.getpid()}"
-    for left in root.glob(f"{mine}*"):
-        # A process that was killed could not clean up after itself.
-        number = left.name.removeprefix(mine)
-        if number.isdecimal() and is_dead(int(number)):
-            shutil.rmtree(left, ignore_errors=True)
-    try:
-        scratch.mkdir(parents=True, exist_ok=True)
-        (scratch / "probe").write_bytes(b"")
-        (scratch / "probe").unlink()
-    except OSError as error:
-        raise ConfigError("scratch", f"{root} cannot be written: {error.strerror}") from error
-    return scratch

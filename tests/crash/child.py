@@ -13,7 +13,7 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tests.crash.pipelines import PIPELINES
 
 from cutwater import CheckpointConfig, RestartConfig
 from cutwater.errors import CutwaterError
+from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.run import PipelineRun, RunOptions, start
 from cutwater.sinks.delta_table import OpenDeltaTable
@@ -46,7 +47,7 @@ class Fate:
     def __init__(self) -> None:
         self.write = ""
         self.left = 0
-        self.in_flight_bytes = 0
+        self.cut = ""
 
     def reached(self, write: str) -> None:
         """Note a write that has just been made, and die if it was the one."""
@@ -61,36 +62,42 @@ FATE = Fate()
 
 
 def _after(owner: type, method: str, name: Callable[..., str]) -> None:
-    """Make a method tell which write it has made."""
+    """Make a method tell which write it has made, by what it was given and what it returned."""
     original = getattr(owner, method)
 
     @wraps(original)
     def written(self: object, *given: Any, **named: Any) -> Any:  # noqa: ANN401
         result = original(self, *given, **named)
-        FATE.reached(name(*given, **named))
+        FATE.reached(name(result, *given, **named))
         return result
 
     setattr(owner, method, written)
 
 
-def _published(cut: Any) -> str:  # noqa: ANN401
-    FATE.in_flight_bytes = cut.in_flight_bytes
-    return "manifest"
+def _published(_: object, cut: Cut) -> str:
+    """Tell a cut with new rows in it from one that was made before there were any."""
+    waiting = [one for found in (cut.commit, cut.carried) for one in found.values()]
+    is_new = any(one.generation == cut.generation for staged in waiting for one in staged)
+    FATE.cut = "empty " if not is_new else "unaligned " if cut.in_flight_bytes else ""
+    return f"{FATE.cut}manifest"
 
 
-def _logged(entry: Claim | Decision) -> str:
-    if isinstance(entry, Claim):
-        return "claim"
-    return "unaligned decision" if FATE.in_flight_bytes else "decision"
+def _logged(_: object, entry: Claim | Decision) -> str:
+    return "claim" if isinstance(entry, Claim) else f"{FATE.cut}decision"
+
+
+def _committed(_: object, permit: object, committables: Sequence[object]) -> str:
+    del permit
+    return "commit" if committables else "empty commit"
 
 
 def name_writes() -> None:
     """Give the durable writes names by which this process can be asked to die."""
     _after(Manifests, "publish", _published)
     _after(DecisionLog, "create", _logged)
-    _after(OpenDeltaTable, "commit", lambda *_: "commit")
-    _after(OpenDeltaTable, "stage", lambda *_: "stage")
-    _after(Commits, "record", lambda *_: "record")
+    _after(OpenDeltaTable, "stage", lambda staged, *_: "stage" if staged else "empty stage")
+    _after(OpenDeltaTable, "commit", _committed)
+    _after(Commits, "record", lambda *_: f"{FATE.cut}record")
     _after(Channel, "append", lambda *_: "append")
 
 
@@ -103,15 +110,13 @@ def follow(running: PipelineRun) -> None:
     ended = None
     while ended is None:
         ended = running.wait(0.02)
-        for one in running.status().checkpoints:
+        status = running.status()
+        # A checkpoint before there are any rows shows nothing.
+        event = "checkpoint" if all(one.rows for one in status.steps) else "empty checkpoint"
+        for one in status.checkpoints:
             if one.status == "COMPLETED" and one.id not in told:
                 told.add(one.id)
-                say(
-                    "checkpoint",
-                    id=one.id,
-                    in_flight=one.in_flight_bytes,
-                    commit_point=one.commit_point,
-                )
+                say(event, id=one.id)
     say("ended", finished=ended.finished)
 
 

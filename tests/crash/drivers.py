@@ -70,7 +70,6 @@ class Driver:
 
     def run(self, task: Task) -> None:
         """Run a task; does not wait for anything."""
-        self.is_free = False
         self.heard = []
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asdict(task)).encode() + b"\n")
@@ -149,12 +148,12 @@ class Drivers:
     def take(self) -> Driver:
         """Return a driver that is ready, and begin to start the one after it."""
         free = next((one for one in self._all if one.is_free and one is not self._spare), None)
-        if free is not None:
-            return free
-        driver = self._spare
-        driver.wait_for("ready")
-        self._spare = self._start()
-        return driver
+        if free is None:
+            free = self._spare
+            free.wait_for("ready")
+            self._spare = self._start()
+        free.is_free = False
+        return free
 
     def close(self) -> None:
         """Leave none running."""

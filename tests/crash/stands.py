@@ -22,11 +22,13 @@ class Stand:
         cuts: All decided cuts, oldest first.
         commits: The records of commits, oldest first.
         staged: Files with rows that sinks have staged and nobody has committed.
+        changes: How often the tables were changed.
     """
 
     cuts: tuple[Cut, ...]
     commits: tuple[Committed, ...]
     staged: tuple[Path, ...]
+    changes: int
 
     @property
     def source_position(self) -> int:
@@ -51,7 +53,8 @@ def stand_of(pipeline: str, directory: Path) -> Stand:
     )
     commits = tuple(store.commits.read(slot) for slot in store.commits.slots())
     staged = tuple((directory / "tables").glob("*/_cutwater/**/*.parquet"))
-    return Stand(cuts, commits, staged)
+    changes = sum(len(slots_of(table)) for table in (directory / "tables").iterdir())
+    return Stand(cuts, commits, staged, changes)
 
 
 def rows_of(table: Path, version: str | None, *columns: str) -> list[tuple[Any, ...]]:

@@ -31,7 +31,7 @@ def raising_at(number: int, unless: Path) -> Column:
             raise ValueError(f"no {value} today")
         return value
 
-    return F.udf(check, "long")(F.col("value"))
+    return F.udf(check, "long", useArrow=False)(F.col("value"))
 
 
 def failing(directory: Path, number: int, way: str) -> Pipeline:

@@ -16,7 +16,7 @@ from cutwater.spark.session import ship_by_value
 
 ship_by_value([sys.modules[__name__]])
 
-TOTAL, BATCH, KEYS = 3000, 60, 3
+TOTAL, BATCH, KEYS = 1800, 60, 3
 
 
 def counting(directory: Path, way: str) -> Pipeline:
@@ -24,7 +24,7 @@ def counting(directory: Path, way: str) -> Pipeline:
 
     def slowly(value: int) -> int:
         # Long enough for more than one Event to be waiting when the next batch is taken.
-        time.sleep(0.3)
+        time.sleep(0.1)
         return value
 
     @pipeline.source
@@ -43,7 +43,8 @@ def counting(directory: Path, way: str) -> Pipeline:
         if way == "query":
             names = spark.range(KEYS).withColumnRenamed("id", "key")
             rows = counts.join(F.broadcast(names), "key")
-        return rows.select("key", F.udf(slowly, "long")(F.col("total")).alias("total"))
+        waited = F.udf(slowly, "long", useArrow=False)(F.col("total"))
+        return rows.select("key", waited.alias("total"))
 
     pipeline.sink("t", sinks.delta(str(directory / "t")), of=newest)
     return pipeline

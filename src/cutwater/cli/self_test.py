@@ -112,7 +112,7 @@ class _Bench:
     test: SelfTest
     directory: Path
     spark: Any = None
-    first: "PipelineRun | None" = None
+    running: "PipelineRun | None" = None
 
     def phases(self) -> "tuple[tuple[str, Callable[[], str]], ...]":
         return (
@@ -134,21 +134,21 @@ class _Bench:
 
     def take_checkpoint(self) -> str:
         # Small batches at a steady pace first, so that the end comes in the middle of the work.
-        self.first = self._start(1_000, available_now=False)
+        self.running = self._start(1_000, available_now=False)
         # With rows in the table, a second run that began anew would write them twice.
         self._wait(lambda now: _counts(now).rows > 0, "a window was counted")
-        report = self.first.checkpoint(_DEADLINE_S)
+        report = self.running.checkpoint(_DEADLINE_S)
         if report.status != "COMPLETED":
             message = f"checkpoint {report.id} failed: {report.failure}"
             raise _Unsupported(message)
         return f"checkpoint {report.id}, {bytes_text(report.state_bytes)} of state"
 
     def end_at_once(self) -> str:
-        assert self.first is not None
-        batch = _counts(self.first.status()).batch
+        assert self.running is not None
+        batch = _counts(self.running.status()).batch
         self._wait(lambda now: _counts(now).batch > batch, "another batch was appended")
-        self.first.kill()
-        result = self.first.wait(_DEADLINE_S)
+        self.running.kill()
+        result = self.running.wait(_DEADLINE_S)
         if result is None or result.finished:
             how = "did not end" if result is None else "had finished before it could be ended"
             message = f"the pipeline {how}"
@@ -156,13 +156,12 @@ class _Bench:
         return "generation 1 ended between two checkpoints"
 
     def restore(self) -> str:
-        second = self._start(10_000, available_now=True)
-        result = second.wait(_DEADLINE_S)
+        self.running = self._start(10_000, available_now=True)
+        result = self.running.wait(_DEADLINE_S)
         if result is None or not result.finished:
-            second.kill()
             message = f"generation 2 did not finish within {_DEADLINE_S:.0f} s"
             raise _Unsupported(message)
-        return f"generation {second.status().generation} finished what generation 1 had begun"
+        return f"generation {self.running.status().generation} finished what generation 1 had begun"
 
     def compare(self) -> str:
         from deltalake import DeltaTable  # noqa: PLC0415 - an extra, as in the sink
@@ -182,11 +181,11 @@ class _Bench:
 
     def close(self) -> None:
         """End what runs, and Spark with it."""
-        if self.first is not None:
-            self.first.kill()
+        if self.running is not None:
+            self.running.kill()
             # How it ended is in its phase.
             with suppress(CutwaterError):
-                self.first.wait(_DEADLINE_S)
+                self.running.wait(_DEADLINE_S)
         if self.spark is not None:
             self.spark.stop()
 
@@ -208,10 +207,10 @@ class _Bench:
         return start(_pipeline(self._table, batch_max), self.spark, options)
 
     def _wait(self, condition: "Callable[[RunStatus], bool]", what: str) -> None:
-        assert self.first is not None
+        assert self.running is not None
         end_s = time.monotonic() + _DEADLINE_S
-        while not condition(self.first.status()):
-            if self.first.wait(_LOOK_S) is not None:
+        while not condition(self.running.status()):
+            if self.running.wait(_LOOK_S) is not None:
                 message = f"the pipeline ended before {what}"
                 raise _Unsupported(message)
             if time.monotonic() > end_s:

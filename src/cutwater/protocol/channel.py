@@ -235,8 +235,17 @@ class ChannelLog:
         return tuple(self._events[index][1] for index in range(start.position, end.position))
 
     def place(self, position: int) -> Place:
-        """Return the place before the Event with that ordinal, or the end."""
-        return self._end if position == self._end.position else self._events[position][0]
+        """Return the place before the Event with that ordinal, or the end.
+
+        Raises:
+            ProtocolViolation: If the Event is not in the log.
+        """
+        if position == self._end.position:
+            return self._end
+        if position not in self._events:
+            text = f"{self.channel} holds {self._base}..{self._end}, not @{position}."
+            raise ProtocolViolation(text)
+        return self._events[position][0]
 
     def advance(self, reader: ReaderId, place: Place) -> None:
         """Move the reader's position: called when its batch is appended (rule F17)."""

@@ -56,6 +56,11 @@ class NumberedSource(NativeSource):
         """
         return self.pace.exhausted(self._number(offset))
 
+    @property
+    def has_end(self) -> bool:
+        """Whether there is a total."""
+        return self.pace.total is not None
+
     def latest(self, start: str | None) -> str | None:
         """Return where the next batch may end; `start` itself if nothing is due yet.
 

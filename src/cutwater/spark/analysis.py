@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
@@ -65,6 +66,8 @@ class StepForm:
         natives: The sources of ours among its outside sources.
         foreign: Descriptions of the outside sources that are not ours.
         pinned_start: Whether a restart before its first batch begins at the same place (F12).
+        streams: For each outside stream, in the order of its query's offset log, the source node
+            that reads it.
     """
 
     frame: DataFrame
@@ -75,6 +78,12 @@ class StepForm:
     natives: tuple[NativeSource, ...] = ()
     foreign: tuple[str, ...] = ()
     pinned_start: bool = True
+    streams: tuple[str, ...] = ()
+
+    @property
+    def stream_keys(self) -> tuple[str, ...]:
+        """The streams by number and name: offsets are told apart by them (rule F16)."""
+        return tuple(f"{at}:{name}" for at, name in enumerate(self.streams))
 
     @property
     def may_owe_batch(self) -> bool:
@@ -96,8 +105,9 @@ class Analysis:
             What was found; None if something is wrong, which is then among the problems.
         """
         before = len(self.problems)
+        names: dict[str, str] = {}
         try:
-            frame = step.evaluate(self.internals.spark, frames)
+            frame = step.evaluate(self.internals.spark, frames, partial(self._name, names))
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises
             self._add(*failing_place(step, error), first_line(error))
             return None
@@ -115,7 +125,7 @@ class Analysis:
             self._add(*where, f"cannot run as a stream: {reason}")
         self._check_columns(where, frame.schema)
         self._check_sources(step, plan)
-        form = _form(step, frame, plan)
+        form = _form(step, frame, plan, names)
         self._check_watermarks(where, plan, is_stateful=form.is_stateful)
         if len(self.problems) > before:
             return None
@@ -123,16 +133,28 @@ class Analysis:
             return self._with_pulse(step)
         return form
 
+    def _name(self, names: dict[str, str], node: Node, frame: object) -> object:
+        """Note which streams a source node reads, so that each is known again by its name."""
+        if isinstance(frame, DataFrame):
+            for leaf in self.internals.plan_of(frame).walk():
+                if leaf.source:
+                    names[leaf.source] = node.name
+        return frame
+
     def _with_pulse(self, step: PhysicalStep) -> StepForm:
         """Call the functions again, with a source that can make an owed batch run (F22)."""
+        names: dict[str, str] = {}
 
-        def with_pulse(frame: object) -> DataFrame:
+        def with_pulse(node: Node, frame: object) -> object:
             assert isinstance(frame, DataFrame)
+            self._name(names, node, frame)
+            if node is not step.sources[0]:
+                return frame
             return frame.unionByName(PulseSource(self.internals, frame.schema).frame())
 
         frame = step.evaluate(self.internals.spark, {}, with_pulse)
         assert isinstance(frame, DataFrame)
-        return _form(step, frame, self.internals.plan_of(frame))
+        return _form(step, frame, self.internals.plan_of(frame), names)
 
     def _add(self, place: str, title: str, reason: str) -> None:
         self.problems.append(f"{place}: {title} {reason}.")
@@ -235,7 +257,9 @@ def _unwritable(json_type: object) -> Iterator[str]:
             return
 
 
-def _form(step: PhysicalStep, frame: DataFrame, plan: PlanNode) -> StepForm:
+def _form(
+    step: PhysicalStep, frame: DataFrame, plan: PlanNode, names: Mapping[str, str]
+) -> StepForm:
     nodes = plan.walk()
     leaves = [node for node in nodes if not node.children]
     natives = [native_source(leaf.source) for leaf in leaves if leaf.source]
@@ -264,6 +288,7 @@ def _form(step: PhysicalStep, frame: DataFrame, plan: PlanNode) -> StepForm:
         natives=tuple(outside),
         foreign=tuple(foreign),
         pinned_start=all(source.startswith("FileSource") for source in foreign),
+        streams=tuple(names.get(leaf.source, "pulse") for leaf in leaves if leaf.source),
     )
 
 

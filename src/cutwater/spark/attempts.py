@@ -87,11 +87,13 @@ class AttemptBook:
     def abandon(self, reason: str) -> None:
         """Tell everybody who waits that nothing will come of it; end what is open."""
         with self._lock:
-            for checkpoint_id, report in self._reports.items():
+            for checkpoint_id, report in list(self._reports.items()):
                 if report.status == "IN_PROGRESS":
                     self._end(checkpoint_id, replace(report, status="FAILED", failure=reason))
             for waiter in self._waiters:
-                waiter.report = CheckpointReport(
+                # A checkpoint that was decided stays one: its commits are repeated by recovery.
+                known = self._reports.get(waiter.id) if waiter.id is not None else None
+                waiter.report = known or CheckpointReport(
                     CheckpointId(0), "FAILED", 0, waiter.kind.name, failure=reason
                 )
                 waiter.done.set()

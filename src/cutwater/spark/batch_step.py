@@ -25,6 +25,7 @@ from cutwater.spark.output import SMALL_BYTES
 from cutwater.spark.step import Closed, RunningStep, Services, Wiring
 
 _IDLE_WAIT_S: Final = 1.0
+_HALT_S: Final = 60.0
 
 
 class BatchStep(RunningStep):
@@ -54,13 +55,20 @@ class BatchStep(RunningStep):
 
     def halt(self) -> None:
         """Cancel what runs and wait for the thread."""
-        if self._thread.ident is not None:
+        if self._thread.ident is None:
+            return
+        deadline = time.monotonic() + _HALT_S
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            # Again and again: a job that is submitted after the first call is cancelled too.
             self._spark.sparkContext.cancelJobGroup(self._group)
-            self._thread.join()
+            self._thread.join(1.0)
+        if self._thread.is_alive():
+            message = f"its batch did not end within {_HALT_S:.0f} s"
+            raise TimeoutError(message)
 
     @property
     def _group(self) -> str:
-        return f"cutwater {self.name} g{self.services.generation}"
+        return f"{self.name} of {self.services.pipeline} g{self.services.generation}"
 
     def _loop(self) -> None:
         context = self._spark.sparkContext
@@ -77,11 +85,14 @@ class BatchStep(RunningStep):
                 elif wait_s > 0:
                     signal.wait(signal.count, wait_s)
                 else:
+                    self.busy = True
                     self._run(ends)
+                    self.busy = False
         except Closed:
             pass
         except BaseException as error:  # noqa: BLE001 - whatever a user's function raises
             if not signal.closed:
+                self.failure = error
                 self.services.failed(self, error)
 
     def _ends(self) -> Mapping[InputId, int]:

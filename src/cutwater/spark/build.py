@@ -6,19 +6,20 @@ plan, since a channel's columns are those of its producer's result.
 """
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from cutwater.errors import PlanError, RecoveryError
-from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
+from cutwater.ids import NO_BATCH, ChannelId, InputId, ReaderId, SinkId, StepId
 from cutwater.physical_plan import PhysicalStep
 from cutwater.protocol.channel import ChannelLog
-from cutwater.protocol.cut import Cut, RecordedEvent
+from cutwater.protocol.cut import Cut, RecordedEvent, StepSnapshot
 from cutwater.protocol.message import START, Place
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.restored import Restored
@@ -114,6 +115,8 @@ class Build:
                 for reader in step.output.readers:
                     signal = self._signals.setdefault(reader.step, Signal())
                     self._channels[step.output.id].subscribe(reader, signal)
+        if self.context.available_now:
+            analysis.problems += _endless(self.context.plan.steps, self._forms)
         if analysis.problems:
             raise PlanError(self.context.plan.pipeline, *analysis.problems)
 
@@ -158,6 +161,12 @@ class Build:
                 target = channel.data / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 blobs.fetch_file(ref, target)
+                if set(pq.read_schema(target).names) != set(form.schema.names):
+                    message = (
+                        f"channel {step.name} holds rows in flight with other columns than "
+                        f"step {step.name} puts out now."
+                    )
+                    raise RecoveryError(message)
         return channel
 
     def _position(self, reader: ReaderId) -> Place:
@@ -180,8 +189,11 @@ class Build:
         blobs = self.context.store.blobs(self.restore.generation)
 
         def fetch(spec: StepSpec) -> None:
-            state = cut.snapshots[spec.step].state
-            if state and self._forms[spec.step].way is Way.QUERY:
+            snapshot = cut.snapshots[spec.step]
+            state = snapshot.state
+            form = self._forms[spec.step]
+            self._check_streams(snapshot, form)
+            if state and form.way is Way.QUERY:
                 into = self._query_directory(spec.step)
                 into.mkdir(parents=True)
                 blobs.fetch_tree(state, into)
@@ -189,6 +201,23 @@ class Build:
 
         with ThreadPoolExecutor(_FETCHERS, thread_name_prefix="fetch") as pool:
             list(pool.map(fetch, topology.steps))
+
+    def _check_streams(self, snapshot: StepSnapshot, form: StepForm) -> None:
+        """Refuse a snapshot that the step, as it is now, cannot start from (rule F16)."""
+        name = snapshot.step
+        unknown = sorted(set(snapshot.offsets) - set(form.stream_keys))
+        if unknown:
+            message = (
+                f"step {name} reads {', '.join(form.stream_keys) or 'no outside stream'}, but "
+                f"checkpoint {snapshot.checkpoint_id} has offsets of {', '.join(unknown)}."
+            )
+            raise RecoveryError(message)
+        if form.way is Way.QUERY and snapshot.batch != NO_BATCH and not snapshot.state:
+            message = (
+                f"step {name} keeps state now and kept none in checkpoint "
+                f"{snapshot.checkpoint_id}: it would start without its past."
+            )
+            raise RecoveryError(message)
 
     def _query_directory(self, step: StepId) -> Path:
         return self.directory / step / "query"
@@ -221,7 +250,17 @@ class Build:
         if spec.sink is not None:
             return SinkOutput(self.context.sinks[SinkId(spec.sink)], self.restore.generation)
         assert channel is not None
-        return ChannelOutput(channel)
+        return ChannelOutput(channel, counted=not self.context.is_local)
+
+
+def _endless(steps: Iterable[PhysicalStep], forms: Mapping[StepId, StepForm]) -> list[str]:
+    """Find sources of ours that never end, where everything there is now shall be processed."""
+    return [
+        f"{step.sources[0].place}: {step.sources[0].title} has no end, and all that is there "
+        "now shall be processed; give it a total."
+        for step in steps
+        if step.name in forms and any(not one.has_end for one in forms[step.name].natives)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ _RAISED: Final = re.compile(
     r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)): (?P<text>.*)$"
 )
 _CAUSED: Final = re.compile(r"Caused by: (?P<error>[\w.$]+): (?P<text>.*)")
+_JAVA: Final = re.compile(r"^: (?P<error>[\w.$]+): (?P<text>.*)$", re.MULTILINE)
 _LENGTH_MAX: Final = 400
 
 
@@ -38,7 +39,7 @@ def cause_of(error: BaseException, files: Collection[str] = ()) -> tuple[str, st
     raised = [found for line in text.splitlines() if (found := _RAISED.match(line.strip()))]
     if raised and (where or "Traceback" in text):
         reason = f"{raised[-1]['error']}: {raised[-1]['text']}"
-    elif caused := _CAUSED.findall(text):
+    elif caused := _CAUSED.findall(text) or _JAVA.findall(text):
         kind, message = caused[-1]
         reason = f"{kind.rsplit('.', 1)[-1]}: {message}"
     else:

@@ -169,11 +169,16 @@ class Channel:
             return self._log.place(position)
 
     def paths(self, start: int, end: int) -> list[str]:
-        """Return the files of the Events between two positions; none of what is freed already."""
+        """Return the files of the Events between two positions; none of what is freed already.
+
+        After a restore Spark asks once for the range of the last committed batch and throws it
+        away; a slower reader of the channel may have kept a part of it.
+        """
         with self._lock:
-            if end <= self._log.base.position:
+            base = self._log.base.position
+            if end <= base:
                 return []
-            events = self._log.read(self._log.place(start), self._log.place(end))
+            events = self._log.read(self._log.place(max(start, base)), self._log.place(end))
         return [str(self.data / name) for event in events for name in event.files]
 
     def read(self, start: Place, end: Place) -> tuple[Event, ...]:

@@ -15,6 +15,7 @@ from cutwater.ids import InputId, ReaderId
 from cutwater.spark.channel import Channel, Signal
 from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import NativeSource, decode_offset, encode_offset
+from cutwater.spark.pulse import OwedBatch
 
 _KEYS: Final = frozenset({"channel", "input", "position", "tick"})
 IDLE_WAIT_S: Final = 1.0
@@ -105,6 +106,7 @@ class ChannelSource(NativeSource):
         self._reading = reading
         self._tick = 0
         self._planned = 0
+        self._owed = OwedBatch()
         self.siblings: Sequence[ChannelSource] = (self,)
         self.between_batches: Callable[[], bool] = lambda: False
 
@@ -123,6 +125,8 @@ class ChannelSource(NativeSource):
         wants_batch = self.between_batches()
         seen = self._signal.count
         offset = ChannelOffset.parse(start, self.reader.input)
+        if self is self.siblings[0] and self._owed.insists(start, wants_batch=wants_batch):
+            self._tick = offset.tick + 1
         self._planned = offset.position
         if not wants_batch and self._tick == offset.tick and not self._any_news():
             self._signal.wait(seen, IDLE_WAIT_S)

@@ -18,6 +18,12 @@ from cutwater.spark.internals import Internals
 from cutwater.store.opened import OpenStore
 
 
+def is_local(spark: SparkSession) -> bool:
+    """Say whether a session's executors run in the driver's own process."""
+    master = str(spark.sparkContext.master)
+    return master == "local" or master.startswith("local[")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
     """What all generations of one process share.
@@ -46,6 +52,11 @@ class RunContext:
     def spark(self) -> SparkSession:
         """The session."""
         return self.internals.spark
+
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and executors are one process, and so see the same disk."""
+        return is_local(self.spark)
 
     @property
     def pipeline(self) -> PipelineId:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from cutwater.errors import CutwaterError, StoreError, Superseded
+from cutwater.errors import CutwaterError, SinkError, StoreError, Superseded
 from cutwater.ids import CheckpointId, Generation
 from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.barrier import Barrier
@@ -58,6 +58,7 @@ class Effects:
         self._post = post
         self._failed = failed
         self._closed = threading.Event()
+        self._discarded = False
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="effect")
         self.collector = Collector(context.store, generation, context.options.retained)
         self._reusable: dict[str, BlobRef] = {}
@@ -224,8 +225,23 @@ class Effects:
         began = time.monotonic()
         try:
             self.collector.collect()
-        except StoreError as error:
+            self._discard()
+        except (StoreError, SinkError) as error:
             _LOG.warning("retention: %s", error)
         finally:
             _LOG.debug("retention took %.3f s", time.monotonic() - began)
             self._post(events.GarbageCollected(now_ms()))
+
+    def _discard(self) -> None:
+        """Let the sinks delete, once, what earlier generations staged and nobody will commit."""
+        if self._discarded:
+            return
+        self._discarded = True
+        cuts = self.collector.cuts
+        for name, sink in self._context.sinks.items():
+            keep = [
+                one
+                for cut in cuts
+                for one in (*cut.carried.get(name, ()), *cut.commit.get(name, ()))
+            ]
+            sink.discard(self._generation, keep)

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from cutwater.ids import ChannelId, StepId
+from cutwater.errors import RunError
+from cutwater.ids import BatchId, ChannelId, StepId
 from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.alignment_events import Announced, Tick
-from cutwater.protocol.commit import CommitBlocked, RecordCommit
+from cutwater.protocol.commit import CommitBlocked, CommitterState, RecordCommit
 from cutwater.protocol.coordinator import Coordinator
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.protocol.recovery import Restore
@@ -107,6 +108,7 @@ class Generation:
             failed=self._step_failed,
             watch=self._watch.watch,
             generation=restore.generation,
+            pipeline=context.pipeline,
         )
         try:
             self.built: Built = Build(
@@ -132,6 +134,7 @@ class Generation:
         self._finishing = False
         self._stopping = False
         self._stop_tries = 0
+        self._batches: list[BatchId] = []
 
     # -- from any thread
 
@@ -176,11 +179,12 @@ class Generation:
                 self._take(item)
             elif self._outcome is None:
                 now = time.monotonic()
-                next_tick = now + _TICK_S
                 self._tick()
                 if now >= next_look:
                     next_look = now + _LOOK_S
                     self._look()
+                # Counted from the end: a slow tick must not keep the inbox from being read.
+                next_tick = time.monotonic() + _TICK_S
 
     def _take(self, item: _Item) -> None:
         match item:
@@ -223,10 +227,17 @@ class Generation:
         waiting = self._coordinator.carries_output or any(
             one.machine.staged for one in self.built.steps.values()
         )
-        drained = waiting and all(
-            not backlog.messages
-            for channel in self.built.channels.values()
-            for backlog in channel.backlogs().values()
+        batches = [one.machine.last for one in self.built.steps.values()]
+        still, self._batches = batches == self._batches, batches
+        idle = still and not any(one.busy for one in self.built.steps.values())
+        drained = (
+            waiting
+            and idle
+            and all(
+                not backlog.messages
+                for channel in self.built.channels.values()
+                for backlog in channel.backlogs().values()
+            )
         )
         self._coordinate(events.Drained(drained, now_ms()))
 
@@ -240,7 +251,9 @@ class Generation:
         self._coordinate(events.StepFailed(name, now_ms()))
 
     def _begin_to_stop(self, *, checkpoint: bool) -> None:
-        if not checkpoint:
+        if not checkpoint or self.blocked:
+            # While a sink is stuck no checkpoint can be decided; what was decided is repeated
+            # by the next start.
             self._coordinate(events.Stop(now_ms()))
         elif not self._stopping:
             self._stopping = True
@@ -263,7 +276,13 @@ class Generation:
         again = left if decided else self._stop_tries < _STOP_TRIES
         if again:
             self._ask_last_checkpoint()
+        elif self._finishing and not decided:
+            # What was processed is not committed: the work is not done, whatever the steps say.
+            error = RunError(f"the last checkpoint failed {self._stop_tries} times.")
+            self._fail(_Failed(None, error))
         else:
+            if not decided:
+                _LOG.warning("stopping without a last checkpoint: it failed")
             self._coordinate(events.Stop(now_ms()))
 
     def close(self) -> None:
@@ -322,9 +341,15 @@ class Generation:
     def _halted(self, reason: events.HaltReason) -> Outcome:
         match reason:
             case events.HaltReason.STOPPED:
-                if self._failure is not None and not self._stopping:
-                    return Outcome(End.FAILED, self._failure.step, self._failure.error)
-                return Outcome(End.FINISHED if self._finishing else End.STOPPED)
+                failure = self._failure
+                if failure is not None and (self._finishing or not self._stopping):
+                    return Outcome(End.FAILED, failure.step, failure.error)
+                if not self._finishing:
+                    return Outcome(End.STOPPED)
+                if self._coordinator.committer_state is not CommitterState.IDLE:
+                    error = RunError(f"{self.blocked or 'a sink has not committed'}.")
+                    return Outcome(End.FAILED, error=error)
+                return Outcome(End.FINISHED)
             case events.HaltReason.FENCED:
                 return Outcome(End.FENCED, detail=reason.value)
             case events.HaltReason.OUTCOME_UNKNOWN:

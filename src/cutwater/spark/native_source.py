@@ -7,10 +7,11 @@ between the data and Spark, columns are pruned and filters pushed down (docs/adr
 
 import itertools
 import json
+import logging
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -58,8 +59,29 @@ def _in_one_line(answer: Callable[..., Any], *arguments: Any) -> Any:
         raise SourceFailed(f"{type(error).__name__}: {first}") from None
 
 
-class SourceFailed(Exception):
+class Told(Exception):
+    """What Spark is told when a callback of ours cannot go on; never news to anybody else."""
+
+
+class SourceFailed(Told):
     """What Spark is told when a source could not answer."""
+
+
+class _NotTold(logging.Filter):
+    """Keeps py4j from printing a trace of what we have told Spark on purpose."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let a record through unless it is about such an error."""
+        return not (record.exc_info and isinstance(record.exc_info[1], Told))
+
+
+_NOT_TOLD: Final = _NotTold()
+
+
+def hush_callbacks() -> None:
+    """Let a stop in the middle of a batch pass without a trace; may be called again."""
+    for name in ("py4j.clientserver", "py4j.java_gateway"):
+        logging.getLogger(name).addFilter(_NOT_TOLD)
 
 
 _SERIALS = itertools.count(1)
@@ -109,6 +131,11 @@ class NativeSource(ABC):
     def exhausted(self, offset: str | None) -> bool:  # noqa: ARG002
         """Say whether nothing will ever follow an offset; a source that has an end overrides it."""
         return False
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the source ends by itself one day."""
+        return True
 
     # -- org.apache.spark.sql.execution.streaming.Source and SupportsTriggerAvailableNow
 

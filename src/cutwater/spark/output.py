@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
 
+from cutwater.errors import RunError
 from cutwater.ids import BatchId, Generation
 from cutwater.protocol.cut import Committable
 from cutwater.protocol.message import Event
@@ -60,16 +62,28 @@ class Output(Protocol):
 class ChannelOutput:
     """Writes into the step's channel; the Event is appended by somebody else, when it may be."""
 
-    def __init__(self, channel: Channel) -> None:
-        """Write into this channel's directory."""
+    def __init__(self, channel: Channel, *, counted: bool = False) -> None:
+        """Write into this channel's directory.
+
+        Args:
+            channel: The channel.
+            counted: Let the executors count what they write, since they may write to another
+                disk than the one that is looked at here.
+        """
         self._channel = channel
+        self._counted = counted
 
     def write(self, frame: DataFrame, batch: BatchId, *, one_file: bool) -> Written:
         """Write the rows as Parquet."""
         directory = self._channel.data / f"b{batch:012d}"
         rows = frame.coalesce(1) if one_file else frame
+        observed = Observation() if self._counted else None
+        if observed is not None:
+            rows = rows.observe(observed, F.count(F.lit(1)).alias("rows"))
         rows.write.mode("overwrite").options(**_WRITE_OPTIONS).parquet(str(directory))
         files = _files_with_rows(directory)
+        if observed is not None:
+            self._check_count(observed.get["rows"], sum(rows for _, rows in files))
         if not files:
             shutil.rmtree(directory)
             return Written()
@@ -77,6 +91,14 @@ class ChannelOutput:
         count = sum(rows for _, rows in files)
         size = sum(path.stat().st_size for path, _ in files)
         return Written(rows=count, event=Event(batch, count, size, names))
+
+    def _check_count(self, written: int, found: int) -> None:
+        if written != found:
+            message = (
+                f"the executors wrote {written} rows and {found} are in {self._channel.data}: "
+                "scratch must be a directory that driver and executors share."
+            )
+            raise RunError(message)
 
 
 class SinkOutput:

@@ -6,6 +6,7 @@ that batch from its first channel's tick; a step that reads outside sources and 
 state has this source in its plan from the start.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from pyspark.sql import functions as F
@@ -17,6 +18,26 @@ from cutwater.spark.native_source import NativeSource, decode_offset, encode_off
 _KEYS: Final = frozenset({"tick"})
 
 
+class OwedBatch:
+    """Notices that Spark will not run a batch that is owed.
+
+    A watermark that has moved makes a batch without data due; Spark runs it in the same turn in
+    which it asks how far the next batch may go, unless its operators have no use for it. If it
+    asks again from the same place, it has none, and the batch must be forced, or it would be
+    owed for ever.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is owed yet."""
+        self._asked: tuple[str | None] | None = None
+
+    def insists(self, start: str | None, *, wants_batch: bool) -> bool:
+        """Say whether to force a batch, being asked from this place."""
+        again = wants_batch and self._asked == (start,)
+        self._asked = (start,) if wants_batch and not again else None
+        return again
+
+
 class PulseSource(NativeSource):
     """Counts how often a batch was asked for."""
 
@@ -24,6 +45,8 @@ class PulseSource(NativeSource):
         """Pretend to have such rows."""
         super().__init__(internals, schema)
         self._tick = 0
+        self._owed = OwedBatch()
+        self.between_batches: Callable[[], bool] = lambda: False
 
     def describe(self) -> str:
         """Name the source for people."""
@@ -40,6 +63,9 @@ class PulseSource(NativeSource):
     def latest(self, start: str | None) -> str | None:
         """Return the number of the last batch that was asked for."""
         tick = max(self._tick, self._parsed(start))
+        if self._owed.insists(start, wants_batch=self.between_batches()):
+            tick += 1
+        self._tick = tick
         return encode_offset({"tick": tick}) if tick else None
 
     def batch(self, start: str | None, end: str) -> Any:  # noqa: ARG002

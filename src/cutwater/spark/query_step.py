@@ -7,6 +7,7 @@ commits/N is there.
 """
 
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from cutwater.errors import RunError
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, InputId
 from cutwater.physical_plan import PhysicalStep
 from cutwater.protocol.message import Place
@@ -23,14 +25,16 @@ from cutwater.protocol.step_events import BatchAppended
 from cutwater.spark import query_files, query_log
 from cutwater.spark.analysis import StepForm
 from cutwater.spark.channel_source import ChannelOffset, ChannelSource
+from cutwater.spark.native_source import Told
 from cutwater.spark.output import SMALL_BYTES
 from cutwater.spark.pulse import PulseSource
 from cutwater.spark.step import Closed, RunningStep, Services, Wiring
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_STARTING: Final = threading.Lock()
 
 
-class _Ended(Exception):
+class _Ended(Told):
     """What Spark is told when a batch must not be committed; short, since Spark parses it."""
 
 
@@ -81,17 +85,22 @@ class QueryStep(RunningStep):
             source.begin(_line_of(self._offsets, source.reader.input), owes_batch=owes)
         for native in self._form.natives:
             if isinstance(native, PulseSource):
+                native.between_batches = self._between_batches
                 native.begin(_pulse_line(self._offsets), owes_batch=self.machine.owes_batch)
         spark = self._form.frame.sparkSession
         partitions = self.plan.options.partitions
-        before = spark.conf.get(_PARTITIONS)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         try:
-            if partitions is not None:
-                spark.conf.set(_PARTITIONS, str(partitions))
-            self._query = self._writer().start()
+            # A query takes its settings when it starts; others may start in this session too.
+            with _STARTING:
+                before = spark.conf.get(_PARTITIONS)
+                if partitions is not None:
+                    spark.conf.set(_PARTITIONS, str(partitions))
+                try:
+                    self._query = self._writer().start()
+                finally:
+                    spark.conf.set(_PARTITIONS, str(before))
         finally:
-            spark.conf.set(_PARTITIONS, str(before))
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
 
     def read(self, sources: Sequence[ChannelSource]) -> None:
@@ -103,7 +112,7 @@ class QueryStep(RunningStep):
             self._form.frame.writeStream.outputMode(self.plan.output_mode)
             .foreachBatch(self._on_batch)
             .option("checkpointLocation", str(self.checkpoint))
-            .queryName(f"{self.name} g{self.services.generation}")
+            .queryName(f"{self.name} of {self.services.pipeline} g{self.services.generation}")
         )
         trigger_ms = self.plan.options.trigger_ms
         if self.available_now and self._form.foreign:
@@ -118,20 +127,34 @@ class QueryStep(RunningStep):
             self._query.stop()
 
     def problem(self) -> BaseException | None:
-        """Return why the query has died by itself, if it has."""
+        """Return why the query has died, if it has."""
+        if self.failure is not None:
+            return self.failure
         if self._query is None or self._query.isActive:
             return None
-        return self._query.exception()
+        error = self._query.exception()
+        if error is None and not self._ends_by_itself:
+            return RunError("its query was stopped by somebody else.")
+        return error
+
+    @property
+    def _ends_by_itself(self) -> bool:
+        return self.available_now and bool(self._form.foreign)
 
     def source_ended(self) -> bool:
         """Say whether the outside sources have ended."""
         if self._form.foreign:
             query = self._query
-            return query is not None and not query.isActive and query.exception() is None
+            ended = query is not None and not query.isActive and query.exception() is None
+            return ended and self._ends_by_itself and not self._session_stopped()
         texts = self._offsets or (None,) * len(self._form.natives)
         return all(
             source.exhausted(text) for source, text in zip(self._form.natives, texts, strict=True)
         )
+
+    def _session_stopped(self) -> bool:
+        context = self._form.frame.sparkSession.sparkContext
+        return bool(context._jsc is None or context._jsc.sc().isStopped())  # noqa: SLF001
 
     # -- batches
 
@@ -139,15 +162,18 @@ class QueryStep(RunningStep):
         return [one.reader.input for one in self._sources]
 
     def _on_batch(self, frame: DataFrame, number: int) -> None:
+        self.busy = True
         try:
             self._run(frame, BatchId(number))
         except Closed:
             raise _Ended from None
         except BaseException as error:  # noqa: BLE001 - whatever a user's function raises
-            if self.wiring.signal.closed or self.machine.finished:
-                raise _Ended from None
-            self.services.failed(self, error)
+            if not (self.wiring.signal.closed or self.machine.finished):
+                self.failure = error
+                self.services.failed(self, error)
             raise _Ended from None
+        finally:
+            self.busy = False
 
     def _run(self, frame: DataFrame, batch: BatchId) -> None:
         if self.wiring.signal.closed or self.machine.finished:
@@ -162,7 +188,8 @@ class QueryStep(RunningStep):
         is_new = bool(moved) or tuple(log.offsets) != tuple(self._offsets)
         offsets = None
         if not self.wiring.inputs:
-            offsets = {str(at): text for at, text in enumerate(log.offsets) if text is not None}
+            names = self._form.stream_keys
+            offsets = {names[at]: text for at, text in enumerate(log.offsets) if text is not None}
         self.append(
             written,
             BatchAppended(

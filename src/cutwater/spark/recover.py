@@ -17,10 +17,10 @@ from cutwater.errors import (
     RecoveryError,
     SinkError,
 )
-from cutwater.ids import NO_SLOT, CheckpointId, SinkId
+from cutwater.ids import NO_SLOT, CheckpointId, Generation, SinkId
 from cutwater.protocol.commit import CommitSink, Committer, RecordCommit
 from cutwater.protocol.cut import Cut, Version
-from cutwater.protocol.decisions import Decision
+from cutwater.protocol.decisions import Claim, Decision
 from cutwater.protocol.recovery import (
     ClaimGeneration,
     Damage,
@@ -41,9 +41,18 @@ from cutwater.store.forms import Committed
 
 @dataclass(slots=True)
 class Recovery:
-    """One recovery of one process."""
+    """One recovery of one process.
+
+    Attributes:
+        context: What the pipeline runs with.
+        claims: The nonces of all claims of this process. Once it has claimed the pipeline, it
+            does not claim it back from somebody who has taken it over.
+        nonce: That of this recovery's claim.
+        repeated: How many decided commits were repeated.
+    """
 
     context: RunContext
+    claims: set[str]
     nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
     _manifests: dict[CheckpointId, Cut | None] = field(default_factory=dict)
     _verified: dict[CheckpointId, tuple[Damage, ...]] = field(default_factory=dict)
@@ -56,12 +65,14 @@ class Recovery:
             Fenced: If another process claimed the pipeline after us.
             RecoveryError: If the last checkpoint cannot be used; nothing was changed.
             StoreError: If the store does not answer.
-            SinkError: If a decided commit could not be repeated within the budget.
+            SinkError: If a decided commit could not be repeated now.
         """
         while True:
             action = next_action(self._facts())
             match action:
                 case ClaimGeneration(claim):
+                    self._check_not_taken_over()
+                    self.claims.add(self.nonce)
                     self.context.store.log.create(claim)
                 case ReadManifest(decision):
                     self._manifests[decision.checkpoint_id] = self._read(decision)
@@ -75,8 +86,14 @@ class Recovery:
                 case Refuse():
                     raise RecoveryError(_refusal(action))
                 case StepAside(newer):
-                    claim_lost = newer - 1
-                    raise Fenced(self.context.pipeline, type(newer)(claim_lost), newer)
+                    raise Fenced(self.context.pipeline, Generation(newer - 1), newer)
+
+    def _check_not_taken_over(self) -> None:
+        entries = self.context.store.log.read().entries
+        last = next((one for one in reversed(entries) if isinstance(one, Claim)), None)
+        if self.claims and last is not None and last.nonce not in self.claims:
+            ours = Generation(last.generation - 1)
+            raise Fenced(self.context.pipeline, ours, last.generation)
 
     def _facts(self) -> RecoveryFacts:
         store = self.context.store

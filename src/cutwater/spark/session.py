@@ -42,6 +42,10 @@ NEEDED: Final[Mapping[str, str]] = {
         "FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A batch over many Events names its files one by one: listing them needs no job.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    # A query that does not end must not keep the pipeline from ending.
+    "spark.sql.streaming.stopTimeout": "60s",
 }
 """What every session must have, and what can be set while it runs: `prepare_session` does."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cutwater.ids import BatchId, CheckpointId, Generation, InputId, ReaderId
+from cutwater.ids import BatchId, CheckpointId, Generation, InputId, PipelineId, ReaderId
 from cutwater.physical_plan import PhysicalStep
 from cutwater.protocol.alignment_events import (
     BarrierSeen,
@@ -66,6 +66,7 @@ class Services:
         failed: Reports that a step cannot go on.
         watch: Asks to be told when a query's batch is committed.
         generation: The generation.
+        pipeline: The pipeline's uuid, for names that must not meet those of another pipeline.
     """
 
     post: Callable[[CoordinatorEvent], None]
@@ -73,6 +74,7 @@ class Services:
     failed: Callable[["RunningStep", BaseException], None]
     watch: Callable[["RunningStep", BatchId], None]
     generation: Generation
+    pipeline: PipelineId
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,8 @@ class RunningStep(ABC):
         self.services = services
         self.lock = threading.RLock()
         self.rows = 0
+        self.busy = False
+        self.failure: BaseException | None = None
         self.last_bytes: int | None = None
 
     # -- engines

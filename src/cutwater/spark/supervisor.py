@@ -14,14 +14,22 @@ from dataclasses import replace
 from typing import Final
 
 from cutwater.config import RestartConfig
-from cutwater.errors import CutwaterError, Fenced, PlanError, RunError, StepError, StoreError
+from cutwater.errors import (
+    CutwaterError,
+    Fenced,
+    PlanError,
+    RunError,
+    SinkError,
+    StepError,
+    StoreError,
+)
 from cutwater.ids import Generation as GenerationNumber
 from cutwater.ids import StepId
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.spark.analysis import failing_place
 from cutwater.spark.attempts import AttemptBook
 from cutwater.spark.causes import cause_of
-from cutwater.spark.clock import now_ms
+from cutwater.spark.clock import now_ms, wall_ms
 from cutwater.spark.context import RunContext
 from cutwater.spark.generation import End, Generation, Outcome
 from cutwater.spark.progress import (
@@ -55,6 +63,7 @@ class Supervisor:
         self._restarts = 0
         self._failures_ms: deque[int] = deque(maxlen=_FAILURES_KEPT)
         self._stop: bool | None = None
+        self._claims: set[str] = set()
         self._wake = threading.Event()
         self._over = threading.Event()
         self._rates: dict[StepId, deque[tuple[int, int]]] = {}
@@ -83,7 +92,6 @@ class Supervisor:
             self.started.set()
             beat.join()
             self._release()
-            shutil.rmtree(self._context.scratch, ignore_errors=True)
         self._state = "FINISHED"
         self._book.abandon("the pipeline has ended")
         return result
@@ -140,12 +148,14 @@ class Supervisor:
 
     def _run_generation(self) -> Outcome:
         try:
-            restore = Recovery(self._context).run()
+            restore = Recovery(self._context, self._claims).run()
             # Nothing of an earlier generation is needed any more: it lives in the store.
             self._clear_scratch()
             generation = Generation(self._context, restore, self._book)
         except (PlanError, Fenced):
             raise
+        except (SinkError, OSError) as error:
+            return Outcome(End.FAILED, error=error)
         except StoreError as error:
             if not error.retryable:
                 raise
@@ -168,16 +178,23 @@ class Supervisor:
     # -- the heartbeat
 
     def _beat(self) -> None:
+        held = False
         while not self._over.is_set():
             try:
-                self._leases.beat(replace(self._lease, beat_at_ms=now_ms()))
+                found = self._leases.read() if held else None
+                if found is not None and found.nonce != self._lease.nonce:
+                    # Somebody has taken over; this process finds out at its next decision.
+                    _LOG.warning("process %s on %s has taken over", found.process, found.host)
+                    return
+                self._leases.beat(replace(self._lease, beat_at_ms=wall_ms()))
+                held = True
             except StoreError as error:
                 _LOG.warning("heartbeat: %s", error)
             self._over.wait(BEAT_MS / 1000)
 
     def _release(self) -> None:
         try:
-            self._leases.release(replace(self._lease, beat_at_ms=now_ms()))
+            self._leases.release(replace(self._lease, beat_at_ms=wall_ms()))
         except StoreError as error:
             _LOG.warning("heartbeat: %s", error)
 

@@ -6,6 +6,7 @@ the decision log: whoever ignores a fresh lease fences the other out, exactly on
 
 import os
 import socket
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
@@ -101,9 +102,19 @@ def is_dead(process: int) -> bool:
     return False
 
 
-def process_is_dead(lease: Lease) -> bool:
-    """Say whether the lease's process is on this machine and gone."""
-    return lease.host == socket.gethostname() and is_dead(lease.process)
+def process_is_dead(lease: Lease, live: Collection[str] = ()) -> bool:
+    """Say whether the lease's process is on this machine and gone.
+
+    Args:
+        lease: The lease.
+        live: The nonces of this process's own leases: another one with this process's number
+            belongs to a process that had the number before, as in a restarted container.
+    """
+    if lease.host != socket.gethostname():
+        return False
+    if lease.process == os.getpid():
+        return lease.nonce not in live
+    return is_dead(lease.process)
 
 
 class Leases:

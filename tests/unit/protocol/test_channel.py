@@ -631,3 +631,11 @@ def test_what_lies_behind_a_barrier_nobody_was_told_of_is_not_recorded() -> None
     assert before == barrier_at == log.recordable(FAST)
     log.news(FAST)
     assert log.recordable(FAST) == log.end
+
+
+def test_an_event_that_is_not_in_the_log_has_no_place() -> None:
+    log = channel(reader(), events_held=3)
+
+    assert log.place(3) == log.end
+    with pytest.raises(ProtocolViolation, match="not @4"):
+        log.place(4)

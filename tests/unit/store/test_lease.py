@@ -68,7 +68,14 @@ def test_a_process_of_this_machine_is_dead_when_it_is_gone() -> None:
     here = socket.gethostname()
 
     assert process_is_dead(Lease(here, child.pid, "x", 0))
-    assert not process_is_dead(Lease(here, os.getpid(), "x", 0))
+    assert not process_is_dead(Lease(here, os.getppid(), "x", 0))
+
+
+def test_a_process_that_had_our_number_before_is_dead() -> None:
+    lease = Lease(socket.gethostname(), os.getpid(), "nonce", 0)
+
+    assert process_is_dead(lease)
+    assert not process_is_dead(lease, {"nonce"})
 
 
 def test_a_process_of_somebody_else_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,76 @@
+"""The scratch directory of one run: its own, held by a lock, removed at the end.
+
+A process that was killed cannot clean up after itself; whoever starts the same pipeline next below
+the same directory does it. Whether a directory's process lives is known by the lock on a file in
+it, which the operating system lets go when the process ends, however it ends.
+"""
+
+import fcntl
+import shutil
+import tempfile
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from cutwater.errors import ConfigError
+from cutwater.ids import PipelineId
+
+_LOCK = "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """A scratch directory in use.
+
+    Attributes:
+        path: The directory.
+        lock: The locked file in it.
+    """
+
+    path: Path
+    lock: IO[bytes]
+
+    @classmethod
+    def make(cls, given: Path | None, pipeline: PipelineId, *, shared: bool) -> "Scratch":
+        """Make a directory of our own below what was given, or below the system's.
+
+        Args:
+            given: Where the user wants it; None for no wish.
+            pipeline: The pipeline.
+            shared: Whether executors run elsewhere and must see the directory too.
+
+        Raises:
+            ConfigError: If none was given although it must be shared, or it cannot be written.
+        """
+        if given is None and shared:
+            raise ConfigError("scratch", "name a directory that the driver and all executors share")
+        root = (given if given is not None else Path(tempfile.gettempdir()) / "cutwater").absolute()
+        path = root / f"{pipeline}-{uuid.uuid4().hex[:8]}"
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            for left in root.glob(f"{pipeline}-*"):
+                _remove_if_abandoned(left)
+            path.mkdir()
+            lock = (path / _LOCK).open("xb")
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError("scratch", f"{root} cannot be written: {error.strerror}") from error
+        return cls(path, lock)
+
+    def remove(self) -> None:
+        """Delete the directory and let the lock go."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.lock.close()
+
+
+def _remove_if_abandoned(directory: Path) -> None:
+    try:
+        with (directory / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory, ignore_errors=True)
+    except FileNotFoundError:
+        # Being made by somebody at this moment, or not ours.
+        return
+    except BlockingIOError:
+        return
