@@ -50,8 +50,11 @@ class Fate:
         self.cut = ""
 
     def reached(self, write: str) -> None:
-        """Note a write that has just been made, and die if it was the one."""
-        if write == self.write:
+        """Note a write that has just been made, and die if it was the one.
+
+        An unaligned decision is a decision too; an empty one, before there were rows, is not.
+        """
+        if self.write and self.write in {write, write.removeprefix("unaligned ")}:
             self.left -= 1
             if self.left == 0:
                 say("dying", write=write)

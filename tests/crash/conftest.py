@@ -7,7 +7,13 @@ from tests.crash.drivers import Drivers
 
 
 @pytest.fixture(scope="session")
-def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
+def all_drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
     found = Drivers(tmp_path_factory.mktemp("drivers"))
     yield found
     found.close()
+
+
+@pytest.fixture
+def drivers(all_drivers: Drivers) -> Iterator[Drivers]:
+    yield all_drivers
+    all_drivers.sweep()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
 QUICK = {"interval": "500ms", "min_pause": "100ms", "retained": 1000}
 """A checkpoint every half second; none is deleted, so that all of them can be looked at."""
 
@@ -154,6 +154,12 @@ class Drivers:
             self._spare = self._start()
         free.is_free = False
         return free
+
+    def sweep(self) -> None:
+        """Kill those that a test has left running."""
+        for driver in self._all:
+            if not driver.is_free:
+                driver.give_up()
 
     def close(self) -> None:
         """Leave none running."""

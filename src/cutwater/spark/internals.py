@@ -2,8 +2,8 @@
 
 Everything here goes through py4j to classes that Spark does not promise to keep. `self_check` asks
 for each of them when a pipeline starts, so that another Spark version says what it lacks at once
-and by name. Facts about them are measured in docs/explanation, on Spark 4.3; the package of the
-streaming runtime moved in 4.1.
+and by name (docs/adr/0007). Tested on Spark 4.3; the package of the streaming runtime moved in
+4.1.
 """
 
 from collections.abc import Sequence

@@ -7,6 +7,7 @@ life of a step's state. Our own session says nothing on the terminal but errors,
 of reach of the terminal's signals, so that a stop can still take its checkpoint.
 """
 
+import logging
 import os
 import re
 import sys
@@ -77,6 +78,8 @@ _LOG_OPTION: Final = "log4j2.configurationFile"
 # in our words; and a batch that a stop interrupts is no failure. Of a trace one line is shown.
 _LOG_OFF: Final = (
     "org.apache.spark.broadcast.TorrentBroadcast",
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
     "org.apache.spark.sql.execution.datasources.FileFormatWriter",
     "org.apache.spark.sql.execution.streaming.MicroBatchExecution",
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
@@ -128,11 +131,13 @@ def embedded_session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings |= conf or {}
     settings[_JAVA_OPTIONS] = _with_quiet_log(settings.get(_JAVA_OPTIONS, ""))
-    builder = SparkSession.builder.master(master).appName(app_name)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
     use_java()
+    # What it would print about a refused plan, as one huge line, comes to us as the exception.
+    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     try:
+        builder = SparkSession.builder.master(master).appName(app_name)
+        for key, value in settings.items():
+            builder = builder.config(key, value)
         if SparkContext._gateway is None:  # noqa: SLF001 - pyspark has no other way to ask
             _start_jvm(master, app_name, settings)
         session = builder.getOrCreate()
