@@ -40,11 +40,14 @@ class CutwaterError(Exception):
         code: The stable code of the error class, such as `CW-101`.
         retryable: Whether the same call may succeed later without any change.
         next_step: What the person who reads the message can do about it.
+        parameters: The attributes that hold its arguments, in order: it is pickled by them and
+            not by the finished message.
     """
 
     code: ClassVar[str] = "CW-000"
     retryable: ClassVar[bool] = False
     next_step: ClassVar[str] = ""
+    parameters: ClassVar[tuple[str, ...]] = ("message",)
 
     def __init__(self, message: str) -> None:
         """Keep the plain message; `str()` adds the code and the next step."""
@@ -55,6 +58,10 @@ class CutwaterError(Exception):
         """Give the code, the message and what to do next."""
         text = f"[{self.code}] {self.message}"
         return f"{text} {self.next_step}" if self.next_step else text
+
+    def __reduce__(self) -> tuple[type["CutwaterError"], tuple[object, ...]]:
+        """Pickle by the arguments."""
+        return (type(self), tuple(getattr(self, one) for one in self.parameters))
 
 
 class UserError(CutwaterError):
@@ -71,6 +78,7 @@ class ConfigError(UserError):
     """
 
     code = "CW-101"
+    parameters: ClassVar[tuple[str, ...]] = ("option", "reason")
     next_step = "Change the option and start again; nothing was written."
 
     def __init__(self, option: str, reason: str) -> None:
@@ -78,10 +86,6 @@ class ConfigError(UserError):
         super().__init__(f"{option}: {reason}.")
         self.option = option
         self.reason = reason
-
-    def __reduce__(self) -> tuple[type["ConfigError"], tuple[str, str]]:
-        """Pickle by the two arguments, not by the finished message."""
-        return (type(self), (self.option, self.reason))
 
 
 class DeclarationError(UserError):
@@ -93,6 +97,7 @@ class DeclarationError(UserError):
     """
 
     code = "CW-102"
+    parameters: ClassVar[tuple[str, ...]] = ("where", "reason")
     next_step = "Change the declaration and run it again; nothing was started."
 
     def __init__(self, where: str, reason: str) -> None:
@@ -100,10 +105,6 @@ class DeclarationError(UserError):
         super().__init__(f"{where}: {reason}.")
         self.where = where
         self.reason = reason
-
-    def __reduce__(self) -> tuple[type["DeclarationError"], tuple[str, str]]:
-        """Pickle by the two arguments, not by the finished message."""
-        return (type(self), (self.where, self.reason))
 
 
 class PlanError(UserError):
@@ -152,16 +153,13 @@ class InvariantBroken(ProtocolViolation):
     """
 
     code = "CW-202"
+    parameters: ClassVar[tuple[str, ...]] = ("invariant", "reason")
 
     def __init__(self, invariant: str, reason: str) -> None:
         """Name the invariant and what contradicts it."""
         super().__init__(f"{invariant} does not hold: {reason}.")
         self.invariant = invariant
         self.reason = reason
-
-    def __reduce__(self) -> tuple[type["InvariantBroken"], tuple[str, str]]:
-        """Pickle by the two arguments, not by the finished message."""
-        return (type(self), (self.invariant, self.reason))
 
 
 class StoreError(CutwaterError):
@@ -173,6 +171,7 @@ class StoreError(CutwaterError):
     """
 
     code = "CW-300"
+    parameters: ClassVar[tuple[str, ...]] = ("path", "reason")
     next_step = "Look at the object and at the store's address."
 
     def __init__(self, path: str, reason: str) -> None:
@@ -181,24 +180,17 @@ class StoreError(CutwaterError):
         self.path = path
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type["StoreError"], tuple[object, ...]]:
-        """Pickle by the arguments, not by the finished message."""
-        return (type(self), (self.path, self.reason))
-
 
 class NotFound(StoreError):
     """There is no object of that name, and the store itself is there to say so."""
 
     code = "CW-301"
+    parameters: ClassVar[tuple[str, ...]] = ("path",)
     next_step = "Check the name and the store's address; what was deleted does not come back."
 
     def __init__(self, path: str) -> None:
         """Name the object."""
         super().__init__(path, "there is no such object")
-
-    def __reduce__(self) -> tuple[type["NotFound"], tuple[object, ...]]:
-        """Pickle by the path alone."""
-        return (type(self), (self.path,))
 
 
 class Conflict(StoreError):
@@ -239,6 +231,7 @@ class NewerFormat(StoreError):
     """
 
     code = "CW-306"
+    parameters: ClassVar[tuple[str, ...]] = ("path", "found", "supported")
     next_step = "Use the version of Cutwater that wrote it, or a newer one."
 
     def __init__(self, path: str, found: int, supported: int) -> None:
@@ -246,10 +239,6 @@ class NewerFormat(StoreError):
         super().__init__(path, f"it has format {found}, and this version reads up to {supported}")
         self.found = found
         self.supported = supported
-
-    def __reduce__(self) -> tuple[type["NewerFormat"], tuple[object, ...]]:
-        """Pickle by the arguments, not by the finished message."""
-        return (type(self), (self.path, self.found, self.supported))
 
 
 class InvalidPath(StoreError):
@@ -269,6 +258,7 @@ class Fenced(CutwaterError):
     """
 
     code = "CW-401"
+    parameters: ClassVar[tuple[str, ...]] = ("pipeline", "generation", "newer")
     next_step = "Let the newer process run; this one must end."
 
     def __init__(self, pipeline: PipelineId, generation: Generation, newer: Generation) -> None:
@@ -281,10 +271,6 @@ class Fenced(CutwaterError):
         self.generation = generation
         self.newer = newer
 
-    def __reduce__(self) -> tuple[type["Fenced"], tuple[PipelineId, Generation, Generation]]:
-        """Pickle by the three arguments, not by the finished message."""
-        return (type(self), (self.pipeline, self.generation, self.newer))
-
 
 class Superseded(CutwaterError):
     """A sink has acted on a later slot and never on this one: somebody else owns it now.
@@ -296,6 +282,7 @@ class Superseded(CutwaterError):
     """
 
     code = "CW-402"
+    parameters: ClassVar[tuple[str, ...]] = ("sink", "slot", "newer")
     next_step = "Let the newer process run; this one must end."
 
     def __init__(self, sink: SinkId, slot: Slot, newer: Slot) -> None:
@@ -304,10 +291,6 @@ class Superseded(CutwaterError):
         self.sink = sink
         self.slot = slot
         self.newer = newer
-
-    def __reduce__(self) -> tuple[type["Superseded"], tuple[SinkId, Slot, Slot]]:
-        """Pickle by the arguments, not by the finished message."""
-        return (type(self), (self.sink, self.slot, self.newer))
 
 
 class SinkError(CutwaterError):
@@ -319,6 +302,7 @@ class SinkError(CutwaterError):
     """
 
     code = "CW-501"
+    parameters: ClassVar[tuple[str, ...]] = ("sink", "reason")
     retryable = True
     next_step = "It is repeated by itself when the cause is gone; nothing is lost."
 
@@ -327,10 +311,6 @@ class SinkError(CutwaterError):
         super().__init__(f"sink {sink}: {reason}.")
         self.sink = sink
         self.reason = reason
-
-    def __reduce__(self) -> tuple[type["SinkError"], tuple[SinkId, str]]:
-        """Pickle by the arguments, not by the finished message."""
-        return (type(self), (self.sink, self.reason))
 
 
 class RunError(CutwaterError):
@@ -357,6 +337,7 @@ class StepError(RunError):
     """
 
     code = "CW-602"
+    parameters: ClassVar[tuple[str, ...]] = ("step", "where", "reason")
     next_step = "Nothing half-done was committed; a restart goes on from the last checkpoint."
 
     def __init__(self, step: StepId, where: str, reason: str) -> None:
@@ -365,10 +346,6 @@ class StepError(RunError):
         self.step = step
         self.where = where
         self.reason = reason
-
-    def __reduce__(self) -> tuple[type["StepError"], tuple[StepId, str, str]]:
-        """Pickle by the arguments, not by the finished message."""
-        return (type(self), (self.step, self.where, self.reason))
 
 
 class RecoveryError(RunError):
@@ -389,6 +366,7 @@ class PipelineHeld(RunError):
     """
 
     code = "CW-604"
+    parameters: ClassVar[tuple[str, ...]] = ("pipeline", "host", "process", "age_s")
     next_step = "Stop that one first, or start with --takeover, which fences it out."
 
     def __init__(self, pipeline: str, host: str, process: int, age_s: int) -> None:
@@ -401,7 +379,3 @@ class PipelineHeld(RunError):
         self.host = host
         self.process = process
         self.age_s = age_s
-
-    def __reduce__(self) -> tuple[type["PipelineHeld"], tuple[object, ...]]:
-        """Pickle by the arguments, not by the finished message."""
-        return (type(self), (self.pipeline, self.host, self.process, self.age_s))

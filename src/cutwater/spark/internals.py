@@ -118,7 +118,8 @@ class Internals:
         Args:
             source: A py4j proxy of Spark's `Source` (see `native_source`).
         """
-        ensure_callback_server_started(self.spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        gateway = self.spark.sparkContext._gateway
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
         companion = self._object(self._runtime, "StreamingExecutionRelation")
         return self.frame(companion.apply(source, self._session))
 

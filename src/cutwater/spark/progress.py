@@ -1,4 +1,7 @@
-"""What a running pipeline shows of itself: steps, backlogs, checkpoints. Values for any thread."""
+"""What a running pipeline shows of itself: steps, backlogs, checkpoints.
+
+Values that any thread may hold on to; whoever runs the pipeline makes new ones when asked.
+"""
 
 from dataclasses import dataclass
 

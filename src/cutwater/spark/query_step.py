@@ -31,6 +31,7 @@ from cutwater.spark.pulse import PulseSource
 from cutwater.spark.step import Closed, RunningStep, Services, Wiring
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_POOL: Final = "spark.scheduler.pool"
 _STARTING: Final = threading.Lock()
 
 
@@ -89,7 +90,8 @@ class QueryStep(RunningStep):
                 native.begin(_pulse_line(self._offsets), owes_batch=self.machine.owes_batch)
         spark = self._form.frame.sparkSession
         partitions = self.plan.options.partitions
-        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        context = spark.sparkContext
+        context.setLocalProperty(_POOL, self.name)
         try:
             # A query takes its settings when it starts; others may start in this session too.
             with _STARTING:
@@ -101,7 +103,7 @@ class QueryStep(RunningStep):
                 finally:
                     spark.conf.set(_PARTITIONS, str(before))
         finally:
-            spark.sparkContext.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
+            context.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
 
     def read(self, sources: Sequence[ChannelSource]) -> None:
         """Note the channel sources of the query, in the order of the step's inputs."""

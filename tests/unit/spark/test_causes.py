@@ -7,9 +7,9 @@ PYTHON = """An exception was thrown from the Python worker. Please see the stack
 Traceback (most recent call last):
   File "/venv/lib/pyspark/worker.py", line 1978, in main
     process()
-  File "/home/me/orders.py", line 21, in price
+  File "/srv/jobs/orders.py", line 21, in price
     return parse(row)
-  File "/home/me/orders.py", line 12, in parse
+  File "/srv/jobs/orders.py", line 12, in parse
     return 1 / row
 ZeroDivisionError: division by zero
  SQLSTATE: 38000
@@ -24,8 +24,8 @@ Caused by: java.io.IOException: No space left on device
 
 
 def test_an_error_of_a_user_function_names_its_line() -> None:
-    assert cause_of(RuntimeError(PYTHON), {"/home/me/orders.py"}) == (
-        "/home/me/orders.py:12 in parse",
+    assert cause_of(RuntimeError(PYTHON), {"/srv/jobs/orders.py"}) == (
+        "/srv/jobs/orders.py:12 in parse",
         "ZeroDivisionError: division by zero.",
     )
 
