@@ -258,9 +258,11 @@ def wait_for(
 
 
 def query_of(spark: SparkSession, step: str) -> StreamingQuery | None:
-    """Return the running query of a step; None while there is none."""
-    named = {str(one.name): one for one in spark.streams.active}
-    return next((one for name, one in named.items() if name.split(" g")[0] == step), None)
+    """Return the running query of a step, the first word of its name; None without one."""
+    for query in spark.streams.active:
+        if str(query.name).partition(" ")[0] == step:
+            return query
+    return None
 
 
 def timed(owner: type, method: str, into: list[float]) -> None:

@@ -41,9 +41,10 @@ def options(directory: Path, **given: Any) -> RunOptions:  # noqa: ANN401
     """Options with quick checkpoints, a store and a scratch of the test's own."""
     checkpoint = given.pop("checkpoint", CheckpointConfig(interval="1s"))
     restart = given.pop("restart", RestartConfig(strategy="none"))
+    scratch = given.pop("scratch", directory / "scratch")
     return RunOptions(
         store=directory / "store",
-        scratch=directory / "scratch",
+        scratch=scratch,
         checkpoint=checkpoint,
         restart=restart,
         **given,

@@ -135,8 +135,8 @@ def _is_behind(place: dict[str, int], last: dict[str, int]) -> bool:
 
 @pytest.mark.parametrize(
     "bound",
-    [{"channel_messages": 2}, {"channel_bytes": "1B"}],
-    ids=["two messages", "less than one Event"],
+    [{"channel_messages": 1}, {"channel_bytes": "1B"}],
+    ids=["one message", "less than one Event"],
 )
 @pytest.mark.parametrize("way", ["query", "batch"])
 def test_a_reader_makes_room_by_reading(
@@ -231,9 +231,9 @@ def test_an_idle_pipeline_runs_no_batches_however_often_it_is_checkpointed(
     later = wait_until(
         running,
         lambda status: any(
-            one.id >= first + 8 and one.status == "COMPLETED" for one in status.checkpoints
+            one.id >= first + 25 and one.status == "COMPLETED" for one in status.checkpoints
         ),
-        "eight more checkpoints",
+        "more checkpoints than an empty batch would take",
     )
     watch.look()
     running.stop()

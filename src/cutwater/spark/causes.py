@@ -16,6 +16,7 @@ _RAISED: Final = re.compile(
 )
 _CAUSED: Final = re.compile(r"Caused by: (?P<error>[\w.$]+): (?P<text>.*)")
 _JAVA: Final = re.compile(r"^: (?P<error>[\w.$]+): (?P<text>.*)$", re.MULTILINE)
+_READING: Final = re.compile(r"[Rr]eading (?:Parquet )?file:? (\S+?)[,.]?(?=\s|$)")
 _LENGTH_MAX: Final = 400
 
 
@@ -45,6 +46,9 @@ def cause_of(error: BaseException, files: Collection[str] = ()) -> tuple[str, st
     else:
         first = text.strip().split("\n", 1)[0]
         reason = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    read = _READING.findall(text)
+    if read and read[-1] not in reason:
+        reason = f"{reason.rstrip('.')} (while reading {read[-1]})"
     return where, _one_line(reason)
 
 

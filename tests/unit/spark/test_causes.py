@@ -34,6 +34,18 @@ def test_an_error_of_java_gives_its_last_cause() -> None:
     assert cause_of(RuntimeError(JAVA)) == ("", "IOException: No space left on device.")
 
 
+def test_a_file_that_could_not_be_read_is_named() -> None:
+    text = (
+        "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///in/bad.parquet. "
+        f"SQLSTATE: KD001\n{JAVA}"
+    )
+
+    assert cause_of(RuntimeError(text)) == (
+        "",
+        "IOException: No space left on device (while reading file:///in/bad.parquet).",
+    )
+
+
 def test_any_other_error_gives_its_first_line() -> None:
     assert cause_of(ValueError("no such column\nplan:\n...")) == ("", "ValueError: no such column.")
     assert cause_of(KeyError()) == ("", "KeyError.")
