@@ -143,12 +143,13 @@ def test_three_tables_show_one_moment_at_every_commit(
     parameters = {"rate": str(RATE), "tables": str(tables)}
     three = Killing(drivers, tmp_path, "three_sinks", parameters, unaligned="forced")
 
-    # Two tables at the least are changed at each commit, so this is in the middle of one.
     between = three.dies_at("commit", 3)
     three.dies_after("checkpoint", chance, 1.5)
     total = three.finish()
 
-    assert between.changes == 3
+    # The tables had begun to act on a decision, and that all of them had was not recorded.
+    assert between.changes >= 3
+    assert sum(cut.commit_point for cut in between.cuts) == len(between.commits) + 1
     assert any(cut.in_flight_bytes and not cut.commit_point for cut in three.stands[-1].cuts)
     shown = [prefix_shown(tables, versions) for versions in commits(three.stands[-1])]
     assert shown == sorted(shown)

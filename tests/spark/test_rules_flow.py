@@ -159,11 +159,13 @@ def test_a_reader_makes_room_by_reading(
     assert table(tmp_path / "t", "value") == [(one,) for one in range(800)]
 
 
-@pytest.mark.parametrize("way", ["query", "batch"])
-def test_a_stop_ends_a_wait_for_room(spark: SparkSession, tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("waiting", ["numbers", "passed"], ids=["query", "batch"])
+def test_a_stop_ends_a_wait_for_room(spark: SparkSession, tmp_path: Path, waiting: str) -> None:
     gate = tmp_path / "gate"
     pipeline = Pipeline("full")
     pipeline.source(numbers(100_000, 10), name="numbers", chain=False)
+    if waiting == "passed":
+        pipeline.step(lambda numbers: numbers.where("value >= 0"), name="passed")
 
     def wait_at_gate(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for part in parts:
@@ -171,10 +173,9 @@ def test_a_stop_ends_a_wait_for_room(spark: SparkSession, tmp_path: Path, way: s
                 threading.Event().wait(0.05)
             yield part
 
-    # One task at a time, which leaves a core to the source.
-    @pipeline.step(partitions=1, max_batch="1B")
-    def stuck(numbers: DataFrame) -> DataFrame:
-        rows = numbers.dropDuplicates(["value"]) if way == "query" else numbers
+    # One task at a time, which leaves a core to the others.
+    @pipeline.step(inputs=[waiting], partitions=1, max_batch="1B")
+    def stuck(rows: DataFrame) -> DataFrame:
         return rows.select("value").mapInArrow(wait_at_gate, "value long")
 
     pipeline.sink("t", sinks.delta(str(tmp_path / "t")), of=stuck)
@@ -182,7 +183,7 @@ def test_a_stop_ends_a_wait_for_room(spark: SparkSession, tmp_path: Path, way: s
     running = pipeline.start(spark, options(tmp_path, checkpoint=checkpoint))
     try:
         # The fourth Event was refused: the next batch is computed, and cannot be appended.
-        wait_until(running, lambda status: backlog(status) == 3, "a full channel")
+        wait_until(running, lambda status: backlog(status, waiting) == 3, "a full channel")
         began = time.monotonic()
         running.kill()
         ended = running.wait(DEADLINE_S)
@@ -195,8 +196,8 @@ def test_a_stop_ends_a_wait_for_room(spark: SparkSession, tmp_path: Path, way: s
     assert took_s < STOP_S
 
 
-def backlog(status: RunStatus) -> int:
-    return max((one.messages for one in status.channels), default=0)
+def backlog(status: RunStatus, channel: str) -> int:
+    return max(one.messages for one in status.channels if one.name == channel)
 
 
 # -- silence (F23)

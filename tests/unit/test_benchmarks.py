@@ -288,7 +288,7 @@ def test_scratch_is_counted_by_partition_and_pins_are_not(tmp_path: Path) -> Non
         "g1/counts/query/state/0/1/1_a.changelog",
         "g1/counts/query/state/0/1/2_b.changelog",
         "g1/counts/query/state/0/1/2_b.zip",
-        "g1/counts/pins/7/state/0/0/1_a.changelog",
+        *(f"g1/counts/pins/7/state/0/0/{batch}_a.changelog" for batch in range(5)),
         "g1/counts/query/offsets/1",
         "g1/counts/query/commits/1",
         "g1/numbers/channel/data/b000000000001/part-0.parquet",
@@ -298,8 +298,8 @@ def test_scratch_is_counted_by_partition_and_pins_are_not(tmp_path: Path) -> Non
         file.write_text("12")
 
     assert steady.files_of(tmp_path) == {
-        "scratch_files": 9,
-        "scratch_bytes": 18,
+        "scratch_files": 13,
+        "scratch_bytes": 26,
         "changelogs_per_partition": 2,
         "snapshots_per_partition": 0,
         "offsets_and_commits": 2,
