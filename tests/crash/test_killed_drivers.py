@@ -150,10 +150,10 @@ def test_three_tables_show_one_moment_at_every_commit(
     # The tables had begun to act on a decision, and that all of them had was not recorded.
     assert between.changes >= 3
     assert sum(cut.commit_point for cut in between.cuts) == len(between.commits) + 1
-    assert any(cut.in_flight_bytes and not cut.commit_point for cut in three.stands[-1].cuts)
     shown = [prefix_shown(tables, versions) for versions in commits(three.stands[-1])]
     assert shown == sorted(shown)
     assert shown[-1] == total
+    assert any(cut.in_flight_bytes and not cut.commit_point for cut in three.stands[-1].cuts)
 
 
 def commits(stand: Stand) -> list[dict[str, str]]:

@@ -28,8 +28,8 @@ from cutwater.spark.session import ship_by_value
 ship_by_value([sys.modules[__name__]])
 
 QUICK = CheckpointConfig(interval="300ms", min_pause="50ms", unaligned=False)
-STOP_S = 60.0
-"""Long on a busy machine, and nothing beside the hour that a forgotten wait would take."""
+STOP_S = 20.0
+"""Long on a busy machine, and less than the time after which a stop gives a step up."""
 
 
 class Watch:

@@ -111,8 +111,8 @@ class Analysis:
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises
             self._add(*failing_place(step, error), first_line(error))
             return None
-        last = step.nodes[-1]
-        where = (str(last.place), last.title)
+        named = _named_node(step)
+        where = (str(named.place), named.title)
         if not isinstance(frame, DataFrame):
             self._add(*where, f"returns {type(frame).__name__}, not a DataFrame")
             return None
@@ -222,13 +222,16 @@ def failing_place(step: PhysicalStep, error: BaseException) -> tuple[str, str]:
     """Find the line of the user's code that an error comes from, and the node it belongs to."""
     files = {node.place.file for node in step.nodes}
     lines = [one for one in traceback.extract_tb(error.__traceback__) if one.filename in files]
-    node = _node_at(step, lines[-1].name) if lines else step.nodes[-1]
+    functions = {node.function_name: node for node in step.nodes}
+    found = (functions[one.name] for one in reversed(lines) if one.name in functions)
+    node = next(found, _named_node(step))
     place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else str(node.place)
     return place, node.title
 
 
-def _node_at(step: PhysicalStep, function: str) -> Node:
-    return next((one for one in step.nodes if one.function_name == function), step.nodes[-1])
+def _named_node(step: PhysicalStep) -> Node:
+    """Return the node that the step is called after: a sink behind it has no code of its own."""
+    return next(one for one in step.nodes if one.name == step.name)
 
 
 def first_line(error: BaseException) -> str:
