@@ -20,8 +20,9 @@ from cutwater.protocol.message import Event
 from cutwater.sinks.base import OpenSink
 from cutwater.spark.channel import Channel
 
-SMALL_BYTES: Final = 1024 * 1024
-"""A result below this is written as one file where the plan allows it."""
+SMALL_BYTES: Final = 64 * 1024
+"""A result below this is written as one file where the plan allows it: by one task, so it must be
+small enough that a second core would not have helped."""
 
 _WRITE_OPTIONS: Final = {
     # The directory belongs to one batch of one generation and is read after the job has ended.
