@@ -16,7 +16,7 @@ CANDIDATES := python3.13 python3.12 python3.11 python3 python
 # Set when the environment's interpreter is gone, whatever its stamp says.
 STALE := $(shell $(BIN)/python -c '' 2>/dev/null || echo stale)
 
-.PHONY: help setup check test demo barrier sim bench clean stale
+.PHONY: help setup check test long demo barrier sim bench clean stale
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ check: $(STAMP) ## Lint, format check, types and import contracts
 test: check ## Everything CI runs: check, all tests, 100 % branch coverage of protocol and store
 	@$(BIN)/python -m pytest --cov=cutwater.protocol --cov=cutwater.store \
 		--cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+
+long: $(STAMP) ## The exhaustive variants: one kill after another at every durable write
+	@$(BIN)/python -m pytest -m long
 
 demo: $(STAMP) ## Run the auction pipeline on Spark, kill it halfway, go on, check every row
 	@$(BIN)/python examples/demo.py

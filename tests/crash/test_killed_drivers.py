@@ -17,7 +17,6 @@ from tests.crash.killing import Killing
 from tests.crash.stands import Stand, rows_of
 
 SEED = int(os.environ.get("CUTWATER_SEED", "20261116"))
-LONG = bool(os.environ.get("CUTWATER_LONG"))
 RATE = 1500
 
 
@@ -56,7 +55,7 @@ def test_a_join_of_two_sources_survives_its_drivers(
     assert rows_of(table, None, "value", "seven") == [(one, one * 7) for one in range(total)]
 
 
-@pytest.mark.skipif(not LONG, reason="set CUTWATER_LONG=1 for one kill per write")
+@pytest.mark.long
 @pytest.mark.parametrize("write", ["manifest", "decision", "commit", "record", "stage", "append"])
 def test_a_join_survives_many_kills_at_one_write(
     drivers: Drivers, tmp_path: Path, chance: random.Random, write: str
