@@ -1,6 +1,8 @@
 """What a pipeline's store and tables say, read from outside while nobody runs it."""
 
 import json
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,7 @@ def stand_of(pipeline: str, directory: Path) -> Stand:
         for one in store.log.read().decisions
     )
     commits = tuple(store.commits.read(slot) for slot in store.commits.slots())
-    staged = tuple((directory / "tables").glob("*/_cutwater/**/*.parquet"))
+    staged = tuple(_staged_below(directory / "tables"))
     changes = sum(len(slots_of(table)) for table in (directory / "tables").iterdir())
     return Stand(cuts, commits, staged, changes)
 
@@ -72,3 +74,10 @@ def slots_of(table: Path) -> list[int]:
         for line in version.read_text().splitlines()
     ]
     return [int(one["txn"]["version"]) for one in lines if "txn" in one]
+
+
+def _staged_below(tables: Path) -> Iterator[Path]:
+    """Find what sinks have staged; the JVM of a killed driver may still be tidying up there."""
+    for table in tables.glob("*"):
+        for parent, _, names in os.walk(table / "_cutwater"):
+            yield from (Path(parent, name) for name in names if name.endswith(".parquet"))

@@ -70,6 +70,7 @@ def through(
         .start()
     )
     assert query.awaitTermination(120)
+    channel.close()
     return found, str(query._jsq.explainInternal(True))
 
 

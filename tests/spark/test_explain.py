@@ -176,7 +176,7 @@ def test_all_that_spark_refuses_is_told_at_once_with_function_and_line(
         "[UNRESOLVED_COLUMN.WITH_SUGGESTION]"
     )
     assert found[1].startswith(f"{place.file}:")
-    assert "sink other cannot run as a stream: " in found[1]
+    assert "step sorted_rows cannot run as a stream: " in found[1]
 
 
 def test_a_watermark_above_several_channels_is_refused(spark: SparkSession) -> None:
