@@ -36,7 +36,11 @@ from cutwater.spark.step import RunningStep, Services
 _LOG: Final = logging.getLogger(__name__)
 _TICK_S: Final = 0.1
 _LOOK_S: Final = 0.5
-"""How often queries are asked whether they live and steps whether they are done."""
+"""How often steps are asked whether they are done."""
+
+_ASK_S: Final = 2.0
+"""How often queries are asked whether they live: a call into the JVM each. What fails inside a
+batch is told at once."""
 
 _STOP_TRIES: Final = 3
 """How many attempts a stop makes to end with a checkpoint."""
@@ -135,6 +139,7 @@ class Generation:
         self._stopping = False
         self._stop_tries = 0
         self._batches: list[BatchId] = []
+        self._asked_s = 0.0
 
     # -- from any thread
 
@@ -209,10 +214,14 @@ class Generation:
 
     def _look(self) -> None:
         """Look after steps: who has died, who is done, and whether sinks wait for nothing."""
+        now = time.monotonic()
+        asks = now - self._asked_s >= _ASK_S
+        if asks:
+            self._asked_s = now
         for step in self.built.steps.values():
             if step.machine.finished:
                 continue
-            error = step.problem()
+            error = step.problem() if asks else None
             if error is not None and self._failure is None:
                 self._fail(_Failed(step.name, error))
                 return
