@@ -22,7 +22,7 @@ from cutwater.protocol.step_events import BatchAppended
 from cutwater.spark.analysis import StepForm, channel_form
 from cutwater.spark.channel_source import newest
 from cutwater.spark.output import SMALL_BYTES
-from cutwater.spark.step import Closed, RunningStep, Services, Wiring
+from cutwater.spark.step import POOL, Closed, RunningStep, Services, Wiring
 
 _IDLE_WAIT_S: Final = 1.0
 _HALT_S: Final = 60.0
@@ -60,20 +60,16 @@ class BatchStep(RunningStep):
         deadline = time.monotonic() + _HALT_S
         while self._thread.is_alive() and time.monotonic() < deadline:
             # Again and again: a job that is submitted after the first call is cancelled too.
-            self._spark.sparkContext.cancelJobGroup(self._group)
+            self._spark.sparkContext.cancelJobGroup(self.title)
             self._thread.join(1.0)
         if self._thread.is_alive():
             message = f"its batch did not end within {_HALT_S:.0f} s"
             raise TimeoutError(message)
 
-    @property
-    def _group(self) -> str:
-        return f"{self.name} of {self.services.pipeline} g{self.services.generation}"
-
     def _loop(self) -> None:
         context = self._spark.sparkContext
-        context.setLocalProperty("spark.scheduler.pool", self.name)
-        context.setJobGroup(self._group, f"step {self.name}", interruptOnCancel=False)
+        context.setLocalProperty(POOL, self.name)
+        context.setJobGroup(self.title, f"step {self.name}", interruptOnCancel=False)
         signal = self.wiring.signal
         try:
             while not signal.closed and not self.machine.finished:

@@ -5,7 +5,6 @@ reused in place (rules F10, F26). The steps' functions are called here, once, in
 plan, since a channel's columns are those of its producer's result.
 """
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -67,7 +66,7 @@ class Build:
         )
         self._fetch(topology)
         steps = {spec.step: self._connect(spec) for spec in topology.steps}
-        return Built(topology, steps, self._channels, self.directory)
+        return Built(topology, steps, self._channels)
 
     @property
     def directory(self) -> Path:
@@ -136,10 +135,7 @@ class Build:
                 Reading(step.options.max_batch_bytes, one.keys),
             )
             self._sources.setdefault(step.name, []).append(source)
-            frame = source.frame()
-            if channel.form.watermark is not None:
-                frame = frame.withWatermark(*channel.form.watermark)
-            frames[one.id] = frame
+            frames[one.id] = source.frame()
         return frames
 
     # -- channels
@@ -271,14 +267,8 @@ class Built:
         topology: Its shape.
         steps: Its steps, in plan order.
         channels: Its channels.
-        directory: Where its files are.
     """
 
     topology: Topology
     steps: Mapping[StepId, RunningStep]
     channels: Mapping[ChannelId, Channel]
-    directory: Path
-
-    def remove(self) -> None:
-        """Delete the generation's files; everything of it must have ended."""
-        shutil.rmtree(self.directory, ignore_errors=True)

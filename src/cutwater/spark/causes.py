@@ -44,12 +44,17 @@ def cause_of(error: BaseException, files: Collection[str] = ()) -> tuple[str, st
         kind, message = caused[-1]
         reason = f"{kind.rsplit('.', 1)[-1]}: {message}"
     else:
-        first = text.strip().split("\n", 1)[0]
-        reason = f"{type(error).__name__}: {first}" if first else type(error).__name__
+        reason = first_line(error)
     read = _READING.findall(text)
     if read and read[-1] not in reason:
         reason = f"{reason.rstrip('.')} (while reading {read[-1]})"
     return where, _one_line(reason)
+
+
+def first_line(error: BaseException) -> str:
+    """Give an error's kind and the first line of its text."""
+    first = str(error).strip().split("\n", 1)[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _one_line(text: str) -> str:

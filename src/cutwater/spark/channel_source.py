@@ -114,6 +114,12 @@ class ChannelSource(NativeSource):
         """Name the source for people."""
         return f"channel {self.channel.id}"
 
+    def frame(self) -> DataFrame:
+        """Return the stream, with the producer's watermark: Spark takes none from a source."""
+        frame = super().frame()
+        watermark = self.channel.form.watermark
+        return frame if watermark is None else frame.withWatermark(*watermark)
+
     def begin(self, text: str | None, *, owes_batch: bool) -> None:
         """Note where the query starts, and whether a batch without rows must run first."""
         offset = ChannelOffset.parse(text, self.reader.input)

@@ -8,7 +8,7 @@ store, a scratch directory nor a sink is touched.
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from cutwater.errors import PlanError
@@ -47,7 +47,7 @@ def explain(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepFact
         if all(StepId(one.id.channel) in forms for one in step.inputs):
             # Held while it is looked at: a source is known by its name only while it lives.
             sources = {one.id: _source(internals, step, one.id, forms) for one in step.inputs}
-            form = analysis.look(step, {key: _frame(one) for key, one in sources.items()})
+            form = analysis.look(step, {key: one.frame() for key, one in sources.items()})
             if form is not None:
                 forms[step.name] = form
     if analysis.problems:
@@ -72,11 +72,6 @@ def _source(
 ) -> ChannelSource:
     channel = _PlannedChannel(source.channel, forms[StepId(source.channel)].rows)
     return ChannelSource(internals, channel, ReaderId(step.name, source), Signal(), Reading())
-
-
-def _frame(source: ChannelSource) -> DataFrame:
-    watermark = source.channel.form.watermark
-    return source.frame() if watermark is None else source.frame().withWatermark(*watermark)
 
 
 def _facts(step: PhysicalStep, form: StepForm, default_partitions: int) -> StepFacts:

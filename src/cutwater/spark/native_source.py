@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from cutwater.errors import CutwaterError, RecoveryError
+from cutwater.spark.causes import first_line
 from cutwater.spark.internals import ADMISSION_INTERFACE, SOURCE_INTERFACE, Internals
 
 Offset = Mapping[str, int | str]
@@ -55,8 +56,7 @@ def _in_one_line(answer: Callable[..., Any], *arguments: Any) -> Any:
     except CutwaterError as error:
         raise SourceFailed(str(error)) from None
     except Exception as error:  # noqa: BLE001 - it is raised again, shorter
-        first = str(error).strip().split("\n", 1)[0]
-        raise SourceFailed(f"{type(error).__name__}: {first}") from None
+        raise SourceFailed(first_line(error)) from None
 
 
 class Told(Exception):

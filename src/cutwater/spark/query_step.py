@@ -28,10 +28,9 @@ from cutwater.spark.channel_source import ChannelOffset, ChannelSource
 from cutwater.spark.native_source import Told
 from cutwater.spark.output import SMALL_BYTES
 from cutwater.spark.pulse import PulseSource
-from cutwater.spark.step import Closed, RunningStep, Services, Wiring
+from cutwater.spark.step import POOL, Closed, RunningStep, Services, Wiring
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
-_POOL: Final = "spark.scheduler.pool"
 _STARTING: Final = threading.Lock()
 
 
@@ -91,7 +90,7 @@ class QueryStep(RunningStep):
         spark = self._form.frame.sparkSession
         partitions = self.plan.options.partitions
         context = spark.sparkContext
-        context.setLocalProperty(_POOL, self.name)
+        context.setLocalProperty(POOL, self.name)
         try:
             # A query takes its settings when it starts; others may start in this session too.
             with _STARTING:
@@ -103,7 +102,7 @@ class QueryStep(RunningStep):
                 finally:
                     spark.conf.set(_PARTITIONS, str(before))
         finally:
-            context.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
+            context.setLocalProperty(POOL, None)  # type: ignore[arg-type]
 
     def read(self, sources: Sequence[ChannelSource]) -> None:
         """Note the channel sources of the query, in the order of the step's inputs."""
@@ -114,7 +113,7 @@ class QueryStep(RunningStep):
             self._form.frame.writeStream.outputMode(self.plan.output_mode)
             .foreachBatch(self._on_batch)
             .option("checkpointLocation", str(self.checkpoint))
-            .queryName(f"{self.name} of {self.services.pipeline} g{self.services.generation}")
+            .queryName(self.title)
         )
         trigger_ms = self.plan.options.trigger_ms
         if self.available_now and self._form.foreign:

@@ -49,6 +49,9 @@ from cutwater.spark.channel import Channel, Signal
 from cutwater.spark.clock import now_ms
 from cutwater.spark.output import Output, Written
 
+POOL: Final = "spark.scheduler.pool"
+"""The local property that names the pool a step's jobs are scheduled in: its own."""
+
 _ROOM_POLL_S: Final = 0.2
 
 
@@ -179,6 +182,11 @@ class RunningStep(ABC):
                     channel.unprotect(checkpoint_id, self.reader(source))
             case CloseGate() | OpenGate():
                 self.wiring.signal.notify()
+
+    @property
+    def title(self) -> str:
+        """A name for what runs in Spark, which no other step of any pipeline or generation has."""
+        return f"{self.name} of {self.services.pipeline} g{self.services.generation}"
 
     def reader(self, source: InputId) -> ReaderId:
         """Return who reads an input of this step."""

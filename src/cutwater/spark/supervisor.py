@@ -166,10 +166,7 @@ class Supervisor:
             generation.ask_to_stop(checkpoint=False)
         self._state, self._detail = "RUNNING", ""
         self.started.set()
-        try:
-            return generation.run()
-        finally:
-            generation.built.remove()
+        return generation.run()
 
     def _clear_scratch(self) -> None:
         for left in self._context.scratch.glob("g*"):

@@ -91,17 +91,6 @@ def holding(lease: Lease | None, now_ms: int, *, is_dead: bool) -> Holding:
     return Holding.HELD
 
 
-def is_dead(process: int) -> bool:
-    """Say whether there is no such process on this machine."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
-
-
 def process_is_dead(lease: Lease, live: Collection[str] = ()) -> bool:
     """Say whether the lease's process is on this machine and gone.
 
@@ -114,7 +103,13 @@ def process_is_dead(lease: Lease, live: Collection[str] = ()) -> bool:
         return False
     if lease.process == os.getpid():
         return lease.nonce not in live
-    return is_dead(lease.process)
+    try:
+        os.kill(lease.process, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
 
 
 class Leases:
