@@ -35,6 +35,7 @@ from cutwater.spark.clock import now_ms
 from cutwater.spark.context import RunContext
 from cutwater.spark.recover import act
 from cutwater.spark.step import RunningStep
+from cutwater.store.bundles import BundleMemory
 from cutwater.store.collect import Collector
 from cutwater.store.forms import Attempt, Committed
 
@@ -70,6 +71,7 @@ class Effects:
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="effect")
         self.collector = Collector(context.store, generation, context.options.retained)
         self._reusable: dict[str, BlobRef] = {}
+        self._bundles = BundleMemory()
         self.uploaded: dict[CheckpointId, int] = {}
 
     def close(self) -> None:
@@ -140,7 +142,7 @@ class Effects:
         known = self._reusable
         try:
             pinned = step.pinned(checkpoint_id)
-            state = () if pinned is None else blobs.store_tree(pinned, known)
+            state = () if pinned is None else blobs.store_tree(pinned, known, self._bundles)
             in_flight = []
             for part in ranges:
                 channel = step.wiring.inputs[part.input]
