@@ -97,14 +97,22 @@ class RefusalReason(Enum):
     OBJECTS_DAMAGED = auto()
     SINK_MISSING = auto()
     """The cut carries output of a sink that the pipeline no longer has."""
+    LOG_LOST = auto()
+    """Sinks have acted on a decision that the log does not hold any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Stop; the way out is a rewind to a sound cut, decided by somebody."""
+    """Stop; the way out is a rewind to a sound cut, decided by somebody.
+
+    Attributes:
+        reason: Why.
+        decision: The decision that cannot be used; None if it is the log itself.
+        damages: What is wrong with its objects.
+    """
 
     reason: RefusalReason
-    decision: Decision
+    decision: Decision | None
     damages: tuple[Damage, ...] = ()
 
 
@@ -132,6 +140,8 @@ def next_action(facts: RecoveryFacts) -> RecoveryAction:
     """Choose the next thing to do."""
     log = facts.log
     claim = own_claim(log, facts.nonce)
+    if _lacks_decision(log, facts.committed_through):
+        return Refuse(RefusalReason.LOG_LOST, None)
     if claim is None:
         slot, generation = Slot(log.last_slot + 1), Generation(log.generation + 1)
         return ClaimGeneration(Claim(slot, generation, facts.nonce))
@@ -156,6 +166,17 @@ def next_action(facts: RecoveryFacts) -> RecoveryAction:
     assert cut is not None
     restore = Restore(claim.generation, cut, _standing(cut, facts))
     return _missing_sink(head, cut.carried, facts) or restore
+
+
+def _lacks_decision(log: LogView, committed: Slot) -> bool:
+    """Say whether a commit is recorded for a slot that is no decision of the log.
+
+    The record is written after the decision: if the decision is not there, it was lost, and going
+    on from an older one would give its rows to the sinks again.
+    """
+    if committed == NO_SLOT:
+        return False
+    return committed > log.last_slot or not isinstance(log.at(committed), Decision)
 
 
 def _missing_sink(

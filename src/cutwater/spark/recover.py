@@ -165,7 +165,7 @@ def act(context: RunContext, command: CommitSink) -> Version:
 
 
 def _refusal(action: Refuse) -> str:
-    name = f"checkpoint {action.decision.checkpoint_id}"
+    name = f"checkpoint {action.decision.checkpoint_id}" if action.decision else "its log"
     match action.reason:
         case RefusalReason.MANIFEST_UNREADABLE:
             return f"{name} cannot be restored: its manifest is missing or damaged."
@@ -175,3 +175,8 @@ def _refusal(action: Refuse) -> str:
             return f"{name} cannot be restored: {listed}{more}."
         case RefusalReason.SINK_MISSING:
             return f"{name} holds rows for a sink that the pipeline no longer has."
+        case RefusalReason.LOG_LOST:
+            return (
+                f"{name} lacks its last entries: sinks have committed a decision that it does not "
+                "hold. Bring the objects below log/ back from a copy of the store."
+            )

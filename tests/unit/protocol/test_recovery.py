@@ -8,7 +8,7 @@ from tests.unit.protocol.builders import ORDERS, TABLE, T, claim, committable, c
 from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, Slot
 from cutwater.protocol.coordinator_events import Standing
 from cutwater.protocol.cut import CheckpointKind, Cut
-from cutwater.protocol.decisions import LogView
+from cutwater.protocol.decisions import LogEntry, LogView
 from cutwater.protocol.recovery import (
     ClaimGeneration,
     Damage,
@@ -245,6 +245,22 @@ def test_a_decided_commit_of_a_sink_that_is_gone_is_refused_and_not_skipped() ->
     known = replace(facts(committed_through=0), sinks=frozenset())
 
     assert next_action(known) == Refuse(RefusalReason.SINK_MISSING, decision(2))
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        pytest.param((claim(1, 1),), id="before the claim"),
+        pytest.param((claim(1, 1), claim(2, 2, "mine")), id="the claim took its place"),
+    ],
+)
+def test_a_commit_whose_decision_is_gone_is_no_reason_to_begin_anew(
+    entries: tuple[LogEntry, ...],
+) -> None:
+    """The rows that sinks have committed would come again."""
+    known = facts(LogView(entries), committed_through=2)
+
+    assert next_action(known) == Refuse(RefusalReason.LOG_LOST, None)
 
 
 # -- restoring

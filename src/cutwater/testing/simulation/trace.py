@@ -166,5 +166,6 @@ def _describe_recovery(event: object) -> str | None:
             return f"! generation {generation} from {'nothing' if cut is None else _cut(cut)}"
         case recovery.Refuse(reason, decision, damages):
             found = ", ".join(f"{one.name} {one.problem}" for one in damages)
-            return f"! refuse {decision.checkpoint_id}: {reason.name} {found}"
+            which = "the log" if decision is None else decision.checkpoint_id
+            return f"! refuse {which}: {reason.name} {found}"
     return None
