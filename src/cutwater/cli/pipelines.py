@@ -1,0 +1,68 @@
+"""The pipeline and the checkpoint that a command names, found in the store that it names."""
+
+from typing import Final
+
+from cutwater.cli.run import store_path
+from cutwater.errors import ConfigError, NotFound
+from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.decisions import Decision
+from cutwater.store.backend import Backend
+from cutwater.store.catalog import find_pipeline, list_pipelines
+from cutwater.store.local import LocalBackend
+from cutwater.store.opened import OpenStore
+
+LATEST: Final = "latest"
+
+
+def open_backend(url: str) -> Backend:
+    """Open the store that `--store` names; the one place that knows which kinds there are.
+
+    Raises:
+        ConfigError: If it cannot be one.
+    """
+    return LocalBackend(store_path(url))
+
+
+def find_store(url: str, pipeline: str) -> OpenStore:
+    """Open a pipeline that is in a store.
+
+    Raises:
+        ConfigError: If there is none of that name; it says which there are.
+    """
+    backend = open_backend(url)
+    try:
+        return OpenStore.of(backend, find_pipeline(backend, pipeline))
+    except NotFound as error:
+        there = ", ".join(list_pipelines(backend)) or "none"
+        reason = f"{url} has no pipeline {pipeline}; there are: {there}"
+        raise ConfigError("PIPELINE", reason) from error
+
+
+def find_checkpoint(store: OpenStore, text: str) -> Decision:
+    """Return the decision that a number, the name of a savepoint or `latest` names.
+
+    Raises:
+        ConfigError: If there is none; it says which there are.
+    """
+    decisions = store.log.read().decisions
+    if not decisions:
+        raise ConfigError("--checkpoint", "the pipeline has no checkpoint yet")
+    if text == LATEST:
+        return decisions[-1]
+    if text.isdecimal():
+        chosen = [one for one in decisions if one.checkpoint_id == int(text)]
+    else:
+        saved = (one for one in decisions if one.kind is CheckpointKind.SAVEPOINT)
+        chosen = [one for one in saved if _name(store, one) == text]
+    if not chosen:
+        ids = [str(one.checkpoint_id) for one in decisions]
+        first = f"{ids[0]} to {ids[-1]}" if len(ids) > 1 else ids[0]
+        raise ConfigError("--checkpoint", f"there is no {text}; there are {first}, and {LATEST}")
+    return chosen[-1]
+
+
+def _name(store: OpenStore, decision: Decision) -> str | None:
+    try:
+        return store.manifests.read(decision.checkpoint_id, decision.manifest_sha256).name
+    except NotFound:
+        return None
