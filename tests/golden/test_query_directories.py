@@ -59,12 +59,12 @@ def test_a_directory_rebuilt_from_them_has_no_other_and_lists_the_same(
     rebuilt = tmp_path / "rebuilt"
 
     pin(directory, AT, rebuilt, linked=False)
-    settle(rebuilt, tmp_path / "home")
+    settle(rebuilt, tmp_path / "place")
 
     there = {one.relative_to(rebuilt).as_posix() for one in rebuilt.rglob("*") if one.is_file()}
     assert there == set(files_of(rebuilt, AT)) == set(files_of(directory, AT))
     for file in rebuilt.rglob("_metadata/v2/*"):
-        assert f'"file:{tmp_path}/home/state/' in file.read_text(encoding="utf-8")
+        assert f'"file:{tmp_path}/place/state/' in file.read_text(encoding="utf-8")
     # A copy shares nothing with the original.
     assert all((directory / one).stat().st_nlink == 1 for one in there)
 

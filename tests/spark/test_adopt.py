@@ -6,31 +6,54 @@ have been emitted exactly once, by the old query, by the pipeline or by the plai
 
 import json
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from tests.spark.plain_queries import BEGUN, conf
 from tests.spark.runs import options, run, table, wait_until
+from typer.testing import CliRunner
 
-from cutwater import CheckpointConfig, Pipeline, sinks
-from cutwater.errors import AdoptionRefused
-from cutwater.plan import plan
-from cutwater.spark.adopt import Adoption, Looked, adopt, examine
-from cutwater.spark.eject import Ending, eject
-from cutwater.spark.explain import look as look_at_steps
-from cutwater.spark.plain_query import look, trace
-from cutwater.store.catalog import open_pipeline
-from cutwater.store.local import LocalBackend
-from cutwater.store.opened import OpenStore
+from cutwater import CheckpointConfig
+from cutwater.cli.load import load
+from cutwater.cli.main import app
+from cutwater.spark.plain_query import trace
 
 SCHEMA = "k int, v long, t timestamp"
 DELAY_S = 30
 BIG = 200
 PLAIN = {**BEGUN["hdfs"], "spark.sql.shuffle.partitions": "3"}
 """What a session has that nobody has set up, but for the number of partitions."""
+
+PIPELINE = """
+from pyspark.sql import functions as F
+from cutwater import Pipeline, sinks
+
+
+def windowed(orders):
+    minutes = orders.withWatermark("t", "30 seconds").groupBy(F.window("t", "1 minute"), "k")
+    return minutes.agg(F.sum("v").alias("total")).select("window.start", "k", "total")
+
+
+def create(incoming: str, tables: str) -> Pipeline:
+    made = Pipeline("adopting")
+
+    @made.source
+    def orders(spark):
+        stream = spark.readStream.schema("k int, v long, t timestamp")
+        return stream.option("maxFilesPerTrigger", "1").json(incoming)
+
+    made.step(windowed, name="windows")
+    made.sink("all", sinks.delta(f"{tables}/all"), of="windows")
+
+    @made.sink(sinks.delta(f"{tables}/big"))
+    def big(windows):
+        return windows.where("total > 200")
+
+    return made
+"""
 
 Row = tuple[datetime, int, int]
 
@@ -65,16 +88,12 @@ def complete(numbers: range) -> list[Row]:
     return sorted((start, k, v) for (start, k), v in sums.items() if start + minute <= until)
 
 
-def windowed(orders: DataFrame) -> DataFrame:
-    return (
-        orders.withWatermark("t", f"{DELAY_S} seconds")
-        .groupBy(F.window("t", "1 minute"), "k")
-        .agg(F.sum("v").alias("total"))
-        .select(F.col("window.start").alias("start"), "k", "total")
-    )
-
-
-def plain(spark: SparkSession, incoming: Path, checkpoint: Path) -> list[Row]:
+def plain(
+    spark: SparkSession,
+    windowed: Callable[[DataFrame], DataFrame],
+    incoming: Path,
+    checkpoint: Path,
+) -> list[Row]:
     """Run the plain query over all that is left; return what it puts out."""
     found: list[Row] = []
 
@@ -89,37 +108,12 @@ def plain(spark: SparkSession, incoming: Path, checkpoint: Path) -> list[Row]:
     return found
 
 
-def pipeline(incoming: Path, tables: Path) -> Pipeline:
-    made = Pipeline("adopting")
-
-    @made.source
-    def orders(spark: SparkSession) -> DataFrame:
-        stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
-        return stream.json(str(incoming))
-
-    @made.step
-    def windows(orders: DataFrame) -> DataFrame:
-        return windowed(orders)
-
-    made.sink("all", sinks.delta(str(tables / "all")), of="windows")
-
-    @made.sink(sinks.delta(str(tables / "big")))
-    def big(windows: DataFrame) -> DataFrame:
-        return windows.where(F.col("total") > BIG)
-
-    return made
-
-
-def store_of(directory: Path) -> OpenStore:
-    backend = LocalBackend(directory / "store")
-    return OpenStore.of(backend, open_pipeline(backend, "adopting"))
-
-
-def adopted(made: Pipeline, spark: SparkSession, query: Path, **allowed: bool) -> Adoption:
-    seen = Looked(look(query), trace(query))
-    physical = plan(made)
-    allowed = {"allow_uncommitted": False, **allowed}
-    return examine(physical, look_at_steps(physical, spark), {"windows": seen}, **allowed)
+def command(directory: Path, name: str, *more: str) -> Any:  # noqa: ANN401 - typer's own
+    """Call a command in this process, whose Spark it finds running."""
+    store = ("--store", str(directory / "store"), "--output", "json")
+    result = CliRunner().invoke(app, [name, *more, *store])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
 
 
 def rows(directory: Path) -> list[Row]:
@@ -131,51 +125,60 @@ def test_a_plain_query_is_adopted_runs_on_is_ejected_and_goes_on_exactly(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     incoming, query, tables = (tmp_path / one for one in ("incoming", "query", "tables"))
+    file = tmp_path / "adopting.py"
+    file.write_text(PIPELINE, encoding="utf-8")
     incoming.mkdir()
     for number in range(4):
         write(incoming, number)
-    before = plain(spark, incoming, query)
+    target, params = f"{file}:create", {"incoming": str(incoming), "tables": str(tables)}
+    loaded = load(target, params, lambda: spark)
+    windowed = loaded.modules[0].windowed
+    before = plain(spark, windowed, incoming, query)
     assert sorted(before) == complete(range(4))
     original = trace(query)
 
-    # Adopted, with a second sink that the plain query never had.
-    made = pipeline(incoming, tables)
-    adoption = adopted(made, spark, query)
-    assert adoption.empty == ("all", "big")
-    last = adoption.steps[0].query.batch
-    adopt(adoption, store_of(tmp_path))
-    assert trace(query) == original
-    with pytest.raises(AdoptionRefused, match="has checkpoints"):
-        adopt(adoption, store_of(tmp_path))
+    # Adopted, with a second sink that the plain query never had: shown first, then done.
+    flags = [target, "--query", f"windows={query}"]
+    flags += [one for key, value in params.items() for one in ("--param", f"{key}={value}")]
+    shown = command(tmp_path, "adopt", *flags)
+    assert shown["adopted"] is None
+    assert not (tmp_path / "store").exists()
+    done = command(tmp_path, "adopt", *flags, "--yes")
+    assert {**done, "adopted": None} == shown
+    assert done["start_empty"] == ["all", "big"]
+    last = done["queries"][0]["batch"]
 
-    # Runs on; is killed after a checkpoint of its own, with more input to come.
+    # Runs on; is killed after a checkpoint of its own, with a batch that is lost.
     write(incoming, 4)
     write(incoming, 5)
-    given = options(tmp_path, checkpoint=CheckpointConfig(interval="500ms"))
-    running = made.start(spark, given)
+    running = loaded.pipeline.start(
+        spark, options(tmp_path, checkpoint=CheckpointConfig(interval="1h"))
+    )
     wait_until(running, lambda now: now.steps[0].batch > last, "a batch of its own")
     assert running.checkpoint(60).status == "COMPLETED"
+    at = running.status().steps[0].batch
     write(incoming, 6)
-    wait_until(running, lambda now: now.steps[0].batch > last + 2, "a batch that is lost")
+    wait_until(running, lambda now: now.steps[0].batch > at, "a batch that is lost")
     running.kill()
     running.wait(60)
     write(incoming, 7)
-    run(made, spark, options(tmp_path, available_now=True))
-    table_rows = rows(tables / "all")
-    assert sorted(before + table_rows) == complete(range(8))
-    big = [one for one in table_rows if one[2] > BIG]
+    run(loaded.pipeline, spark, options(tmp_path, available_now=True))
+    made = rows(tables / "all")
+    assert sorted(before + made) == complete(range(8))
+    big = [one for one in made if one[2] > BIG]
     assert rows(tables / "big") == big
-    assert 0 < len(big) < len(table_rows)
+    assert 0 < len(big) < len(made)
 
-    # Ejected: a plain query with plain settings goes on, the pipeline is left as it is.
-    store = store_of(tmp_path)
-    head = store.log.read().head
-    assert head is not None
-    ejection = eject("adopting", store, head, tmp_path / "plain")
-    endings = {one.step: one.ending for one in ejection.steps}
-    assert endings == {"windows": Ending.EXACT, "all": Ending.NOTHING, "big": Ending.NOTHING}
+    # Ejected: a plain query with plain settings goes on; originals were only read.
+    out = command(tmp_path, "eject", "adopting", "--to", str(tmp_path / "plain"))
+    assert {one["step"]: one["ending"] for one in out["steps"]} == {
+        "windows": "goes on exactly",
+        "all": "nothing to write",
+        "big": "nothing to write",
+    }
     for number in (8, 9):
         write(incoming, number)
-    after = plain(spark, incoming, tmp_path / "plain" / "windows")
-    assert sorted(before + table_rows + after) == complete(range(10))
+    after = plain(spark, windowed, incoming, tmp_path / "plain" / "windows")
+    assert sorted(before + made + after) == complete(range(10))
+    assert after
     assert trace(query) == original

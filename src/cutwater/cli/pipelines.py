@@ -1,4 +1,7 @@
-"""The pipeline and the checkpoint that a command names, found in the store that it names."""
+"""The pipeline and the checkpoint that a command names, found in the store that it names.
+
+Nothing is made or changed here. What is not there is said together with what is.
+"""
 
 from typing import Final
 
