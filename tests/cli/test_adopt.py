@@ -7,6 +7,9 @@ import pytest
 from tests.cli.command import PIPELINE, cutwater
 from tests.golden.test_query_directories import unpacked
 
+from cutwater.store.catalog import open_pipeline
+from cutwater.store.local import LocalBackend
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
@@ -30,12 +33,20 @@ def test_what_is_wrong_with_directories_is_said_before_spark_starts(file: Path) 
 
 
 def test_eject_says_which_pipelines_there_are(tmp_path: Path) -> None:
-    flags = ("--to", str(tmp_path / "out"), "--store", str(tmp_path / "store"), "--output", "json")
+    store = tmp_path / "store"
+    flags = ("--to", str(tmp_path / "out"), "--store", str(store), "--output", "json")
 
-    result = cutwater("eject", "orders", *flags)
+    nothing = cutwater("eject", "orders", *flags)
+    assert not store.exists()
+    open_pipeline(LocalBackend(store), "other")
+    another = cutwater("eject", "orders", *flags)
+    empty = cutwater("eject", "other", *flags)
 
-    assert result.returncode == 2
-    error = json.loads(result.stdout)["error"]
-    assert error["code"] == "CW-101"
-    assert "has no pipeline orders; there are: none" in error["message"]
+    errors = [json.loads(one.stdout)["error"] for one in (nothing, another, empty)]
+    assert {one["code"] for one in errors} == {"CW-101"}
+    assert [one["message"].partition(": ")[2] for one in errors] == [
+        f"there is no store at {store}.",
+        f"{store} has no pipeline orders; there are: other.",
+        "the pipeline has no checkpoint yet.",
+    ]
     assert not (tmp_path / "out").exists()

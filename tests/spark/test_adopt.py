@@ -22,7 +22,7 @@ from cutwater.cli.main import app
 from cutwater.spark.plain_query import trace
 
 SCHEMA = "k int, v long, t timestamp"
-DELAY_S = 30
+DELAY_S = 150
 BIG = 200
 PLAIN = {**BEGUN["hdfs"], "spark.sql.shuffle.partitions": "3"}
 """What a session has that nobody has set up, but for the number of partitions."""
@@ -32,8 +32,9 @@ from pyspark.sql import functions as F
 from cutwater import Pipeline, sinks
 
 
-def windowed(orders):
-    minutes = orders.withWatermark("t", "30 seconds").groupBy(F.window("t", "1 minute"), "k")
+def windowed(orders, refunds):
+    rows = orders.unionByName(refunds).withWatermark("t", "150 seconds")
+    minutes = rows.groupBy(F.window("t", "1 minute"), "k")
     return minutes.agg(F.sum("v").alias("total")).select("window.start", "k", "total")
 
 
@@ -43,7 +44,12 @@ def create(incoming: str, tables: str) -> Pipeline:
     @made.source
     def orders(spark):
         stream = spark.readStream.schema("k int, v long, t timestamp")
-        return stream.option("maxFilesPerTrigger", "1").json(incoming)
+        return stream.option("maxFilesPerTrigger", "1").json(f"{incoming}/orders")
+
+    @made.source
+    def refunds(spark):
+        stream = spark.readStream.schema("k int, v long, t timestamp")
+        return stream.option("maxFilesPerTrigger", "1").json(f"{incoming}/refunds")
 
     made.step(windowed, name="windows")
     made.sink("all", sinks.delta(f"{tables}/all"), of="windows")
@@ -58,16 +64,28 @@ def create(incoming: str, tables: str) -> Pipeline:
 Row = tuple[datetime, int, int]
 
 
-def write(directory: Path, number: int) -> None:
-    """One file a minute, with rows of the minute before it too: windows span files."""
-    rows = (
-        {"k": row % 3, "v": number * 10 + row, "t": str(moment(number, row))[:19]}
-        for row in range(12)
-    )
-    hidden, file = directory / f".{number:03}", directory / f"{number:03}.json"
-    hidden.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+def put(directory: Path, number: int, made: list[dict[str, Any]]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    hidden = directory / f".{number:03}"
+    hidden.write_text("".join(f"{json.dumps(row)}\n" for row in made), encoding="utf-8")
     os.utime(hidden, (1_700_000_000 + number, 1_700_000_000 + number))
-    hidden.rename(file)
+    hidden.rename(directory / f"{number:03}.json")
+
+
+def orders(number: int) -> list[tuple[int, int, datetime]]:
+    """One file a minute, with rows of the minute before it too: windows span files."""
+    return [(row % 3, number * 10 + row, moment(number, row)) for row in range(12)]
+
+
+def refunds(number: int) -> list[tuple[int, int, datetime]]:
+    return [(0, -number, moment(number, 1))]
+
+
+def write(incoming: Path, *numbers: int) -> None:
+    for number in numbers:
+        for name, made in (("refunds", refunds), ("orders", orders)):
+            found = ({"k": k, "v": v, "t": str(t)[:19]} for k, v, t in made(number))
+            put(incoming / name, number, list(found))
 
 
 def moment(number: int, row: int) -> datetime:
@@ -76,21 +94,19 @@ def moment(number: int, row: int) -> datetime:
 
 def complete(numbers: range) -> list[Row]:
     """Return the windows that are complete after these files, without Spark."""
+    found = [row for number in numbers for row in (*orders(number), *refunds(number))]
+    until = max(t for _, _, t in found) - timedelta(seconds=DELAY_S)
     sums: dict[tuple[datetime, int], int] = {}
-    for number in numbers:
-        for row in range(12):
-            start = moment(number, row).replace(second=0)
-            key = (start, row % 3)
-            sums[key] = sums.get(key, 0) + number * 10 + row
-    last = max(moment(number, row) for number in numbers for row in range(12))
-    until = last - timedelta(seconds=DELAY_S)
+    for k, v, t in found:
+        key = (t.replace(second=0), k)
+        sums[key] = sums.get(key, 0) + v
     minute = timedelta(minutes=1)
     return sorted((start, k, v) for (start, k), v in sums.items() if start + minute <= until)
 
 
 def plain(
     spark: SparkSession,
-    windowed: Callable[[DataFrame], DataFrame],
+    windowed: Callable[[DataFrame, DataFrame], DataFrame],
     incoming: Path,
     checkpoint: Path,
 ) -> list[Row]:
@@ -101,8 +117,9 @@ def plain(
         found.extend((row.start.replace(tzinfo=UTC), row.k, row.total) for row in frame.collect())
 
     with conf(spark, PLAIN):
-        orders = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
-        writer = windowed(orders.json(str(incoming))).writeStream.foreachBatch(collect)
+        stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
+        sources = (stream.json(str(incoming / one)) for one in ("orders", "refunds"))
+        writer = windowed(*sources).writeStream.foreachBatch(collect)
         writer = writer.option("checkpointLocation", str(checkpoint))
         writer.trigger(availableNow=True).start().awaitTermination()
     return found
@@ -127,9 +144,7 @@ def test_a_plain_query_is_adopted_runs_on_is_ejected_and_goes_on_exactly(
     incoming, query, tables = (tmp_path / one for one in ("incoming", "query", "tables"))
     file = tmp_path / "adopting.py"
     file.write_text(PIPELINE, encoding="utf-8")
-    incoming.mkdir()
-    for number in range(4):
-        write(incoming, number)
+    write(incoming, *range(4))
     target, params = f"{file}:create", {"incoming": str(incoming), "tables": str(tables)}
     loaded = load(target, params, lambda: spark)
     windowed = loaded.modules[0].windowed
@@ -146,11 +161,13 @@ def test_a_plain_query_is_adopted_runs_on_is_ejected_and_goes_on_exactly(
     done = command(tmp_path, "adopt", *flags, "--yes")
     assert {**done, "adopted": None} == shown
     assert done["start_empty"] == ["all", "big"]
-    last = done["queries"][0]["batch"]
+    (found,) = done["queries"]
+    # The plan of the step has a stream between the two, which the plain query had not.
+    assert found["offsets"] == {"0:orders": '{"logOffset":3}', "2:refunds": '{"logOffset":3}'}
+    last = found["batch"]
 
     # Runs on; is killed after a checkpoint of its own, with a batch that is lost.
-    write(incoming, 4)
-    write(incoming, 5)
+    write(incoming, 4, 5)
     running = loaded.pipeline.start(
         spark, options(tmp_path, checkpoint=CheckpointConfig(interval="1h"))
     )
@@ -176,8 +193,7 @@ def test_a_plain_query_is_adopted_runs_on_is_ejected_and_goes_on_exactly(
         "all": "nothing to write",
         "big": "nothing to write",
     }
-    for number in (8, 9):
-        write(incoming, number)
+    write(incoming, 8, 9)
     after = plain(spark, windowed, incoming, tmp_path / "plain" / "windows")
     assert sorted(before + made + after) == complete(range(10))
     assert after

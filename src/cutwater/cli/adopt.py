@@ -16,7 +16,7 @@ import typer
 
 from cutwater.cli.load import load, parse_pairs
 from cutwater.cli.output import SUCCESS, Output, bytes_text, counted, say, say_json
-from cutwater.cli.pipelines import open_backend
+from cutwater.cli.pipelines import find_backend, open_backend
 from cutwater.cli.plan import Conf, Debug, Master, Parameters, Target
 from cutwater.cli.run import DEFAULT_STORE
 from cutwater.errors import AdoptionRefused, NotFound, RecoveryError
@@ -129,7 +129,9 @@ def _check_new(url: str, pipeline: str) -> None:
     """Refuse at once, before Spark starts, what has checkpoints already."""
     from cutwater.spark.adopt import has_checkpoints  # noqa: PLC0415 - as above
 
-    backend = open_backend(url)
+    backend = find_backend(url)
+    if backend is None:
+        return
     try:
         store = OpenStore.of(backend, find_pipeline(backend, pipeline))
     except NotFound:

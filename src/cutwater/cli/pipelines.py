@@ -18,12 +18,21 @@ LATEST: Final = "latest"
 
 
 def open_backend(url: str) -> Backend:
-    """Open the store that `--store` names; the one place that knows which kinds there are.
+    """Open the store that `--store` names, and make it if it is not there.
 
     Raises:
         ConfigError: If it cannot be one.
     """
     return LocalBackend(store_path(url))
+
+
+def find_backend(url: str) -> Backend | None:
+    """Open the store that `--store` names; None if there is none, and none is made.
+
+    Raises:
+        ConfigError: If it cannot be one.
+    """
+    return open_backend(url) if store_path(url).exists() else None
 
 
 def find_store(url: str, pipeline: str) -> OpenStore:
@@ -32,7 +41,9 @@ def find_store(url: str, pipeline: str) -> OpenStore:
     Raises:
         ConfigError: If there is none of that name; it says which there are.
     """
-    backend = open_backend(url)
+    backend = find_backend(url)
+    if backend is None:
+        raise ConfigError("--store", f"there is no store at {url}")
     try:
         return OpenStore.of(backend, find_pipeline(backend, pipeline))
     except NotFound as error:
