@@ -63,6 +63,8 @@ def eject_command(arguments: EjectArguments) -> int:
         say_json(as_json(ejection), indent=2)
         return SUCCESS
     say(f"checkpoint {decision.checkpoint_id} of {arguments.pipeline} is in {ejection.directory}")
+    if ejection.warning:
+        say(ejection.warning)
     for one in ejection.steps:
         say(f"\n  {one.step}: {one.ending.value}\n    {one.explanation}")
     say(f"\n{ejection.directory / README} says the same.")

@@ -31,8 +31,8 @@ from cutwater.protocol.recovery import ClaimGeneration, RecoveryFacts, Restore, 
 from cutwater.spark import query_files, query_log
 from cutwater.spark.analysis import StepForm, Way
 from cutwater.spark.clock import wall_ms
-from cutwater.spark.offset_kinds import fits, kind_of_offset
-from cutwater.spark.plain_query import PlainQuery, Trace, trace
+from cutwater.spark.offset_kinds import fits, kind_of_offset, reads_below
+from cutwater.spark.plain_query import PlainQuery, Trace, files_read, trace
 from cutwater.spark.query_streams import Stream, StreamKind, for_plan, note_streams
 from cutwater.store.forms import Attempt
 from cutwater.store.lease import Holding, Leases, holding, process_is_dead
@@ -198,6 +198,13 @@ def _stream_problems(form: StepForm, query: PlainQuery) -> Iterator[str]:
             yield (
                 f"stream {at} is {stream.name}, {stream.description}, and the query's position "
                 f"there is one of {kind_of_offset(line)}: {line}."
+            )
+    read = files_read(query.directory)
+    for stream in outside:
+        if read and not any(reads_below(stream.description, file) for file in read):
+            yield (
+                f"{stream.name} is {stream.description}, and the query has read {read[0]}: every "
+                "file would count as new, and be read again. Let the source read the same place."
             )
 
 

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from cutwater.errors import ConfigError, RecoveryError
-from cutwater.ids import NO_BATCH, BatchId, StepId
+from cutwater.ids import NO_BATCH, BatchId, CheckpointId, StepId
 from cutwater.protocol.cut import Cut, StepSnapshot
 from cutwater.protocol.decisions import Decision
 from cutwater.spark import query_files, query_log, query_streams
@@ -63,12 +63,31 @@ class Ejected(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Ejection:
-    """What was written of a checkpoint, and where."""
+    """What was written of a checkpoint, and where.
+
+    Attributes:
+        pipeline: The pipeline's name.
+        decision: The checkpoint.
+        directory: Where everything is.
+        steps: What was written of each step.
+        newer: A later checkpoint that the pipeline stands on; None if this is it.
+    """
 
     pipeline: str
     decision: Decision
     directory: Path
     steps: tuple[Ejected, ...]
+    newer: CheckpointId | None
+
+    @property
+    def warning(self) -> str:
+        """What comes twice if a plain query writes where a sink has written; empty if nothing."""
+        if self.newer is None:
+            return ""
+        return (
+            f"The pipeline has gone on to checkpoint {self.newer}: a plain query puts the rows "
+            f"since checkpoint {self.decision.checkpoint_id} out again."
+        )
 
 
 def eject(pipeline: str, store: OpenStore, decision: Decision, to: Path) -> Ejection:
@@ -100,7 +119,9 @@ def eject(pipeline: str, store: OpenStore, decision: Decision, to: Path) -> Ejec
             if snapshot.batch != NO_BATCH and snapshot.state:
                 blobs.fetch_tree(snapshot.state, directory)
             found.append(_ejected(snapshot, directory, target / snapshot.step))
-        ejection = Ejection(pipeline, decision, target, tuple(found))
+        head = store.log.read().head
+        newer = head.checkpoint_id if head is not None and head != decision else None
+        ejection = Ejection(pipeline, decision, target, tuple(found), newer)
         (work / LISTING).write_text(_listing(ejection), encoding="utf-8")
         (work / README).write_text(_readme(ejection), encoding="utf-8")
         try:
@@ -190,6 +211,7 @@ def as_json(ejection: Ejection) -> dict[str, object]:
         "pipeline": ejection.pipeline,
         "checkpoint": ejection.decision.checkpoint_id,
         "directory": str(ejection.directory),
+        "newer_checkpoint": ejection.newer,
         "steps": msgspec.to_builtins(ejection.steps),
     }
 
@@ -200,6 +222,7 @@ def _readme(ejection: Ejection) -> str:
         "checkpoint directories of plain Spark streaming queries.",
         "Cutwater is not needed to go on from them. Tables that sinks have written are complete",
         "up to this checkpoint; what a plain query writes comes after it.",
+        *([ejection.warning] if ejection.warning else []),
         "",
     ]
     for one in ejection.steps:

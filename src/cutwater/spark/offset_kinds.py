@@ -6,7 +6,9 @@ some forms are read by the wrong source without an error. What is not known here
 
 import json
 import re
+from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 FILES: Final = "a file source"
 KAFKA: Final = "Kafka"
@@ -50,6 +52,20 @@ def fits(description: str, offset: str | None) -> bool:
     """Say whether an offset may be one of a source; no offset fits every source."""
     source, written = kind_of_source(description), kind_of_offset(offset)
     return offset is None or UNKNOWN in {source, written} or source == written
+
+
+def reads_below(description: str, file: str) -> bool:
+    """Say whether a file source may have listed a file; a pattern may list any."""
+    found = re.fullmatch(r"FileSource\[(.*)\]", description)
+    if found is None or re.search(r"[*?{\[]", found[1]):
+        return True
+    if re.match(r"(?!file:)[a-z0-9]+:", found[1]):
+        return file.startswith(found[1])
+    return Path(_local(file)).is_relative_to(Path(_local(found[1])).absolute())
+
+
+def _local(address: str) -> str:
+    return unquote(urlsplit(address).path) if address.startswith("file:") else address
 
 
 def _is_topic(value: object) -> bool:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from cutwater.errors import RecoveryError
 from cutwater.ids import BatchId
 from cutwater.spark import query_files, query_log
-from cutwater.spark.listing import directories
+from cutwater.spark.listing import directories, names
 from cutwater.spark.query_log import COMMITS, METADATA, OFFSETS, BatchLog
 from cutwater.spark.state_files import Operator, operators
 
@@ -118,6 +120,36 @@ def _check_directory(directory: Path) -> None:
         )
 
 
+def _number(name: str) -> int:
+    number = name.partition(".")[0]
+    return int(number) if number.isdecimal() else -1
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    path: str
+
+
+_LISTED: Final = msgspec.json.Decoder(_Listed)
+
+
+def files_read(directory: Path) -> list[str]:
+    """Return one file for each file source of a query, of those that it has listed last.
+
+    Sources that are not of files keep other things, or nothing, and are left out.
+    """
+    found = []
+    for source in directories(directory / "sources"):
+        log = directory / "sources" / source
+        for name in sorted(names(log), key=_number, reverse=True):
+            lines = (log / name).read_text(encoding="utf-8", errors="replace").split("\n")
+            try:
+                found.append(_LISTED.decode(lines[-1]).path)
+            except msgspec.DecodeError:
+                continue
+            break
+    return found
+
+
 Trace = frozenset[tuple[str, int, int]]
 """Every file of a directory, those in the making included, with its size and time."""
 
@@ -128,11 +160,11 @@ def trace(directory: Path) -> Trace:
 
 
 def _walked(directory: Path) -> Iterable[tuple[str, int, int]]:
-    for parent, _, names in os.walk(directory):
-        for name in names:
+    for parent, _, found in os.walk(directory):
+        for name in found:
             path = os.path.join(parent, name)  # noqa: PTH118 - thousands of them
             try:
-                found = os.stat(path)  # noqa: PTH116 - as above
+                stat = os.stat(path)  # noqa: PTH116 - as above
             except FileNotFoundError:
                 continue
-            yield path, found.st_size, found.st_mtime_ns
+            yield path, stat.st_size, stat.st_mtime_ns

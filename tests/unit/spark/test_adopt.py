@@ -29,7 +29,7 @@ from cutwater.store.lease import Lease, Leases
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.opened import OpenStore
 
-ORDERS = Stream("orders", StreamKind.OUTSIDE, "FileSource[incoming]")
+ORDERS = Stream("orders", StreamKind.OUTSIDE, "FileSource[/]")
 PULSE = Stream("pulse", StreamKind.PULSE)
 
 
@@ -151,6 +151,10 @@ def test_the_directory_that_was_meant_is_offered(query: Path) -> None:
             "position there is one of a file source",
         ),
         (form(lines=(Stream("orders", StreamKind.OWN, "sequence"),)), "of Cutwater's own"),
+        (
+            form(lines=(Stream("orders", StreamKind.OUTSIDE, "FileSource[/elsewhere]"),)),
+            r"has read file:.*json: every file would count as new",
+        ),
     ],
 )
 def test_a_query_that_does_not_fit_its_step_is_refused(
@@ -353,7 +357,7 @@ def test_what_was_adopted_is_ejected_as_it_was(world: World, query: Path, tmp_pa
     assert endings["totals"] == "goes on exactly"
     readme = (tmp_path / "out" / "README.txt").read_text()
     assert "goes on at batch 7" in readme
-    assert "source 0: orders (FileSource[incoming])" in readme
+    assert "source 0: orders (FileSource[/])" in readme
     assert str(out) in readme
 
 
@@ -367,7 +371,12 @@ def test_a_step_on_a_channel_keeps_its_state_and_has_no_offset(
     two = replace(two, batch=BatchId(6), state=state)
     decision = world.decide(replace(world.cut, snapshots={**world.cut.snapshots, two.step: two}))
 
+    older = eject("adopting", world.opened, world.decision, tmp_path / "older")
+    assert older.warning.startswith(
+        f"The pipeline has gone on to checkpoint {decision.checkpoint_id}"
+    )
     ejection = eject("adopting", world.opened, decision, tmp_path / "out")
+    assert not ejection.warning
 
     found = next(one for one in ejection.steps if one.step == "two")
     assert (found.ending, found.reads) == (Ending.STATE_ONLY, ("totals",))

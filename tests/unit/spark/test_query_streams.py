@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cutwater.errors import RecoveryError
-from cutwater.spark.offset_kinds import fits, kind_of_offset
+from cutwater.spark.offset_kinds import fits, kind_of_offset, reads_below
 from cutwater.spark.query_streams import (
     FILE,
     Stream,
@@ -82,3 +82,28 @@ def test_an_offset_fits_the_source_that_writes_it_and_no_other(offset: str, sour
 @pytest.mark.parametrize("text", [None, "", "{", "{}", "[]", '{"a":{}}', '{"a":{"x":1}}', '"a"'])
 def test_a_form_that_nobody_is_known_to_write_is_unknown(text: str | None) -> None:
     assert kind_of_offset(text) == "a source of unknown kind"
+
+
+@pytest.mark.parametrize(
+    ("description", "file", "expected"),
+    [
+        ("FileSource[/data/in]", "file:///data/in/2024/a%20b.json", True),
+        ("FileSource[file:///data/in]", "file:///data/in/a.json", True),
+        ("FileSource[/data/in]", "file:///data/inn/a.json", False),
+        ("FileSource[s3a://b/in]", "s3a://b/in/a.json", True),
+        ("FileSource[s3a://b/in]", "s3a://b/out/a.json", False),
+        ("FileSource[/data/*/in]", "file:///elsewhere/a.json", True),
+        ("kafka", "file:///elsewhere/a.json", True),
+    ],
+)
+def test_a_file_source_knows_the_files_below_its_own_place(
+    description: str, file: str, *, expected: bool
+) -> None:
+    assert reads_below(description, file) is expected
+
+
+def test_a_relative_place_is_below_the_directory_of_the_process() -> None:
+    here = Path.cwd().as_uri()
+
+    assert reads_below("FileSource[incoming]", f"{here}/incoming/a.json")
+    assert not reads_below("FileSource[incoming]", "file:///incoming/a.json")
