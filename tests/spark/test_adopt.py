@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.plain_queries import BEGUN, conf
 from tests.spark.runs import options, run, table, wait_until
@@ -20,6 +22,7 @@ from cutwater import CheckpointConfig
 from cutwater.cli.load import load
 from cutwater.cli.main import app
 from cutwater.spark.plain_query import trace
+from cutwater.spark.query_log import batches
 
 SCHEMA = "k int, v long, t timestamp"
 DELAY_S = 150
@@ -109,12 +112,19 @@ def plain(
     windowed: Callable[[DataFrame, DataFrame], DataFrame],
     incoming: Path,
     checkpoint: Path,
+    *,
+    stop: bool = False,
 ) -> list[Row]:
-    """Run the plain query over all that is left; return what it puts out."""
+    """Run the plain query over all that is left; return what it puts out.
+
+    Or stop it in its first batch, whose state is written by then.
+    """
     found: list[Row] = []
 
     def collect(frame: DataFrame, _: int) -> None:
         found.extend((row.start.replace(tzinfo=UTC), row.k, row.total) for row in frame.collect())
+        if stop:
+            raise Stopped
 
     with conf(spark, PLAIN):
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
@@ -125,12 +135,16 @@ def plain(
     return found
 
 
-def command(directory: Path, name: str, *more: str) -> Any:  # noqa: ANN401 - typer's own
+def command(directory: Path, *words: str, code: int = 0) -> Any:  # noqa: ANN401 - JSON
     """Call a command in this process, whose Spark it finds running."""
     store = ("--store", str(directory / "store"), "--output", "json")
-    result = CliRunner().invoke(app, [name, *more, *store])
-    assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(app, [*words, *store])
+    assert result.exit_code == code, result.output
     return json.loads(result.stdout)
+
+
+class Stopped(Exception):
+    """What ends a query in the middle of a batch."""
 
 
 def rows(directory: Path) -> list[Row]:
@@ -150,11 +164,20 @@ def test_a_plain_query_is_adopted_runs_on_is_ejected_and_goes_on_exactly(
     windowed = loaded.modules[0].windowed
     before = plain(spark, windowed, incoming, query)
     assert sorted(before) == complete(range(4))
+    last = max(batches(query, "commits"))
+    # One more batch is begun, and its state written, which must not be taken for anything.
+    write(incoming, 4)
+    with pytest.raises(StreamingQueryException):
+        plain(spark, windowed, incoming, query, stop=True)
+    assert list(query.glob(f"state/0/*/{last + 2}.delta"))
     original = trace(query)
 
     # Adopted, with a second sink that the plain query never had: shown first, then done.
     flags = [target, "--query", f"windows={query}"]
     flags += [one for key, value in params.items() for one in ("--param", f"{key}={value}")]
+    refused = command(tmp_path, "adopt", *flags, code=2)
+    assert f"has batch {last + 1} begun and not committed" in refused["error"]["message"]
+    flags.append("--allow-uncommitted")
     shown = command(tmp_path, "adopt", *flags)
     assert shown["adopted"] is None
     assert not (tmp_path / "store").exists()
@@ -164,10 +187,10 @@ def test_a_plain_query_is_adopted_runs_on_is_ejected_and_goes_on_exactly(
     (found,) = done["queries"]
     # The plan of the step has a stream between the two, which the plain query had not.
     assert found["offsets"] == {"0:orders": '{"logOffset":3}', "2:refunds": '{"logOffset":3}'}
-    last = found["batch"]
+    assert (found["batch"], found["uncommitted_batch"]) == (last, last + 1)
 
     # Runs on; is killed after a checkpoint of its own, with a batch that is lost.
-    write(incoming, 4, 5)
+    write(incoming, 5)
     running = loaded.pipeline.start(
         spark, options(tmp_path, checkpoint=CheckpointConfig(interval="1h"))
     )

@@ -15,6 +15,7 @@ from cutwater.store.local import LocalBackend
 from cutwater.store.opened import OpenStore
 
 LATEST: Final = "latest"
+_SHOWN: Final = 10
 
 
 def open_backend(url: str) -> Backend:
@@ -56,9 +57,10 @@ def find_checkpoint(store: OpenStore, text: str) -> Decision:
     """Return the decision that a number, the name of a savepoint or `latest` names.
 
     Raises:
-        ConfigError: If there is none; it says which there are.
+        ConfigError: If there is none, or none any more; it says which there are.
     """
-    decisions = store.log.read().decisions
+    kept = set(store.manifests.ids())
+    decisions = [one for one in store.log.read().decisions if one.checkpoint_id in kept]
     if not decisions:
         raise ConfigError("--checkpoint", "the pipeline has no checkpoint yet")
     if text == LATEST:
@@ -69,14 +71,11 @@ def find_checkpoint(store: OpenStore, text: str) -> Decision:
         saved = (one for one in decisions if one.kind is CheckpointKind.SAVEPOINT)
         chosen = [one for one in saved if _name(store, one) == text]
     if not chosen:
-        ids = [str(one.checkpoint_id) for one in decisions]
-        first = f"{ids[0]} to {ids[-1]}" if len(ids) > 1 else ids[0]
-        raise ConfigError("--checkpoint", f"there is no {text}; there are {first}, and {LATEST}")
+        ids = ", ".join(str(one.checkpoint_id) for one in decisions[-_SHOWN:])
+        reason = f"there is no {text}, or it was pruned; the newest are {ids}"
+        raise ConfigError("--checkpoint", reason)
     return chosen[-1]
 
 
 def _name(store: OpenStore, decision: Decision) -> str | None:
-    try:
-        return store.manifests.read(decision.checkpoint_id, decision.manifest_sha256).name
-    except NotFound:
-        return None
+    return store.manifests.read(decision.checkpoint_id, decision.manifest_sha256).name

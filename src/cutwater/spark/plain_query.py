@@ -6,6 +6,7 @@ Spark, which leaves no lock; `trace` tells whether anything changed between two 
 """
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +107,7 @@ def look(directory: Path) -> PlainQuery:
 
 
 def _check_directory(directory: Path) -> None:
-    if "://" in str(directory) or str(directory).startswith(("s3:", "hdfs:", "gs:", "abfs:")):
+    if re.match(r"[a-z][a-z0-9+.-]+:/", str(directory)):
         raise RecoveryError(f"{directory} is not on this machine: copy it to a local directory.")
     if not directory.is_dir():
         raise RecoveryError(f"{directory} is not a directory.")

@@ -361,6 +361,21 @@ def test_what_was_adopted_is_ejected_as_it_was(world: World, query: Path, tmp_pa
     assert str(out) in readme
 
 
+def test_schemas_are_found_where_the_directory_will_be(tmp_path: Path) -> None:
+    query = unpacked("rocksdb-1-transformWithState", tmp_path)
+    opened = store()
+    decision = adopt(examined(query), opened)
+
+    eject("adopting", opened, decision, tmp_path / "out")
+
+    out = tmp_path / "out" / "totals"
+    (metadata,) = out.glob("state/0/_metadata/v2/*")
+    (info,) = json.loads(metadata.read_text().partition("\n")[2])["stateStoreInfo"]
+    (path,) = info["stateSchemaFilePaths"]
+    assert path.startswith(f"file:{out}/state/0/_stateSchema/")
+    assert Path(path.removeprefix("file:")).is_file()
+
+
 def test_a_step_on_a_channel_keeps_its_state_and_has_no_offset(
     world: World, query: Path, tmp_path: Path
 ) -> None:
