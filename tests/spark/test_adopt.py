@@ -26,7 +26,7 @@ from cutwater.spark.query_log import batches
 
 SCHEMA = "k int, v long, t timestamp"
 DELAY_S = 150
-BIG = 200
+BIG = 150
 PLAIN = {**BEGUN["hdfs"], "spark.sql.shuffle.partitions": "3"}
 """What a session has that nobody has set up, but for the number of partitions."""
 
@@ -59,7 +59,7 @@ def create(incoming: str, tables: str) -> Pipeline:
 
     @made.sink(sinks.delta(f"{tables}/big"))
     def big(windows):
-        return windows.where("total > 200")
+        return windows.where("total > 150")
 
     return made
 """

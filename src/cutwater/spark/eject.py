@@ -162,12 +162,11 @@ def _ejected(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
     """Make a plain query's directory of what was fetched, and say what it is good for."""
     channels = tuple(sorted({str(one.channel) for one in snapshot.positions}))
     if not directory.exists():
-        why = (
-            "It had not run a batch yet: start the plain query in a new directory."
-            if snapshot.batch == NO_BATCH
-            else "It keeps no state and no directory of its own; its whole position is in the "
-            f"channel{'s' if len(channels) > 1 else ''} it reads, which a plain query cannot read."
-        )
+        why = "It keeps no state and no directory of its own."
+        if snapshot.batch == NO_BATCH:
+            why = "It had not run a batch yet: a plain query starts in a new directory."
+        if channels:
+            why += f" It reads {_named(channels)}, which a plain query cannot read."
         return Ejected(snapshot.step, Ending.NOTHING, "", None, (), channels, why)
     streams = query_streams.read_streams(directory)
     for batch in query_log.batches(directory, query_log.OFFSETS):
@@ -182,11 +181,10 @@ def _ejected(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
     plain = tuple(one for one in streams if one.kind is not StreamKind.PULSE)
     if channels:
         why = (
-            f"It read channel{'s' if len(channels) > 1 else ''} {', '.join(channels)}, filled by "
-            "the step of the same name. The directory has all of its state, and no offset where a "
-            "channel was: a plain query whose plan is the same but for the source read there goes "
-            "on with the state, and reads that source from its beginning. Give it one that begins "
-            f"with what comes after batch {snapshot.batch}."
+            f"It read {_named(channels)}, filled by the step of the same name. The directory has "
+            "all of its state, and no offset where a channel was: a plain query whose plan is the "
+            "same but for the source read there goes on with the state, and reads that source "
+            f"from its beginning. Give it one that begins behind batch {snapshot.batch}."
         )
         ending = Ending.STATE_ONLY
     else:
@@ -199,6 +197,10 @@ def _ejected(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
         if any(one.kind is StreamKind.OWN for one in streams):
             why += " It reads a source of cutwater.sources, which must stay the same."
     return Ejected(snapshot.step, ending, snapshot.step, snapshot.batch, plain, channels, why)
+
+
+def _named(channels: tuple[str, ...]) -> str:
+    return f"channel{'s' if len(channels) > 1 else ''} {', '.join(channels)}"
 
 
 def _listing(ejection: Ejection) -> str:
