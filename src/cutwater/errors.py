@@ -5,6 +5,7 @@
     │   ├── ConfigError        CW-101  an option has a value that cannot work
     │   ├── DeclarationError   CW-102  a pipeline or one of its nodes is declared wrongly
     │   └── PlanError          CW-103  the nodes of a pipeline do not fit together
+    │       └── AdoptionRefused  CW-104  plain queries do not fit the pipeline's steps
     ├── ProtocolViolation      CW-201  an event that the protocol forbids in this state
     │   └── InvariantBroken    CW-202  a promise of PROTOCOL.md does not hold
     ├── StoreError             CW-300  the store did not do what was asked of it
@@ -133,6 +134,18 @@ class PlanError(UserError):
     def __reduce__(self) -> tuple[type["PlanError"], tuple[str, ...]]:
         """Pickle by the arguments, not by the finished message."""
         return (type(self), (self.pipeline, *self.problems))
+
+
+class AdoptionRefused(PlanError):
+    """Plain queries cannot be adopted as they are; all that stands against it is said at once.
+
+    Attributes:
+        pipeline: The pipeline's name.
+        problems: One sentence or more each, beginning with the step.
+    """
+
+    code = "CW-104"
+    next_step = "Nothing was decided, and the queries are as they were."
 
 
 class ProtocolViolation(CutwaterError):

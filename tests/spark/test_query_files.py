@@ -8,24 +8,32 @@ import errno
 import json
 import os
 import shutil
-import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql import DataFrame, SparkSession
+from tests.spark.plain_queries import (
+    AT,
+    FILES,
+    KINDS,
+    OFTEN,
+    Kind,
+    World,
+    conf,
+    jvm,
+    restart_maintenance,
+    wait_for,
+    write_checksums,
+    write_inputs,
+)
 
 from cutwater.errors import RecoveryError
 from cutwater.ids import NO_BATCH, BatchId, Generation, PipelineId
-from cutwater.spark.query_files import LISTINGS_MAX, files_of, pin, settle
+from cutwater.spark.listing import LISTINGS_MAX
+from cutwater.spark.query_files import files_of, pin, settle
 from cutwater.spark.query_log import (
     BatchLog,
     StateVersion,
@@ -38,115 +46,6 @@ from cutwater.spark.query_log import (
 from cutwater.store.blobs import Blobs
 from cutwater.store.memory import MemoryBackend
 
-Rows = list[tuple[object, ...]]
-
-FILES = 7
-"""One file is one batch."""
-
-AT = BatchId(3)
-"""The batch the query is moved at: later ones exist, and so does a snapshot before."""
-
-WAIT_S = 60.0
-STATE = "spark.sql.streaming.stateStore"
-
-OFTEN = {
-    f"{STATE}.maintenanceInterval": "200ms",
-    f"{STATE}.minDeltasForSnapshot": "2",
-    "spark.sql.shuffle.partitions": "2",
-}
-"""Snapshots of RocksDB every other batch instead of every ten."""
-
-
-# -- queries
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of query, and how its state is read.
-
-    Attributes:
-        build: Makes the query from a reader that gives a new stream on every call.
-        mode: Its output mode.
-        keys: For updates: how many columns are the key that later rows replace.
-        views: The options of each way to read its state.
-        conf: What Spark must be told.
-    """
-
-    build: Callable[[Callable[[], DataFrame]], DataFrame]
-    mode: str
-    keys: int | None = None
-    views: tuple[Mapping[str, str], ...] = ({},)
-    conf: Mapping[str, str] = field(default_factory=dict)
-
-
-def totals(read: Callable[[], DataFrame]) -> DataFrame:
-    return read().groupBy("k").agg(F.sum("v").alias("total"))
-
-
-def firsts(read: Callable[[], DataFrame]) -> DataFrame:
-    return read().withColumn("w", F.expr("v % 17")).dropDuplicates(["w"]).select("k", "v", "w")
-
-
-def pairs(read: Callable[[], DataFrame]) -> DataFrame:
-    left = read().withWatermark("t", "90 seconds")
-    right = read().selectExpr("k as k2", "v + 10 as v2", "t as t2")
-    near = "k = k2 and v = v2 and t2 between t - interval 2 minutes and t + interval 2 minutes"
-    return left.join(right.withWatermark("t2", "90 seconds"), F.expr(near), "leftOuter")
-
-
-def chained(read: Callable[[], DataFrame]) -> DataFrame:
-    inner = (
-        read()
-        .withWatermark("t", "30 seconds")
-        .groupBy(F.window("t", "1 minute"), "k")
-        .agg(F.sum("v").alias("total"))
-    )
-    outer = inner.groupBy(F.window("window", "3 minutes")).agg(F.sum("total").alias("total"))
-    return outer.select("window.start", "total")
-
-
-def processed(read: Callable[[], DataFrame]) -> DataFrame:
-    # A class inside a function goes to Spark's workers by value.
-    class Totals(StatefulProcessor):
-        def init(self, handle: StatefulProcessorHandle) -> None:
-            self.total = handle.getValueState("total", "n long")
-
-        def handleInputRows(  # noqa: N802 - Spark's name
-            self, key: tuple[int], rows: Iterator[Row], _: object
-        ) -> Iterator[Row]:
-            (total,) = self.total.get() or (0,)
-            total += sum(row.v for row in rows)
-            self.total.update((total,))
-            yield Row(k=key[0], total=total)
-
-        def close(self) -> None:
-            pass
-
-    schema = "k int, total long"
-    return read().groupBy("k").transformWithState(Totals(), schema, "Update", "None")
-
-
-def even(read: Callable[[], DataFrame]) -> DataFrame:
-    return read().where("v % 2 = 0")
-
-
-SIDES = tuple({"joinSide": side} for side in ("left", "right"))
-
-KINDS = {
-    "aggregation": Kind(totals, "update", keys=1),
-    "dropDuplicates": Kind(firsts, "append"),
-    "join": Kind(pairs, "append", views=SIDES),
-    "join-format-3": Kind(
-        pairs, "append", views=SIDES, conf={"spark.sql.streaming.join.stateFormatVersion": "3"}
-    ),
-    "chained": Kind(chained, "append", views=({"operatorId": "0"}, {"operatorId": "1"})),
-    "transformWithState": Kind(processed, "update", keys=1, views=({"stateVarName": "total"},)),
-    "stateless": Kind(even, "append", views=()),
-}
-
-
-# -- running them
-
 
 @pytest.fixture
 def often(spark: SparkSession) -> Iterator[SparkSession]:
@@ -158,103 +57,16 @@ def often(spark: SparkSession) -> Iterator[SparkSession]:
         restart_maintenance(spark)
 
 
-def jvm(spark: SparkSession) -> Any:  # noqa: ANN401 - Java has no types here
-    return spark._jvm
-
-
-def restart_maintenance(spark: SparkSession) -> None:
-    """The next store that is loaded starts it again, with the interval of that moment."""
-    jvm(spark).org.apache.spark.sql.execution.streaming.state.StateStore.stop()
-
-
-def write_checksums(spark: SparkSession, *, wanted: bool) -> None:
-    local = jvm(spark).java.net.URI("file:///")
-    hadoop = spark._jsc.hadoopConfiguration()
-    jvm(spark).org.apache.hadoop.fs.FileSystem.get(local, hadoop).setWriteChecksum(wanted)
-
-
-@contextmanager
-def conf(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    before = {key: spark.conf.get(key, None) for key in settings}
-    try:
-        for key, value in settings.items():
-            spark.conf.set(key, value)
-        yield
-    finally:
-        for key, old in before.items():
-            if old is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, old)
-
-
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files with ten rows each; times grow, one minute a file."""
+    """All files there will be."""
     directory = tmp_path_factory.mktemp("inputs")
-    for number in range(FILES):
-        rows = (
-            {"k": row % 5, "v": number * 10 + row, "t": f"2024-01-01 00:{number:02}:{row * 5:02}"}
-            for row in range(10)
-        )
-        file = directory / f"{number:03}.json"
-        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-        # Spark takes the oldest first, and its clock counts whole milliseconds.
-        os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
+    write_inputs(directory)
     return directory
 
 
-@dataclass(frozen=True)
-class World:
-    """One kind of query over the inputs."""
-
-    spark: SparkSession
-    kind: Kind
-    inputs: Path
-
-    def run(
-        self, checkpoint: Path, seen: Callable[[int], object] = lambda _: None
-    ) -> dict[int, Rows]:
-        """Run over all that is left of the input; return the rows of every batch."""
-        batches: dict[int, Rows] = {}
-
-        def collect(frame: DataFrame, batch: int) -> None:
-            seen(batch)
-            batches[batch] = [tuple(row) for row in frame.collect()]
-
-        with conf(self.spark, self.kind.conf):
-            query = self.start(checkpoint, collect)
-        query.awaitTermination()
-        return batches
-
-    def start(self, checkpoint: Path, collect: Callable[[DataFrame, int], None]) -> StreamingQuery:
-        def read() -> DataFrame:
-            stream = self.spark.readStream.schema("k int, v long, t timestamp")
-            return stream.option("maxFilesPerTrigger", "1").json(str(self.inputs))
-
-        writer = self.kind.build(read).writeStream.outputMode(self.kind.mode)
-        writer = writer.option("checkpointLocation", str(checkpoint)).foreachBatch(collect)
-        return writer.trigger(availableNow=True).start()
-
-    def state(self, checkpoint: Path, batch: BatchId) -> list[Rows]:
-        """Read the state after a batch, row by row, in every way there is."""
-        found = []
-        for view in self.kind.views:
-            reader = self.spark.read.format("statestore").option("batchId", str(batch))
-            frame = reader.options(**view).load(str(checkpoint))
-            found.append(sorted((tuple(row) for row in frame.collect()), key=str))
-        return found
-
-    def result(self, batches: Mapping[int, Rows]) -> Counter[tuple[object, ...]]:
-        """Return what a table that takes every batch shows in the end."""
-        rows = [row for _, found in sorted(batches.items()) for row in found]
-        if self.kind.keys is not None:
-            rows = list({row[: self.kind.keys]: row for row in rows}.values())
-        return Counter(rows)
-
-
 def snapshots(names: tuple[str, ...]) -> list[str]:
-    return [name for name in names if name.endswith(".zip")]
+    return [name for name in names if name.endswith((".zip", ".snapshot"))]
 
 
 def without_sources(names: tuple[str, ...]) -> list[str]:
@@ -263,13 +75,6 @@ def without_sources(names: tuple[str, ...]) -> list[str]:
 
 def tables(names: tuple[str, ...]) -> list[str]:
     return [name for name in names if "/SSTs/" in name]
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen in {WAIT_S} s"
-        time.sleep(0.05)
 
 
 # -- every kind of query
@@ -298,11 +103,15 @@ def test_a_moved_query_has_the_same_state_and_goes_on_to_the_same_output(
     pinned = files_of(moved, AT)
     assert max(whole) > AT
     assert not is_committed(moved, BatchId(AT + 1))
-    assert bool(snapshots(pinned)) == bool(tables(pinned)) == stateful
+    assert bool(snapshots(pinned)) == stateful
+    assert bool(tables(pinned)) == (stateful and not name.startswith("hdfs"))
+    # Where files have numbers and no ids, one too many would be read as if it belonged here.
+    assert found(moved) == set(pinned)
     assert world.state(moved, AT) == state
     assert all(state)
     before = {batch: rows for batch, rows in whole.items() if batch <= AT}
-    rest = world.run(moved)
+    # As it goes on in a run of ours: what the query began with is kept, whatever is set now.
+    rest = replace(world, kind=replace(world.kind, conf={})).run(moved)
     assert min(rest) == AT + 1
     assert world.result(before | rest) == world.result(whole)
     assert not original.exists()
@@ -555,22 +364,6 @@ def test_a_pin_takes_nobodys_place(checkpoint: Path, tmp_path: Path) -> None:
 
 
 # -- what is refused
-
-
-@pytest.mark.parametrize(
-    ("provider", "file"),
-    [("HDFSBackedStateStoreProvider", "1.delta"), ("RocksDBStateStoreProvider", "1.changelog")],
-)
-def test_state_of_another_kind_is_refused(
-    spark: SparkSession, inputs: Path, tmp_path: Path, provider: str, file: str
-) -> None:
-    package = "org.apache.spark.sql.execution.streaming.state"
-    settings = {f"{STATE}.providerClass": f"{package}.{provider}"}
-    with conf(spark, settings | {f"{STATE}.checkpointFormatVersion": "1"}):
-        World(spark, KINDS["aggregation"], inputs).run(tmp_path / "original")
-
-    with pytest.raises(RecoveryError, match=f"RocksDB in checkpoint format 2.*found 0/0/{file}"):
-        files_of(tmp_path / "original", BatchId(0))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import NativeSource, native_source
 from cutwater.spark.plan_nodes import PlanNode, plan_of
 from cutwater.spark.pulse import PulseSource
+from cutwater.spark.query_streams import Stream, StreamKind
 
 _WATERMARK: Final = "spark.watermarkDelayMs"
 _STATELESS: Final = frozenset(
@@ -69,6 +70,7 @@ class StepForm:
         pinned_start: Whether a restart before its first batch begins at the same place (F12).
         streams: For each outside stream, in the order of its query's offset log, the source node
             that reads it.
+        lines: What each line of that log is.
     """
 
     frame: DataFrame
@@ -80,6 +82,7 @@ class StepForm:
     foreign: tuple[str, ...] = ()
     pinned_start: bool = True
     streams: tuple[str, ...] = ()
+    lines: tuple[Stream, ...] = ()
 
     @property
     def stream_keys(self) -> tuple[str, ...]:
@@ -293,7 +296,20 @@ def _form(
         foreign=tuple(foreign),
         pinned_start=all(source.startswith("FileSource") for source in foreign),
         streams=tuple(names.get(leaf.source, "pulse") for leaf in leaves if leaf.source),
+        lines=tuple(_line(leaf.source, names) for leaf in leaves if leaf.source),
     )
+
+
+def _line(source: str, names: Mapping[str, str]) -> Stream:
+    native = native_source(source)
+    if isinstance(native, ChannelSource):
+        return Stream(native.channel.id, StreamKind.CHANNEL)
+    if isinstance(native, PulseSource):
+        return Stream(native.describe(), StreamKind.PULSE)
+    name = names.get(source, source)
+    if native is None:
+        return Stream(name, StreamKind.OUTSIDE, source)
+    return Stream(name, StreamKind.OWN, native.describe())
 
 
 def _merged_by(step: PhysicalStep, plan: PlanNode) -> str:

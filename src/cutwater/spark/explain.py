@@ -38,6 +38,18 @@ def explain(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepFact
         PlanError: With everything that Spark would refuse; it names the function and line.
         SessionError: If no pipeline can run in such a session.
     """
+    forms = look(plan, spark)
+    default = int(str(spark.conf.get(_PARTITIONS)))
+    return {step.name: _facts(step, forms[step.name], default) for step in plan.steps}
+
+
+def look(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepForm]:
+    """Call every step's functions and return each step as Spark sees it.
+
+    Raises:
+        PlanError: With everything that Spark would refuse; it names the function and line.
+        SessionError: If no pipeline can run in such a session.
+    """
     internals = Internals(spark)
     internals.self_check()
     analysis = Analysis(internals)
@@ -52,8 +64,7 @@ def explain(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepFact
                 forms[step.name] = form
     if analysis.problems:
         raise PlanError(plan.pipeline, *analysis.problems)
-    default = int(str(spark.conf.get(_PARTITIONS)))
-    return {step.name: _facts(step, forms[step.name], default) for step in plan.steps}
+    return forms
 
 
 class _PlannedChannel(Channel):

@@ -12,8 +12,8 @@ changelog says which versions came before its own. `query_files` knows where all
 """
 
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, TypeVar
 from uuid import uuid4
@@ -23,6 +23,7 @@ import pyarrow
 
 from cutwater.errors import RecoveryError
 from cutwater.ids import BatchId
+from cutwater.spark.listing import names
 
 METADATA: Final = "metadata"
 OFFSETS: Final = "offsets"
@@ -41,14 +42,17 @@ class BatchLog:
         offsets: Where each source ends in this batch, in the order of the plan, as the source's
             own JSON; None for a source that has not delivered anything yet.
         watermark_ms: The event-time watermark that the batch ran with; 0 for none.
+        settings: Spark's settings that are fixed for the life of the query.
     """
 
     offsets: tuple[str | None, ...]
     watermark_ms: int
+    settings: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 class _OffsetsForm(msgspec.Struct, frozen=True):
     batch_watermark_ms: int = msgspec.field(name="batchWatermarkMs")
+    conf: dict[str, str] = {}
 
 
 class _CommitForm(msgspec.Struct, frozen=True):
@@ -84,8 +88,30 @@ def read_batch(checkpoint: Path, batch: BatchId) -> BatchLog:
     watermark, *offsets = _entry(file, "v1")
     form = _decoded(_OFFSETS, file, watermark)
     return BatchLog(
-        tuple(None if line == _NO_OFFSET else line for line in offsets), form.batch_watermark_ms
+        tuple(None if line == _NO_OFFSET else line for line in offsets),
+        form.batch_watermark_ms,
+        form.conf,
     )
+
+
+def replace_offsets(checkpoint: Path, batch: BatchId, offsets: Sequence[str | None]) -> None:
+    """Give a batch other offsets: another number of sources, or none known for some.
+
+    Spark starts a source that has no offset at its beginning. No query may be running in the
+    directory.
+
+    Raises:
+        RecoveryError: If there is no such batch, or its entry cannot be understood.
+    """
+    file = checkpoint / OFFSETS / str(batch)
+    watermark, *_ = _entry(file, "v1")
+    lines = [_NO_OFFSET if one is None else one for one in offsets]
+    replace_text(file, "\n".join(["v1", watermark, *lines]))
+
+
+def batches(checkpoint: Path, log: str) -> list[BatchId]:
+    """Return the batches that are in one of the logs, in order."""
+    return sorted(BatchId(int(one)) for one in names(checkpoint / log) if one.isdecimal())
 
 
 def next_watermark_ms(checkpoint: Path, batch: BatchId) -> int:

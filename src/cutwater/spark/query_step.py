@@ -28,6 +28,7 @@ from cutwater.spark.native_sink import NativeSink, PlannedBatch
 from cutwater.spark.native_source import Told
 from cutwater.spark.output import SMALL_BYTES
 from cutwater.spark.pulse import PulseSource
+from cutwater.spark.query_streams import note_streams
 from cutwater.spark.step import POOL, Closed, RunningStep, Services, Wiring
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
@@ -241,8 +242,10 @@ class QueryStep(RunningStep):
     # -- snapshots
 
     def pin(self, checkpoint_id: CheckpointId, batch: BatchId) -> None:
-        """Hard-link the files of a committed batch."""
+        """Hard-link the files of a committed batch, and note what its offsets are of."""
         query_files.pin(self.checkpoint, batch, self._pin(checkpoint_id))
+        if batch != NO_BATCH:
+            note_streams(self._pin(checkpoint_id), self._form.lines)
 
     def unpin(self, checkpoint_id: CheckpointId) -> None:
         """Drop the links."""

@@ -62,7 +62,9 @@ def test_the_first_thing_is_a_claim_of_the_next_slot() -> None:
 
 
 def test_an_empty_log_is_claimed_as_the_first_generation() -> None:
-    assert next_action(facts(LogView())) == ClaimGeneration(claim(1, 1, "mine"))
+    known = facts(LogView(), committed_through=0)
+
+    assert next_action(known) == ClaimGeneration(claim(1, 1, "mine"))
 
 
 def test_a_claim_that_lost_the_race_is_made_again_behind_the_winners() -> None:

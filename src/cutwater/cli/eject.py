@@ -1,0 +1,71 @@
+"""`cutwater eject`: write a checkpoint as plain Spark checkpoint directories, to go on without us.
+
+Needs no Spark: the files are in the store. What each directory is good for is said here, in a
+README beside the directories, and in `eject.json` for programs.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cutwater.cli.output import SUCCESS, Output, say, say_json
+from cutwater.cli.pipelines import LATEST, find_checkpoint, find_store
+from cutwater.cli.plan import Debug
+from cutwater.cli.run import DEFAULT_STORE
+
+HELP: Final = """Write a checkpoint as checkpoint directories of plain streaming queries.
+
+One directory for each step that runs as a query, and a README.txt that says what each is good for.
+A step that reads outside sources goes on exactly as a plain query; one that reads channels keeps
+its state and needs another source. The pipeline and its store are only read. Take a savepoint
+first: a checkpoint with rows in flight cannot be ejected.
+
+\b
+  cutwater eject orders --to /data/checkpoints/orders
+  cutwater eject orders --checkpoint 17 --to /data/checkpoints/orders
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EjectArguments:
+    """What `cutwater eject` was asked."""
+
+    pipeline: Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")]
+    to: Annotated[
+        Path, typer.Option(metavar="DIRECTORY", help="A new or empty directory to write to.")
+    ]
+    checkpoint: Annotated[
+        str,
+        typer.Option(metavar="latest|ID|NAME", help="The checkpoint, or a savepoint by its name."),
+    ] = LATEST
+    store: Annotated[str, typer.Option(metavar="URL", help="Where checkpoints are kept.")] = (
+        DEFAULT_STORE
+    )
+    output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
+    debug: Debug = False
+
+
+def eject_command(arguments: EjectArguments) -> int:
+    """Write the directories.
+
+    Raises:
+        UserError: If the pipeline, the checkpoint or the directory will not do.
+        CutwaterError: If it could not be done.
+    """
+    from cutwater.spark.eject import README, as_json, eject  # noqa: PLC0415 - imports pyarrow
+
+    store = find_store(arguments.store, arguments.pipeline)
+    decision = find_checkpoint(store, arguments.checkpoint)
+    ejection = eject(arguments.pipeline, store, decision, arguments.to)
+    if arguments.output is Output.JSON:
+        say_json(as_json(ejection), indent=2)
+        return SUCCESS
+    say(f"checkpoint {decision.checkpoint_id} of {arguments.pipeline} is in {ejection.directory}")
+    if ejection.warning:
+        say(ejection.warning)
+    for one in ejection.steps:
+        say(f"\n  {one.step}: {one.ending.value}\n    {one.explanation}")
+    say(f"\n{ejection.directory / README} says the same.")
+    return SUCCESS

@@ -1,0 +1,430 @@
+"""Adopting and ejecting without Spark: what is refused and why, and what is in the store after."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.golden.test_query_directories import unpacked
+
+from cutwater import Pipeline
+from cutwater.errors import AdoptionRefused, ConfigError, Fenced, PipelineHeld, RecoveryError
+from cutwater.ids import BatchId, Generation, PipelineId, SinkId, Slot, StepId
+from cutwater.physical_plan import PhysicalPlan
+from cutwater.plan import plan
+from cutwater.protocol.cut import CheckpointKind, Committable, Cut
+from cutwater.protocol.decisions import Claim, Decision
+from cutwater.spark import query_log
+from cutwater.spark.adopt import Adoption, Looked, adopt, examine
+from cutwater.spark.analysis import StepForm, Way
+from cutwater.spark.eject import Ending, eject
+from cutwater.spark.plain_query import look, trace
+from cutwater.spark.query_streams import Stream, StreamKind, note_streams, read_streams
+from cutwater.store.forms import Committed
+from cutwater.store.lease import Lease, Leases
+from cutwater.store.memory import MemoryBackend
+from cutwater.store.opened import OpenStore
+
+ORDERS = Stream("orders", StreamKind.OUTSIDE, "FileSource[/]")
+PULSE = Stream("pulse", StreamKind.PULSE)
+
+
+class Nowhere:
+    format = "nowhere"
+    accepts = frozenset({"append", "update", "complete"})
+
+    def describe(self) -> str:
+        return "nowhere"
+
+
+def planned() -> PhysicalPlan:
+    """A step that chains its source, and two sinks behind it; a step on a channel beside."""
+    made = Pipeline("adopting")
+
+    def orders(spark: object) -> object:
+        return spark
+
+    def totals(orders: object) -> object:
+        return orders
+
+    made.source(orders)
+    made.step(totals, partitions=8)
+    made.sink("one", Nowhere(), of="totals")
+    made.sink("two", Nowhere(), of="totals")
+    return plan(made)
+
+
+def form(way: Way = Way.QUERY, *, stateful: bool = True, **more: Any) -> StepForm:  # noqa: ANN401
+    nothing = cast("Any", None)
+    more = {"has_watermark": False, "lines": (ORDERS,), **more}
+    return StepForm(nothing, nothing, way, is_stateful=stateful, **more)
+
+
+def forms(totals: StepForm | None = None) -> Mapping[StepId, StepForm]:
+    batch = form(Way.BATCH, stateful=False, lines=())
+    return {
+        StepId("totals"): totals or form(),
+        StepId("one"): batch,
+        StepId("two"): batch,
+    }
+
+
+def looked(directory: Path) -> Looked:
+    return Looked(look(directory), trace(directory))
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Path:
+    """A plain query with Spark's default state; six batches are committed."""
+    return unpacked("hdfs-aggregation", tmp_path)
+
+
+def examined(
+    query: Path, step: str = "totals", totals: StepForm | None = None, *, rerun: bool = False
+) -> Adoption:
+    return examine(planned(), forms(totals), {step: looked(query)}, allow_uncommitted=rerun)
+
+
+def store() -> OpenStore:
+    return OpenStore.of(MemoryBackend(), PipelineId("p"))
+
+
+def plan_next_batch(query: Path) -> None:
+    """What a query leaves behind that was stopped in the middle of a batch."""
+    shutil.copyfile(query / "offsets" / "6", query / "offsets" / "7")
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("break_it", "words"),
+    [
+        (shutil.rmtree, "is not a directory"),
+        (lambda query: (query / "metadata").unlink(), "has no metadata: it is no checkpoint"),
+        (lambda query: shutil.rmtree(query / "offsets"), "has no offsets: it is no checkpoint"),
+        (
+            lambda query: [one.unlink() for one in (query / "commits").iterdir()],
+            "has no committed batch",
+        ),
+        (lambda query: (query / "offsets" / "5").unlink(), "offsets/5 is not there"),
+        (lambda query: (query / "state" / "0" / "1" / "7.delta").unlink(), "7.delta is not there"),
+        (
+            lambda query: [
+                shutil.copyfile(query / "offsets/6", query / f"offsets/{n}") for n in (7, 8)
+            ],
+            "batches 7 to 8 begun and not committed",
+        ),
+        (
+            lambda query: (query / "offsets" / "6").write_text("v2\n{}\norders:1"),
+            "offsets/6 begins with 'v2'",
+        ),
+    ],
+)
+def test_a_directory_that_is_not_whole_is_refused(
+    query: Path, break_it: Callable[[Path], object], words: str
+) -> None:
+    break_it(query)
+
+    with pytest.raises(RecoveryError, match=words):
+        look(query)
+
+
+def test_the_directory_that_was_meant_is_offered(query: Path) -> None:
+    with pytest.raises(RecoveryError, match=r"perhaps .*hdfs-aggregation is meant"):
+        look(query.parent)
+    with pytest.raises(RecoveryError, match="not on this machine"):
+        look(Path("s3://bucket/checkpoint"))
+
+
+@pytest.mark.parametrize(
+    ("totals", "words"),
+    [
+        (form(Way.QUERY, stateful=False), "the step keeps no state, and .* stateStoreSave"),
+        (form(lines=(ORDERS, ORDERS)), "reads 2 outside streams .* the query read 1"),
+        (
+            form(lines=(Stream("orders", StreamKind.OUTSIDE, "kafka"),)),
+            "position there is one of a file source",
+        ),
+        (form(lines=(Stream("orders", StreamKind.OWN, "sequence"),)), "of Cutwater's own"),
+        (
+            form(lines=(Stream("orders", StreamKind.OUTSIDE, "FileSource[/elsewhere]"),)),
+            r"has read file:.*json: every file would count as new",
+        ),
+    ],
+)
+def test_a_query_that_does_not_fit_its_step_is_refused(
+    query: Path, totals: StepForm, words: str
+) -> None:
+    with pytest.raises(AdoptionRefused, match=words):
+        examined(query, totals=totals)
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ("totalz", "no such step; the steps are totals, one, two"),
+        ("one", "one: runs as batches over channel totals"),
+    ],
+)
+def test_a_step_that_cannot_go_on_with_a_query_is_refused(
+    query: Path, step: str, words: str
+) -> None:
+    with pytest.raises(AdoptionRefused, match=words):
+        examined(query, step)
+
+
+def test_a_query_on_channels_cannot_go_on_with_a_plain_one(query: Path) -> None:
+    channel_fed = {**forms(), StepId("two"): form()}
+
+    with pytest.raises(AdoptionRefused, match="reads channel totals, and the query in"):
+        examine(planned(), channel_fed, {"two": looked(query)}, allow_uncommitted=False)
+
+
+def test_all_that_is_wrong_is_said_at_once(query: Path) -> None:
+    plan_next_batch(query)
+    first = looked(query)
+    (query / "sources" / "0" / "9").touch()
+    totals = form(stateful=False)
+
+    with pytest.raises(AdoptionRefused) as caught:
+        examine(planned(), forms(totals), {"totals": first, "x": first}, allow_uncommitted=False)
+
+    text = str(caught.value)
+    assert text.startswith("[CW-104] ")
+    for words in (
+        "x: there is no such step",
+        "changed while it was looked at: its query still runs",
+        "has batch 7 begun and not committed",
+        "--allow-uncommitted",
+        "keeps no state",
+    ):
+        assert words in text
+
+
+# -- what is stored
+
+
+def test_the_first_cut_is_decided_like_any_other(query: Path) -> None:
+    before, opened = trace(query), store()
+    adoption = examined(query)
+
+    decision = adopt(adoption, opened)
+
+    claim, *entries = opened.log.read().entries
+    assert isinstance(claim, Claim)
+    assert entries == [decision]
+    assert (decision.kind, decision.commit_point) == (CheckpointKind.SAVEPOINT, False)
+    cut = opened.manifests.read(decision.checkpoint_id, decision.manifest_sha256)
+    assert cut.name == "adopted"
+    assert opened.attempts.highest() == cut.checkpoint_id == 1
+    totals = cut.snapshots[StepId("totals")]
+    assert (totals.batch, totals.offsets) == (6, {"0:orders": '{"logOffset":6}'})
+    assert {one: cut.snapshots[StepId(one)].batch for one in adoption.empty} == {
+        "one": -1,
+        "two": -1,
+    }
+    assert cut.visible == {"one": None, "two": None}
+    assert adoption.steps[0].notes == (
+        "its state has 2 partitions and keeps them; partitions=8 in the file has no effect.",
+    )
+    assert trace(query) == before
+
+
+def test_the_copy_is_a_query_of_its_own(query: Path, tmp_path: Path) -> None:
+    opened = store()
+    lines = (ORDERS, PULSE)
+    plan_next_batch(query)
+
+    decision = adopt(examined(query, totals=form(lines=lines), rerun=True), opened)
+
+    cut = opened.manifests.read(decision.checkpoint_id)
+    opened.blobs(cut.generation).fetch_tree(cut.snapshots[StepId("totals")].state, tmp_path / "c")
+    assert query_log.batches(tmp_path / "c", query_log.OFFSETS) == [5, 6]
+    for batch in (5, 6):
+        offsets = query_log.read_batch(tmp_path / "c", BatchId(batch)).offsets
+        assert offsets == (f'{{"logOffset":{batch}}}', None)
+    assert read_streams(tmp_path / "c") == lines
+    ids = {json.loads((one / "metadata").read_text())["id"] for one in (query, tmp_path / "c")}
+    assert len(ids) == 2
+
+
+def test_a_pipeline_adopts_once_and_not_while_it_runs(query: Path) -> None:
+    opened, adoption = store(), examined(query)
+    leases = Leases(opened.backend, opened.pipeline)
+    lease = Lease("elsewhere", 1, "n", 2**50)
+    leases.beat(lease)
+    with pytest.raises(PipelineHeld):
+        adopt(adoption, opened)
+    leases.release(lease)
+
+    adopt(adoption, opened)
+
+    with pytest.raises(AdoptionRefused, match="has checkpoints in this store already"):
+        adopt(adoption, opened)
+    assert len(opened.log.read().decisions) == 1
+
+
+def test_whoever_claims_the_pipeline_meanwhile_has_it(query: Path) -> None:
+    opened, adoption = store(), examined(query)
+    publish = opened.manifests.publish
+
+    def slow(cut: Cut) -> str:
+        OpenStore.of(opened.backend, opened.pipeline).log.create(
+            Claim(Slot(2), Generation(2), "another")
+        )
+        return publish(cut)
+
+    opened.manifests.publish = slow  # type: ignore[method-assign]
+    with pytest.raises(Fenced):
+        adopt(adoption, opened)
+    assert opened.log.read().decisions == ()
+
+
+def test_a_query_that_runs_on_while_it_is_copied_is_refused(query: Path) -> None:
+    adoption, opened = examined(query), store()
+    os.utime(query / "metadata", (1, 1))
+
+    with pytest.raises(AdoptionRefused, match="changed while it was copied"):
+        adopt(adoption, opened)
+    assert opened.log.read().decisions == ()
+    # And again, once it has stopped.
+    assert adopt(examined(query), opened).checkpoint_id == 2
+
+
+# -- and out again
+
+
+@dataclass
+class World:
+    """A pipeline in a store, with one decided cut."""
+
+    opened: OpenStore
+    decision: Decision
+
+    @property
+    def cut(self) -> Cut:
+        return self.opened.manifests.read(self.decision.checkpoint_id)
+
+    def decide(self, cut: Cut, *, committed: bool = True) -> Decision:
+        """Decide another cut, as a run would."""
+        slot = Slot(self.opened.log.read().last_slot + 1)
+        cut = replace(cut, checkpoint_id=self.cut.checkpoint_id + slot)  # type: ignore[arg-type]
+        sha256 = self.opened.manifests.publish(cut)
+        decision = replace(
+            self.decision,
+            slot=slot,
+            nonce=f"n{slot}",
+            kind=CheckpointKind.CHECKPOINT,
+            checkpoint_id=cut.checkpoint_id,
+            manifest_sha256=sha256,
+            commit_point=cut.commit_point,
+        )
+        self.opened.log.create(decision)
+        if committed:
+            self.opened.commits.record(Committed(slot, cut.checkpoint_id, {}))
+        return decision
+
+
+@pytest.fixture
+def world(query: Path) -> World:
+    opened = store()
+    totals = form(lines=(ORDERS, PULSE))
+    return World(opened, adopt(examined(query, totals=totals), opened))
+
+
+def test_what_was_adopted_is_ejected_as_it_was(world: World, query: Path, tmp_path: Path) -> None:
+    ejection = eject("adopting", world.opened, world.decision, tmp_path / "out")
+
+    assert {one.step: one.ending for one in ejection.steps} == {
+        "one": Ending.NOTHING,
+        "totals": Ending.EXACT,
+        "two": Ending.NOTHING,
+    }
+    out = tmp_path / "out" / "totals"
+    for name in look(query).files:
+        same = (out / name).read_bytes() == (query / name).read_bytes()
+        assert same or name == "metadata", name
+    there = {one.relative_to(out).as_posix() for one in out.rglob("*") if one.is_file()}
+    assert there == set(look(query).files)
+    listed = json.loads((tmp_path / "out" / "eject.json").read_text())
+    assert listed["checkpoint"] == 1
+    endings = {one["step"]: one["ending"] for one in listed["steps"]}
+    assert endings["totals"] == "goes on exactly"
+    readme = (tmp_path / "out" / "README.txt").read_text()
+    assert "goes on at batch 7" in readme
+    assert "source 0: orders (FileSource[/])" in readme
+    assert str(out) in readme
+
+
+def test_schemas_are_found_where_the_directory_will_be(tmp_path: Path) -> None:
+    query = unpacked("rocksdb-1-transformWithState", tmp_path)
+    opened = store()
+    decision = adopt(examined(query), opened)
+
+    eject("adopting", opened, decision, tmp_path / "out")
+
+    out = tmp_path / "out" / "totals"
+    (metadata,) = out.glob("state/0/_metadata/v2/*")
+    (info,) = json.loads(metadata.read_text().partition("\n")[2])["stateStoreInfo"]
+    (path,) = info["stateSchemaFilePaths"]
+    assert path.startswith(f"file:{out}/state/0/_stateSchema/")
+    assert Path(path.removeprefix("file:")).is_file()
+
+
+def test_a_step_on_a_channel_keeps_its_state_and_has_no_offset(
+    world: World, query: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(query, tmp_path / "copy"))
+    note_streams(copy, (Stream("totals", StreamKind.CHANNEL),))
+    state = world.opened.blobs(Generation(1)).store_tree(copy, {})
+    two = world.cut.snapshots[StepId("two")]
+    two = replace(two, batch=BatchId(6), state=state)
+    decision = world.decide(replace(world.cut, snapshots={**world.cut.snapshots, two.step: two}))
+
+    older = eject("adopting", world.opened, world.decision, tmp_path / "older")
+    assert older.warning.startswith(
+        f"The pipeline has gone on to checkpoint {decision.checkpoint_id}"
+    )
+    ejection = eject("adopting", world.opened, decision, tmp_path / "out")
+    assert not ejection.warning
+
+    found = next(one for one in ejection.steps if one.step == "two")
+    assert (found.ending, found.reads) == (Ending.STATE_ONLY, ("totals",))
+    assert "reads that source from its beginning" in found.explanation
+    for batch in (5, 6):
+        assert query_log.read_batch(tmp_path / "out" / "two", BatchId(batch)).offsets == (None,)
+    assert look(tmp_path / "out" / "two").operators
+
+
+def test_rows_that_are_on_their_way_cannot_be_ejected(world: World, tmp_path: Path) -> None:
+    staged = Committable(SinkId("one"), Generation(1), BatchId(0), 1, ())
+    carrying = world.decide(replace(world.cut, carried={SinkId("one"): (staged,)}))
+    waiting = world.decide(
+        replace(world.cut, commit={SinkId("one"): (staged,)}, commit_point=True), committed=False
+    )
+    for decision, words in ((carrying, "take a savepoint"), (waiting, "run the pipeline once")):
+        with pytest.raises(ConfigError, match=words):
+            eject("adopting", world.opened, decision, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_is_filled_whole_or_not_at_all(world: World, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    with pytest.raises(ConfigError, match="is not an empty directory"):
+        eject("adopting", world.opened, world.decision, tmp_path / "full")
+    (tmp_path / "empty").mkdir()
+    eject("adopting", world.opened, world.decision, tmp_path / "empty")
+
+    lost = world.cut.snapshots[StepId("totals")].state[0]
+    world.opened.backend.delete(lost.name)  # type: ignore[arg-type]
+    with pytest.raises(Exception, match="missing"):
+        eject("adopting", world.opened, world.decision, tmp_path / "out")
+
+    names = {one.name for one in tmp_path.iterdir()}
+    assert names == {"hdfs-aggregation", "full", "empty"}
