@@ -40,11 +40,28 @@ class RetentionPlan:
     unreadable: tuple[CheckpointId, ...] = ()
 
 
-def kept(log: LogView, committed_through: Slot, retained: int) -> tuple[Decision, ...]:
-    """Return the decisions whose cuts must stay, oldest first."""
+def kept(
+    log: LogView,
+    committed_through: Slot,
+    retained: int,
+    dropped: Collection[CheckpointId] = (),
+) -> tuple[Decision, ...]:
+    """Return the decisions whose cuts must stay, oldest first.
+
+    Args:
+        log: The log.
+        committed_through: The newest slot whose commit is recorded.
+        retained: How many checkpoints are kept beside savepoints.
+        dropped: Savepoints that their owner has given up. One of them stays only while the
+            pipeline stands on it, or while its sinks may not have acted.
+    """
     decisions = log.decisions
     waiting = uncommitted(log, committed_through)
-    savepoints = [one for one in decisions if one.kind is CheckpointKind.SAVEPOINT]
+    savepoints = [
+        one
+        for one in decisions
+        if one.kind is CheckpointKind.SAVEPOINT and one.checkpoint_id not in dropped
+    ]
     others = [one for one in decisions if one.kind is not CheckpointKind.SAVEPOINT]
     keep = {*decisions[-1:], *waiting, *savepoints, *others[-retained:]}
     return tuple(one for one in decisions if one in keep)
