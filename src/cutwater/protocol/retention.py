@@ -52,17 +52,14 @@ def kept(
         log: The log.
         committed_through: The newest slot whose commit is recorded.
         retained: How many checkpoints are kept beside savepoints.
-        dropped: Savepoints that their owner has given up. One of them stays only while the
-            pipeline stands on it, or while its sinks may not have acted.
+        dropped: Savepoints and other cuts that their owner has given up. One of them stays only
+            while the pipeline stands on it, or while its sinks may not have acted.
     """
     decisions = log.decisions
     waiting = uncommitted(log, committed_through)
-    savepoints = [
-        one
-        for one in decisions
-        if one.kind is CheckpointKind.SAVEPOINT and one.checkpoint_id not in dropped
-    ]
-    others = [one for one in decisions if one.kind is not CheckpointKind.SAVEPOINT]
+    wanted = [one for one in decisions if one.checkpoint_id not in dropped]
+    savepoints = [one for one in wanted if one.kind is CheckpointKind.SAVEPOINT]
+    others = [one for one in wanted if one.kind is not CheckpointKind.SAVEPOINT]
     keep = {*decisions[-1:], *waiting, *savepoints, *others[-retained:]}
     return tuple(one for one in decisions if one in keep)
 

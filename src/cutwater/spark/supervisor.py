@@ -9,12 +9,14 @@ import logging
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
 from cutwater.config import RestartConfig
 from cutwater.errors import (
+    ConfigError,
     CutwaterError,
     Fenced,
     PlanError,
@@ -25,13 +27,17 @@ from cutwater.errors import (
 )
 from cutwater.ids import Generation as GenerationNumber
 from cutwater.ids import StepId
+from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.spark.analysis import failing_place
 from cutwater.spark.attempts import AttemptBook
 from cutwater.spark.causes import cause_of
 from cutwater.spark.clock import now_ms, wall_ms
 from cutwater.spark.context import RunContext
-from cutwater.spark.generation import End, Generation, Outcome
+from cutwater.spark.desk import Desk
+from cutwater.spark.generation import Generation
+from cutwater.spark.outcome import End, Outcome
+from cutwater.spark.phases import Phases
 from cutwater.spark.progress import (
     ChannelStatus,
     CheckpointReport,
@@ -41,6 +47,8 @@ from cutwater.spark.progress import (
 )
 from cutwater.spark.recover import Recovery
 from cutwater.store.lease import BEAT_MS, Lease, Leases
+from cutwater.store.reports import RecoveryReport
+from cutwater.store.savepoints import savepoint_name
 
 _LOG: Final = logging.getLogger(__name__)
 _FAILURES_KEPT: Final = 1000
@@ -56,7 +64,10 @@ class Supervisor:
         self._restart = restart
         self._lease = lease
         self._leases = Leases(context.store.backend, context.pipeline)
-        self._book = AttemptBook()
+        self._desk = Desk(context.store, lease.nonce, self)
+        self._book = AttemptBook(lambda report: self._desk.report(report.record()))
+        self._names: set[str] = set()
+        self._names_lock = threading.Lock()
         self._generation: Generation | None = None
         self._state = "STARTING"
         self._detail = ""
@@ -81,19 +92,23 @@ class Supervisor:
         """
         beat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         beat.start()
+        self._desk.start()
+        end = "the pipeline has ended"
         try:
             result = self._run()
+            self._state = "FINISHED"
         except BaseException as error:
             self._state, self._detail = "FAILED", str(error)
-            self._book.abandon(str(error))
+            end = str(error)
             raise
         finally:
             self._over.set()
             self.started.set()
+            self._book.abandon(end)
+            # Everybody is answered before the lease is released: who waits looks at both.
+            self._desk.close()
             beat.join()
             self._release()
-        self._state = "FINISHED"
-        self._book.abandon("the pipeline has ended")
         return result
 
     def _run(self) -> RunResult:
@@ -147,11 +162,12 @@ class Supervisor:
         return StepError(step.name, f"{title}, {where or place}", reason)
 
     def _run_generation(self) -> Outcome:
+        phases = Phases(self._detail if self._restarts else "")
         try:
-            restore = Recovery(self._context, self._claims).run()
+            restore = Recovery(self._context, self._claims, phases=phases).run()
             # Nothing of an earlier generation is needed any more: it lives in the store.
             self._clear_scratch()
-            generation = Generation(self._context, restore, self._book)
+            generation = Generation(self._context, restore, self._book, phases, self._recovered)
         except (PlanError, Fenced):
             raise
         except (SinkError, OSError) as error:
@@ -163,10 +179,28 @@ class Supervisor:
         self._generation = generation
         self._rates.clear()
         if self._stop is not None:
-            generation.ask_to_stop(checkpoint=False)
+            generation.ask_to_stop(None)
         self._state, self._detail = "RUNNING", ""
         self.started.set()
         return generation.run()
+
+    def _recovered(self, report: RecoveryReport) -> None:
+        """Tell how a recovery went; called on the generation's loop."""
+        first = f"{report.first_batch_ms} ms" if report.first_batch_ms is not None else "none"
+        _LOG.info(
+            "generation %s from checkpoint %s: choose %s ms, commit replay %s ms (%s commits), "
+            "fetch %s ms (%s bytes), start %s ms, first batch %s",
+            report.generation,
+            report.checkpoint_id,
+            report.choose_ms,
+            report.commit_replay_ms,
+            report.repeated_commits,
+            report.fetch_ms,
+            report.state_bytes,
+            report.start_ms,
+            first,
+        )
+        self._desk.report(report)
 
     def _clear_scratch(self) -> None:
         for left in self._context.scratch.glob("g*"):
@@ -204,7 +238,31 @@ class Supervisor:
         if self._state in {"RUNNING", "STARTING"}:
             self._state = "STOPPING"
         if self._generation is not None:
-            self._generation.ask_to_stop(checkpoint=checkpoint)
+            self._generation.ask_to_stop(CheckpointRequest() if checkpoint else None)
+
+    def stop_with(
+        self, request: CheckpointRequest, timeout_s: float | None
+    ) -> CheckpointReport | None:
+        """Take a last checkpoint and end; go on as before if it fails. Waits for it alone.
+
+        Returns:
+            What became of it; None if that is not known in time.
+
+        Raises:
+            ConfigError: If a savepoint has that name already.
+        """
+        with self._naming(request):
+            before, self._state = self._state, "STOPPING"
+            report = self._ask(
+                request, timeout_s, lambda one: one.ask_to_stop(request, insists=True)
+            )
+            if report is not None and report.status != "COMPLETED" and self._state == "STOPPING":
+                self._state = before
+            return report
+
+    def wait_for_end(self, timeout_s: float | None) -> bool:
+        """Wait until the pipeline has ended; say whether it has."""
+        return self._over.wait(timeout_s)
 
     def checkpoint(
         self, request: CheckpointRequest, timeout_s: float | None
@@ -213,15 +271,46 @@ class Supervisor:
 
         Returns:
             What became of it; None if that is not known in time.
+
+        Raises:
+            ConfigError: If a savepoint has that name already.
         """
-        waiter = self._book.wait_for(request.kind)
+        with self._naming(request):
+            return self._ask(request, timeout_s, lambda one: one.request(request))
+
+    def _ask(
+        self,
+        request: CheckpointRequest,
+        timeout_s: float | None,
+        ask: Callable[[Generation], None],
+    ) -> CheckpointReport | None:
+        waiter = self._book.wait_for(request)
         generation = self._generation
-        if generation is None or self._over.is_set():
-            self._book.abandon("the pipeline does not run")
+        if generation is None or self._over.is_set() or self._state == "RESTARTING":
+            self._book.refuse(request, "the pipeline does not run now")
         else:
-            generation.request(request)
+            ask(generation)
         waiter.done.wait(timeout_s)
         return waiter.report
+
+    @contextmanager
+    def _naming(self, request: CheckpointRequest) -> Iterator[None]:
+        """Keep a savepoint's name for it while it is being taken; refuse one that is taken."""
+        name = request.name
+        if request.kind is not CheckpointKind.SAVEPOINT or name is None:
+            yield
+            return
+        savepoint_name(name)
+        with self._names_lock:
+            store = self._context.store
+            if name in {*store.savepoints.names(store.log.read()).values(), *self._names}:
+                raise ConfigError("savepoint name", f"there is a savepoint {name} already")
+            self._names.add(name)
+        try:
+            yield
+        finally:
+            with self._names_lock:
+                self._names.discard(name)
 
     def status(self) -> RunStatus:
         """Return how things are."""
@@ -258,6 +347,7 @@ class Supervisor:
             self._book.reports,
             self._restarts,
             detail,
+            generation.recovery.report,
         )
 
     def _rate(self, step: StepId, rows: int) -> float:
