@@ -22,7 +22,9 @@
         ├── SessionError       CW-601  this Spark session or Java cannot run a pipeline
         ├── StepError          CW-602  a step failed, with the user's function and line
         ├── RecoveryError      CW-603  the pipeline cannot go on from its last checkpoint
-        └── PipelineHeld       CW-604  another process runs the pipeline
+        ├── PipelineHeld       CW-604  another process runs the pipeline
+        ├── NotRunning         CW-611  nobody runs the pipeline that was asked for something
+        └── RequestFailed      CW-612  a running pipeline did not do what it was asked for
 
 Expected outcomes (a duplicate acknowledgement, a lost race, nothing to recover) are enums, not
 errors. All classes survive pickling, since they cross process boundaries on Spark.
@@ -379,3 +381,41 @@ class PipelineHeld(RunError):
         self.host = host
         self.process = process
         self.age_s = age_s
+
+
+class NotRunning(RunError):
+    """Nobody runs the pipeline, so nobody can do what was asked.
+
+    Attributes:
+        pipeline: The pipeline's name.
+        reason: What is known of whoever ran it, in words that follow a colon.
+    """
+
+    code = "CW-611"
+    parameters: ClassVar[tuple[str, ...]] = ("pipeline", "reason")
+    next_step = "Start it with `cutwater run`; what it has is in `cutwater checkpoints list`."
+
+    def __init__(self, pipeline: str, reason: str) -> None:
+        """Name the pipeline and say what is known."""
+        super().__init__(f"pipeline {pipeline} does not run: {reason}.")
+        self.pipeline = pipeline
+        self.reason = reason
+
+
+class RequestFailed(RunError):
+    """A running pipeline did not do what it was asked for.
+
+    Attributes:
+        pipeline: The pipeline's name.
+        reason: Why, in words that follow a colon.
+    """
+
+    code = "CW-612"
+    parameters: ClassVar[tuple[str, ...]] = ("pipeline", "reason")
+    next_step = "Nothing is lost; `cutwater checkpoints list` shows how its attempts went."
+
+    def __init__(self, pipeline: str, reason: str) -> None:
+        """Name the pipeline and say why."""
+        super().__init__(f"pipeline {pipeline}: {reason}.")
+        self.pipeline = pipeline
+        self.reason = reason
