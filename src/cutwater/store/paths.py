@@ -241,10 +241,6 @@ class PipelinePaths:
         """Return where the report of an attempt is."""
         return self._under(_Area.REPORTS, _digits(checkpoint_id))
 
-    def id_of_report(self, path: ObjectPath) -> CheckpointId:
-        """Return the number of the attempt that a report is about."""
-        return CheckpointId(self._number(_Area.REPORTS, path))
-
     @property
     def recoveries(self) -> ObjectPath:
         """The prefix of all reports of recoveries."""

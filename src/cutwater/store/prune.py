@@ -28,7 +28,7 @@ class Prospect:
         checkpoints: The cuts that go.
         attempts: Manifests of attempts that were never decided; they go too.
         objects: The objects that go, with their sizes.
-        orphans: Those of them that no cut names: what failed attempts have left.
+        orphans: Those of them that no decided cut names: what failed attempts have left.
         unreadable: Cuts that stay and whose manifest cannot be read: nothing goes while there is
             one, since what it needs is unknown.
     """
@@ -66,7 +66,12 @@ def prospect(store: OpenStore, retained: int, drop: Collection[CheckpointId] = (
     collector = Collector(store, generation, retained, through)
     plan = collector.plan(claimed, drop)
     decided = {one.checkpoint_id for one in log.decisions}
-    named = {blob.name for cut in collector.cuts for blob in cut.blobs(committed=False)}
+    named = {
+        blob.name
+        for cut in collector.cuts
+        if cut.checkpoint_id in decided
+        for blob in cut.blobs(committed=False)
+    }
     objects = {path: _size(store, path) for path in map(object_path, plan.objects)}
     return Prospect(
         keep=kept(claimed, through, retained, dropped),
