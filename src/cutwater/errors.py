@@ -384,38 +384,14 @@ class PipelineHeld(RunError):
 
 
 class NotRunning(RunError):
-    """Nobody runs the pipeline, so nobody can do what was asked.
-
-    Attributes:
-        pipeline: The pipeline's name.
-        reason: What is known of whoever ran it, in words that follow a colon.
-    """
+    """Nobody runs the pipeline, so nobody can do what was asked."""
 
     code = "CW-611"
-    parameters: ClassVar[tuple[str, ...]] = ("pipeline", "reason")
     next_step = "Start it with `cutwater run`; what it has is in `cutwater checkpoints list`."
-
-    def __init__(self, pipeline: str, reason: str) -> None:
-        """Name the pipeline and say what is known."""
-        super().__init__(f"pipeline {pipeline} does not run: {reason}.")
-        self.pipeline = pipeline
-        self.reason = reason
 
 
 class RequestFailed(RunError):
-    """A running pipeline did not do what it was asked for.
-
-    Attributes:
-        pipeline: The pipeline's name.
-        reason: Why, in words that follow a colon.
-    """
+    """A running pipeline did not do what it was asked for."""
 
     code = "CW-612"
-    parameters: ClassVar[tuple[str, ...]] = ("pipeline", "reason")
     next_step = "Nothing is lost; `cutwater checkpoints list` shows how its attempts went."
-
-    def __init__(self, pipeline: str, reason: str) -> None:
-        """Name the pipeline and say why."""
-        super().__init__(f"pipeline {pipeline}: {reason}.")
-        self.pipeline = pipeline
-        self.reason = reason

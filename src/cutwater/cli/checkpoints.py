@@ -20,8 +20,8 @@ from cutwater.cli.checkpoint_view import (
 )
 from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, counted, say, say_json
 from cutwater.cli.plan import Debug
+from cutwater.cli.run import DEFAULT_STORE
 from cutwater.cli.stores import (
-    DEFAULT_STORE,
     CheckpointName,
     Found,
     OutputForm,

@@ -21,8 +21,8 @@ from cutwater.cli.checkpoint_view import (
 )
 from cutwater.cli.output import SUCCESS, Output, bytes_text, counted, duration_text, say, say_json
 from cutwater.cli.plan import Debug
+from cutwater.cli.run import DEFAULT_STORE
 from cutwater.cli.stores import (
-    DEFAULT_STORE,
     Found,
     OutputForm,
     PipelineName,

@@ -18,8 +18,8 @@ import typer
 from cutwater.cli.checkpoint_view import report_json
 from cutwater.cli.output import SUCCESS, Output, bytes_text, duration_text, say, say_json
 from cutwater.cli.plan import Debug
+from cutwater.cli.run import DEFAULT_STORE
 from cutwater.cli.stores import (
-    DEFAULT_STORE,
     Found,
     OutputForm,
     PipelineName,
@@ -203,7 +203,7 @@ class _Desk:
         """
         lease = self._found.lease
         if lease is None or not self._found.is_running:
-            raise NotRunning(self._found.name, _whereabouts(self._found))
+            raise self._not_running(_whereabouts(self._found))
         at_ms = now_ms()
         request = Request(
             token=uuid.uuid4().hex,
@@ -224,7 +224,7 @@ class _Desk:
             # Answered or not: nobody waits for it any more, so nobody may begin it.
             self._requests.remove(request.token)
         if answer.state is AnswerState.FAILED:
-            raise RequestFailed(self._found.name, f"the {wish.value} failed: {answer.message}")
+            raise self._failed(f"the {wish.value} failed: {answer.message}")
         return answer
 
     def _wait(self, request: Request) -> Answer:
@@ -245,10 +245,7 @@ class _Desk:
                 if last is not None and last.state is not AnswerState.TAKEN:
                     return last
                 begun = "it has begun and may still be completed" if is_taken else "nobody began it"
-                raise RequestFailed(
-                    self._found.name,
-                    f"no answer within {duration_text(self._timeout_ms)}: {begun}",
-                )
+                raise self._failed(f"no answer within {duration_text(self._timeout_ms)}: {begun}")
             time.sleep(_LOOK_S)
 
     def _check_alive(self, request: Request) -> None:
@@ -258,7 +255,7 @@ class _Desk:
             return
         answer = self._requests.answer(request.token)
         if answer is None or answer.state is AnswerState.TAKEN:
-            raise NotRunning(self._found.name, f"{_whereabouts(now)}, before it had answered")
+            raise self._not_running(f"{_whereabouts(now)}, before it had answered")
 
     def wait_for_release(self) -> None:
         """Wait until the process that has ended has given the pipeline back, for a moment."""
@@ -267,6 +264,12 @@ class _Desk:
             if time.monotonic() >= end_s:
                 return
             time.sleep(_LOOK_S)
+
+    def _not_running(self, reason: str) -> NotRunning:
+        return NotRunning(f"pipeline {self._found.name} does not run: {reason}.")
+
+    def _failed(self, reason: str) -> RequestFailed:
+        return RequestFailed(f"pipeline {self._found.name}: {reason.rstrip('.')}.")
 
     def _tell(self, text: str) -> None:
         if self._says:

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import typer
 
 from cutwater.cli.output import Output, complain
-from cutwater.cli.run import DEFAULT_STORE, store_path
+from cutwater.cli.run import store_path
 from cutwater.errors import ConfigError, NotFound, PipelineHeld, StoreError
 from cutwater.ids import CheckpointId, PipelineId
 from cutwater.store.backend import Backend
@@ -37,8 +37,6 @@ CheckpointName = Annotated[
 ]
 
 _LISTED_MAX: Final = 20
-
-__all__ = ["DEFAULT_STORE", "CheckpointName", "OutputForm", "PipelineName", "StoreUrl"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,87 @@
+"""A running pipeline, operated from other processes through nothing but its store."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from tests.cli.command import cutwater
+from tests.spark.runs import DEADLINE_S, example, options, table, wait_until
+
+from cutwater.spark.progress import RunStatus
+
+
+def test_a_running_pipeline_is_operated_through_its_store(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    union = example("union").create(total="1000000000", rate="800", table=str(tmp_path / "table"))
+    running = union.start(spark, options(tmp_path))
+    wait_until(running, has_committed_rows, "rows are committed")
+
+    saved = ask(tmp_path, "savepoint", "union", "--name", "before")
+    again = operate(tmp_path, "savepoint", "union", "--name", "before")
+    full = ask(tmp_path, "checkpoint", "union", "--full")
+    refused = operate(tmp_path, "checkpoints", "prune", "union", "--keep", "1", "--yes")
+    during = ask(tmp_path, "checkpoints", "list", "union")
+    stopped = ask(tmp_path, "stop", "union", "--savepoint", "last", "--drain")
+    result = running.wait(DEADLINE_S)
+    after = ask(tmp_path, "checkpoints", "list", "union")
+    verified = ask(tmp_path, "checkpoints", "verify", "union", "--all")
+    late = operate(tmp_path, "stop", "union")
+
+    # What was asked for has been taken, under the names and kinds that were asked for.
+    taken = {one["id"]: one for one in after["checkpoints"]}
+    assert saved["checkpoint"]["checkpoint_type"] == "SAVEPOINT"
+    assert taken[saved["checkpoint"]["id"]]["name"] == "before"
+    assert taken[full["checkpoint"]["id"]]["kind"] == "FULL"
+    assert full["checkpoint"]["checkpointed_size"] == full["checkpoint"]["state_size"] > 0
+    assert again.returncode == 1
+    assert "there is a savepoint before already" in again.stdout
+    assert (refused.returncode, "CW-604" in refused.stdout) == (3, True)
+    assert verified["sound"] is True
+    assert {one["id"] for one in verified["checkpoints"]} == set(taken)
+    # The list is in order, and says of every step how it fared.
+    assert list(taken) == sorted(taken)
+    assert {one["status"] for one in during["checkpoints"]} <= {"COMPLETED", "IN_PROGRESS"}
+    assert set(taken[full["checkpoint"]["id"]]["tasks"]) == {"web", "stores", "sales"}
+    assert all(one["end_to_end_duration"] is not None for one in taken.values())
+    (recovery,) = after["recoveries"]
+    assert recovery["checkpoint_id"] is None
+    assert recovery["first_batch"] > 0
+    assert recovery["total"] >= recovery["start"] > 0
+    # It ended with the savepoint, drained: nothing in flight, all that was read is in the table.
+    assert result is not None
+    last = taken[stopped["checkpoint"]["id"]]
+    assert (stopped["stopped"], last["is_current"], last["name"]) == (True, True, "last")
+    assert (result.finished, result.last_checkpoint) == (False, last["id"])
+    assert last["persisted_data"] == 0
+    rows = table(tmp_path / "table", "channel", "value")
+    read = {
+        name: json.loads(offset)["sequence"]
+        for name in ("web", "stores")
+        for offset in last["tasks"][name]["offsets"].values()
+    }
+    assert rows == sorted(
+        [
+            *(("store", one) for one in range(read["stores"])),
+            *(("web", one) for one in range(read["web"])),
+        ]
+    )
+    # Whoever comes late is told, and nothing that was asked is left behind.
+    assert (late.returncode, "CW-611" in late.stdout) == (1, True)
+    assert not [one for one in tmp_path.glob("store/pipelines/*/requests/*/*") if one.is_file()]
+
+
+def has_committed_rows(status: RunStatus) -> bool:
+    done = [one for one in status.checkpoints if one.status == "COMPLETED"]
+    return len(done) >= 2 and any(step.rows for step in status.steps if step.name == "sales")
+
+
+def operate(directory: Path, *arguments: str) -> Any:  # noqa: ANN401 - a finished process
+    return cutwater(*arguments, "--store", str(directory / "store"), "--output", "json")
+
+
+def ask(directory: Path, *arguments: str) -> Any:  # noqa: ANN401 - whatever JSON it is
+    done = operate(directory, *arguments)
+    assert done.returncode == 0, done
+    return json.loads(done.stdout)
