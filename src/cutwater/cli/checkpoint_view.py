@@ -280,10 +280,10 @@ def recovery_text(report: RecoveryReport) -> str:
         if report.first_batch_ms is None
         else f"first batch {duration_text(report.first_batch_ms)}",
     ]
-    why = f" after: {report.reason}" if report.reason else ""
+    why = f" after {report.reason!r}" if report.reason else ""
     return (
-        f"Last recovery: generation {report.generation} {where}, {moment(report.started_at_ms)}, "
-        f"{', '.join(phases)}{why}"
+        f"generation {report.generation} began {where} at {moment(report.started_at_ms)}{why}: "
+        f"{', '.join(phases)}"
     )
 
 

@@ -106,7 +106,7 @@ def list_command(arguments: ListArguments) -> int:
     else:
         say(f"{found.name} has taken no checkpoint yet.")
     if recoveries:
-        show(recovery_text(recoveries[-1]))
+        show(f"Last recovery: {recovery_text(recoveries[-1])}")
     show(_who_runs(found))
     return SUCCESS
 
