@@ -4,15 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from tests.cli.command import cutwater
-from tests.spark.runs import DEADLINE_S, example, options, table, wait_until
+from tests.spark.runs import DEADLINE_S, example, options, run, table, wait_until
 
+from cutwater.errors import RunError, Unavailable
+from cutwater.protocol.cut import BlobRef
 from cutwater.spark.progress import RunStatus
+from cutwater.store.blobs import Blobs
 
 
 def test_a_running_pipeline_is_operated_through_its_store(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     union = example("union").create(total="1000000000", rate="800", table=str(tmp_path / "table"))
     running = union.start(spark, options(tmp_path))
@@ -22,6 +26,11 @@ def test_a_running_pipeline_is_operated_through_its_store(
     again = operate(tmp_path, "savepoint", "union", "--name", "before")
     full = ask(tmp_path, "checkpoint", "union", "--full")
     refused = operate(tmp_path, "checkpoints", "prune", "union", "--keep", "1", "--yes")
+    with monkeypatch.context() as patched:
+        patched.setattr(Blobs, "store_tree", refuse)
+        with pytest.raises(RunError, match=r"goes on.*could not store its snapshot"):
+            running.stop(savepoint="last")
+    still = running.status().state
     during = ask(tmp_path, "checkpoints", "list", "union")
     stopped = ask(tmp_path, "stop", "union", "--savepoint", "last", "--drain")
     result = running.wait(DEADLINE_S)
@@ -39,10 +48,14 @@ def test_a_running_pipeline_is_operated_through_its_store(
     assert "there is a savepoint before already" in again.stdout
     assert (refused.returncode, "CW-604" in refused.stdout) == (3, True)
     assert verified["sound"] is True
-    assert {one["id"] for one in verified["checkpoints"]} == set(taken)
+    completed = {one for one in taken if taken[one]["status"] == "COMPLETED"}
+    assert {one["id"] for one in verified["checkpoints"]} == completed
+    # A savepoint that could not be taken was no end, and its name was free for the next.
+    assert still == "RUNNING"
+    failures = {one["failure_message"] for one in during["checkpoints"]} - {None}
+    assert any("could not store its snapshot" in one for one in failures)
     # The list is in order, and says of every step how it fared.
     assert list(taken) == sorted(taken)
-    assert {one["status"] for one in during["checkpoints"]} <= {"COMPLETED", "IN_PROGRESS"}
     assert set(taken[full["checkpoint"]["id"]]["tasks"]) == {"web", "stores", "sales"}
     assert all(one["end_to_end_duration"] is not None for one in taken.values())
     (recovery,) = after["recoveries"]
@@ -55,21 +68,34 @@ def test_a_running_pipeline_is_operated_through_its_store(
     assert (stopped["stopped"], last["is_current"], last["name"]) == (True, True, "last")
     assert (result.finished, result.last_checkpoint) == (False, last["id"])
     assert last["persisted_data"] == 0
-    rows = table(tmp_path / "table", "channel", "value")
     read = {
         name: json.loads(offset)["sequence"]
         for name in ("web", "stores")
         for offset in last["tasks"][name]["offsets"].values()
     }
-    assert rows == sorted(
-        [
-            *(("store", one) for one in range(read["stores"])),
-            *(("web", one) for one in range(read["web"])),
-        ]
-    )
+    assert table(tmp_path / "table", "channel", "value") == expected(read["web"], read["stores"])
     # Whoever comes late is told, and nothing that was asked is left behind.
     assert (late.returncode, "CW-611" in late.stdout) == (1, True)
     assert not [one for one in tmp_path.glob("store/pipelines/*/requests/*/*") if one.is_file()]
+
+    # And it goes on from there, to the end, as if nobody had stopped it.
+    total = 2 * max(read.values()) + 1000
+    more = example("union").create(total=str(total), rate="100000", table=str(tmp_path / "table"))
+    finished = run(more, spark, options(tmp_path, available_now=True))
+    recoveries = ask(tmp_path, "checkpoints", "list", "union")["recoveries"]
+    assert finished.finished
+    assert table(tmp_path / "table", "channel", "value") == expected(total, total // 2)
+    assert [one["checkpoint_id"] for one in recoveries] == [None, last["id"]]
+    assert recoveries[1]["state_size"] == last["state_size"]
+    assert recoveries[1]["first_batch"] is not None
+
+
+def expected(web: int, stores: int) -> list[tuple[str, int]]:
+    return [*(("store", one) for one in range(stores)), *(("web", one) for one in range(web))]
+
+
+def refuse(*_: object) -> tuple[BlobRef, ...]:
+    raise Unavailable("blobs", "the test has taken the store away")
 
 
 def has_committed_rows(status: RunStatus) -> bool:

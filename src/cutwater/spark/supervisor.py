@@ -116,10 +116,11 @@ class Supervisor:
             outcome = self._run_generation()
             if outcome.end is not End.FAILED:
                 break
+            # First the state, then those who wait: whoever asks later sees it (see `_ask`).
+            self._state = "RESTARTING"
             self._book.abandon(outcome.detail or "the generation failed")
             pause_ms = self._pause_ms(outcome)
             self._restarts += 1
-            self._state = "RESTARTING"
             _LOG.warning("%s; restarting in %s ms", self._detail, pause_ms)
             if self._wake.wait(pause_ms / 1000):
                 break

@@ -85,9 +85,9 @@ class Collector:
         )
         if plan.unreadable or log.generation != self.generation:
             return plan
-        # Decided once and not kept: what cannot be read goes like what can.
+        # All that is kept can be read, so what was decided and cannot be is not kept: it goes.
         decided = {one.checkpoint_id for one in log.decisions}
-        unread = (present & decided) - set(self._cuts) - {one.checkpoint_id for one in keep}
+        unread = (present & decided) - set(self._cuts)
         return replace(plan, manifests=tuple(sorted({*plan.manifests, *unread})))
 
     def _delete(self, path: ObjectPath) -> bool:

@@ -111,6 +111,10 @@ def test_whoever_waits_sees_that_it_has_begun(store: OpenStore, office: StandInO
     office.may_go_on.clear()
     store.requests.ask(request(name="before"))
     wait_until(lambda: bool(office.asked), "the savepoint begins")
+    backend = store.backend
+    assert isinstance(backend, FaultyBackend)
+    looks = backend.lists
+    wait_until(lambda: backend.lists > looks + 2, "the desk has looked again")
 
     begun = store.requests.answer("token")
     office.may_go_on.set()
