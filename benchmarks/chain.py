@@ -63,6 +63,8 @@ KEYS: Final = 1000
 SMOKE: Final = {"rows": 60_000, "batch_rows": 10_000, "trickle": 3, "repeats": 1}
 TRICKLE_ROWS: Final = 1000
 _PAUSE_S: Final = 0.3
+WARM_UP: Final = 1 / 3
+"""The part of the rows after which Java has compiled what it will; "running" begins there."""
 
 Chain = tuple[Callable[[], StreamingQuery | None], Callable[[], StreamingQuery | None]]
 """How to find the first and the second query."""
@@ -216,6 +218,16 @@ class Follower:
         return self.batches[max(self.batches)]
 
 
+def warm_up(bulk: Sequence[Progress], expected: int) -> tuple[float, int]:
+    """Return when the first part of the rows was through, and how many those were."""
+    rows = 0
+    for one in bulk:
+        rows += int(one["numInputRows"])
+        if rows >= expected * WARM_UP:
+            return ended_ms(one), rows
+    raise ValueError("fewer rows than expected")
+
+
 def measure(
     chain: Chain, began_ms: float, source: Path, expected: int, trickle: int
 ) -> dict[str, Any]:
@@ -226,9 +238,8 @@ def measure(
         return lambda: first.look() >= 0 and second.look() >= rows
 
     wait_for(through(expected), f"{expected} rows were counted", poll_s=0.2)
-    bulk = list(second.batches.values())
-    ended, warm = ended_ms(second.newest()), ended_ms(second.batches[min(second.batches)])
-    warm_rows = second.batches[min(second.batches)]["numInputRows"]
+    bulk = [second.batches[number] for number in sorted(second.batches)]
+    ended, (warm, warm_rows) = ended_ms(second.newest()), warm_up(bulk, expected)
     hops, ways = [], []
     for number in range(trickle):
         time.sleep(_PAUSE_S)
@@ -310,7 +321,7 @@ def rates(found: Mapping[str, Sequence[Mapping[str, Any]]], rows: int) -> dict[s
 
 
 def running_rates(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Spread]:
-    """Return rows per second of the second query behind its first batch: without the start."""
+    """Return rows per second of the second query behind the warm-up."""
     return {
         mode: spread([one["warm_rows"] / max(one["warm_seconds"], 1e-9) for one in runs])
         for mode, runs in found.items()
@@ -365,7 +376,7 @@ def _phase(runs: Sequence[Mapping[str, Any]], phase: str) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options_of("chain", "Measure a channel beside Spark's files.", repeats=5)
-    parser.add_argument("--rows", type=int, default=10_000_000, help="in all (%(default)s)")
+    parser.add_argument("--rows", type=int, default=30_000_000, help="in all (%(default)s)")
     parser.add_argument("--batch-rows", type=int, default=250_000, help="per file (%(default)s)")
     parser.add_argument("--trickle", type=int, default=20, help="small files (%(default)s)")
     parser.add_argument("--interval", default="10s", help="of checkpoints (%(default)s)")

@@ -17,6 +17,7 @@ from typing import Any, Final
 from benchmarks.measuring import (
     DEADLINE_S,
     Discard,
+    cpu_seconds,
     interleaved,
     machine,
     options_of,
@@ -69,9 +70,9 @@ def measure(
         restart=RestartConfig(strategy="none"),
     )
     run = pipeline(given.rows, given.batch_rows).start(spark, options)
-    began = time.perf_counter()
+    began, taken = time.perf_counter(), cpu_seconds()
     result = run.wait(DEADLINE_S)
-    seconds = time.perf_counter() - began
+    seconds, taken = time.perf_counter() - began, cpu_seconds() - taken
     if result is None or not result.finished:
         run.kill()
         raise RuntimeError(f"the run with checkpoints every {interval} did not end")
@@ -80,6 +81,7 @@ def measure(
     return {
         "rows_per_second": given.rows / seconds,
         "seconds": seconds,
+        "cpu_seconds": taken,
         "checkpoints": result.checkpoints,
         "checkpoint_ms": durations,
     }
@@ -93,7 +95,8 @@ def run_all(given: Namespace) -> dict[str, list[dict[str, Any]]]:
         for repeat, interval in interleaved(intervals, given.repeats + 1):
             own = directory / f"r{repeat}-{interval}"
             one = measure(spark, interval, given, own)
-            print(f"every {interval}: {rounded(one['rows_per_second'])} rows/s", flush=True)
+            rate, cpu = rounded(one["rows_per_second"]), rounded(one["cpu_seconds"])
+            print(f"every {interval}: {rate} rows/s, {cpu} s of CPU", flush=True)
             if repeat:
                 found[interval].append(one)
     return found
@@ -112,10 +115,11 @@ def show(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             f"{rates[interval].middle / rarest.middle:.3f}",
             rounded(spread([one["checkpoints"] for one in runs]).middle),
             spread([sample for one in runs for sample in one["checkpoint_ms"]]),
+            spread([one["cpu_seconds"] for one in runs]),
         )
         for interval, runs in found.items()
     ]
-    return table(("checkpoints every", "rows/s", "of the last", "taken", "each ms"), rows)
+    return table(("checkpoints every", "rows/s", "of the last", "taken", "each ms", "CPU s"), rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

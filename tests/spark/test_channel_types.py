@@ -16,7 +16,7 @@ from cutwater.spark.analysis import channel_form
 from cutwater.spark.channel import Channel, Signal
 from cutwater.spark.channel_source import ChannelSource, Reading
 from cutwater.spark.internals import Internals
-from cutwater.spark.output import ChannelOutput
+from cutwater.spark.output import ChannelOutput, FrameRows
 
 SCHEMA = """
     boolean boolean, byte byte, short short, int int, long long, float float, double double,
@@ -46,7 +46,7 @@ def channel_of(frame: DataFrame, directory: Path) -> Channel:
     log = ChannelLog(ChannelId("rows"), {READER: START})
     form = channel_form(frame.schema)
     channel = Channel(log, directory, form, Bound(10, 10**9), lambda _: None)
-    written = ChannelOutput(channel).write(frame, BatchId(0), one_file=False)
+    written = ChannelOutput(channel).write(FrameRows(frame), BatchId(0), one_file=False)
     assert written.event is not None
     channel.append(written.event)
     return channel

@@ -22,8 +22,9 @@ from cutwater.node import Node
 from cutwater.physical_plan import PhysicalStep
 from cutwater.spark.channel import ChannelForm
 from cutwater.spark.channel_source import ChannelSource
-from cutwater.spark.internals import Internals, PlanNode
+from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import NativeSource, native_source
+from cutwater.spark.plan_nodes import PlanNode, plan_of
 from cutwater.spark.pulse import PulseSource
 
 _WATERMARK: Final = "spark.watermarkDelayMs"
@@ -119,7 +120,7 @@ class Analysis:
         if not frame.isStreaming:
             self._add(*where, "returns a DataFrame that is not streaming; read with readStream")
             return None
-        plan = self.internals.plan_of(frame)
+        plan = plan_of(frame)
         reason = self.internals.check_streaming(frame, step.output_mode)
         if reason is not None:
             self._add(*where, f"cannot run as a stream: {reason}")
@@ -136,7 +137,7 @@ class Analysis:
     def _name(self, names: dict[str, str], node: Node, frame: object) -> object:
         """Note which streams a source node reads, so that each is known again by its name."""
         if isinstance(frame, DataFrame):
-            for leaf in self.internals.plan_of(frame).walk():
+            for leaf in plan_of(frame).walk():
                 if leaf.source:
                     names[leaf.source] = node.name
         return frame
@@ -154,7 +155,7 @@ class Analysis:
 
         frame = step.evaluate(self.internals.spark, {}, with_pulse)
         assert isinstance(frame, DataFrame)
-        return _form(step, frame, self.internals.plan_of(frame), names)
+        return _form(step, frame, plan_of(frame), names)
 
     def _add(self, place: str, title: str, reason: str) -> None:
         self.problems.append(f"{place}: {title} {reason}.")

@@ -21,7 +21,8 @@ from cutwater.protocol.step import Step
 from cutwater.protocol.step_events import BatchAppended
 from cutwater.spark.analysis import StepForm, channel_form
 from cutwater.spark.channel_source import newest
-from cutwater.spark.output import SMALL_BYTES
+from cutwater.spark.internals import Internals
+from cutwater.spark.output import SMALL_BYTES, FrameRows
 from cutwater.spark.step import POOL, Closed, RunningStep, Services, Wiring
 
 _IDLE_WAIT_S: Final = 1.0
@@ -44,6 +45,11 @@ class BatchStep(RunningStep):
         """Prepare the thread."""
         super().__init__(plan, machine, wiring, services)
         self._spark: SparkSession = form.frame.sparkSession
+        self._internals = Internals(self._spark)
+        self._schemas = {
+            source: self._internals.java_schema(channel.form.schema)
+            for source, channel in wiring.inputs.items()
+        }
         self._columns = form.rows.schema
         self._thread = InheritableThread(target=self._loop, name=f"step {plan.name}", daemon=True)
         self._keys = {one.id: one.keys for one in plan.inputs}
@@ -115,13 +121,13 @@ class BatchStep(RunningStep):
                 places[source] = end
             size_bytes += end.log_bytes - start.log_bytes
             files = channel.paths(start.position, end.position) or [str(channel.empty)]
-            rows = self._spark.read.schema(channel.form.schema).parquet(*files)
+            rows = self._internals.parquet_scan(files, self._schemas[source], streaming=False)
             frames[source] = newest(rows, self._keys[source])
         result = self.plan.evaluate(self._spark, frames)
         assert isinstance(result, DataFrame)
         self._check_columns(result)
         one_file = size_bytes < SMALL_BYTES
-        written = self.wiring.output.write(result, batch, one_file=one_file)
+        written = self.wiring.output.write(FrameRows(result), batch, one_file=one_file)
         appended = BatchAppended(batch, written.event, places, staged=written.staged)
         self.append(written, appended)
         self.committed(batch)

@@ -159,7 +159,8 @@ class ChannelSource(NativeSource):
         first = ChannelOffset.parse(start, self.reader.input).position
         last = ChannelOffset.parse(end, self.reader.input).position
         files = self.channel.paths(first, last)
-        scan = self.internals.spark.read.schema(self.spark_schema)
-        rows = self.internals.streaming_scan(scan.parquet(*(files or [str(self.channel.empty)])))
+        rows = self.internals.parquet_scan(
+            files or [str(self.channel.empty)], self.schema(), streaming=True
+        )
         keys = self._reading.keys if last - first > 1 else ()
         return newest(rows, keys)._jdf  # noqa: SLF001 - Spark wants the Java side

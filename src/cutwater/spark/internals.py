@@ -6,7 +6,8 @@ and by name (docs/adr/0007). Tested on Spark 4.3; the package of the streaming r
 4.1.
 """
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -16,45 +17,41 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from cutwater.errors import SessionError
 
 SOURCE_INTERFACE: Final = "org.apache.spark.sql.execution.streaming.Source"
+SINK_INTERFACE: Final = "org.apache.spark.sql.execution.streaming.Sink"
 ADMISSION_INTERFACE: Final = (
     "org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow"
 )
 
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
+_FILES: Final = "org.apache.spark.sql.execution.datasources"
 _CATALYST: Final = "org.apache.spark.sql.catalyst"
 
 
-@dataclass(frozen=True, slots=True)
-class PlanNode:
-    """One node of an analysed logical plan.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewQuery:
+    """A streaming query to start.
 
     Attributes:
-        kind: Spark's name for it, such as `Filter`.
-        is_streaming: Whether rows keep coming.
-        children: What it reads.
-        has_subquery: Whether one of its expressions holds a plan of its own.
-        source: For a leaf that reads a stream: its description; empty for anything else.
-        options: For such a leaf: the options it was made with.
+        frame: What it computes.
+        title: Its name in Spark.
+        checkpoint: Its checkpoint directory.
+        output_mode: Spark's output mode.
+        trigger_ms: How often a batch may begin at most; None for as soon as there is something.
+        available_now: Let it end by itself when it has read what is there.
     """
 
-    kind: str
-    is_streaming: bool
-    children: tuple["PlanNode", ...]
-    has_subquery: bool
-    source: str = ""
-    options: tuple[tuple[str, str], ...] = ()
-
-    def walk(self) -> Sequence["PlanNode"]:
-        """Return this node and all below it, parents first."""
-        found = [self]
-        for child in self.children:
-            found += child.walk()
-        return found
+    frame: DataFrame
+    title: str
+    checkpoint: str
+    output_mode: str
+    trigger_ms: int | None = None
+    available_now: bool = False
 
 
 class Internals:
@@ -75,9 +72,16 @@ class Internals:
         for name in (
             SOURCE_INTERFACE,
             ADMISSION_INTERFACE,
+            SINK_INTERFACE,
             f"{self._runtime_name}.StreamingExecutionRelation",
             f"{self._runtime_name}.SerializedOffset",
-            "org.apache.spark.sql.execution.datasources.LogicalRelation",
+            f"{_FILES}.LogicalRelation",
+            f"{_FILES}.HadoopFsRelation",
+            f"{_FILES}.InMemoryFileIndex",
+            f"{_FILES}.FileFormatWriter",
+            f"{_FILES}.parquet.ParquetFileFormat",
+            "org.apache.spark.sql.execution.CoalesceExec",
+            "org.apache.spark.internal.io.FileCommitProtocol",
             "org.apache.spark.sql.classic.Dataset",
             f"{_CATALYST}.plans.logical.Range",
             f"{_CATALYST}.analysis.UnsupportedOperationChecker",
@@ -97,8 +101,12 @@ class Internals:
 
     @cached_property
     def _runtime_name(self) -> str:
+        return f"{_STREAMING}.runtime" if self._version >= (4, 1) else _STREAMING
+
+    @cached_property
+    def _version(self) -> tuple[int, int]:
         major, minor = (int(part) for part in self.spark.version.split(".")[:2])
-        return f"{_STREAMING}.runtime" if (major, minor) >= (4, 1) else _STREAMING
+        return major, minor
 
     @cached_property
     def _runtime(self) -> Any:
@@ -131,12 +139,6 @@ class Internals:
         """Return a Java Dataset of a logical plan."""
         return self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session, logical_plan)
 
-    def streaming_scan(self, batch: DataFrame) -> DataFrame:
-        """Return a batch scan of files as a frame that counts as streaming."""
-        relation = batch._jdf.queryExecution().analyzed().relation()
-        package = self._jvm.org.apache.spark.sql.execution.datasources
-        return self.frame(self._object(package, "LogicalRelation").apply(relation, True))
-
     def streaming_range(self, start: int, end: int, slices: int) -> DataFrame:
         """Return the numbers from start up to end, column `id`, as a frame that is streaming."""
         plans = self._jvm.org.apache.spark.sql.catalyst.plans.logical
@@ -163,10 +165,155 @@ class Internals:
         plans = self._jvm.org.apache.spark.sql.catalyst.plans.logical
         some_slices = self.some(self._jvm.java.lang.Integer.valueOf(slices))
         rebuilt = plans.Range(start, end, 1, some_slices, node.output(), True)
-        nil = self._object(self._jvm.scala.collection.immutable, "Nil")
         for parent in reversed(chain):
-            rebuilt = parent.withNewChildren(nil.appended(rebuilt))
+            rebuilt = parent.withNewChildren(self._nil.appended(rebuilt))
         return self.java_frame(rebuilt)
+
+    # -- Parquet files
+
+    @cached_property
+    def _files(self) -> Any:
+        return self._jvm.org.apache.spark.sql.execution.datasources
+
+    @cached_property
+    def _no_options(self) -> Any:
+        return self._object(self._jvm.scala.collection.immutable, "Map").empty()
+
+    def parquet_scan(self, files: Sequence[str], java_schema: Any, *, streaming: bool) -> DataFrame:
+        """Return Spark's own scan of some files, without what a reader looks for on the way.
+
+        Args:
+            files: Absolute paths, each of a file that is there.
+            java_schema: The columns, as Java knows them.
+            streaming: Whether the frame counts as streaming.
+        """
+        names = self._jvm.PythonUtils.toSeq(list(files))
+        sources = self._object(self._files, "DataSource")
+        paths = sources.checkAndGlobPathIfNecessary(
+            names, self._hadoop, False, False, 1, False, self._anything
+        )
+        none = self.some(None)
+        cache = self._object(self._files, "NoopCache")
+        index = self._files.InMemoryFileIndex(
+            self._session, paths, self._no_options, self.some(java_schema), cache, none, none
+        )
+        relation = self._files.HadoopFsRelation(
+            index,
+            self.no_columns(),
+            java_schema,
+            none,
+            self._files.parquet.ParquetFileFormat(),
+            self._no_options,
+            self._session,
+        )
+        return self.frame(self._object(self._files, "LogicalRelation").apply(relation, streaming))
+
+    @cached_property
+    def _hadoop(self) -> Any:
+        return self._session.sessionState().newHadoopConf()
+
+    @cached_property
+    def _anything(self) -> Any:
+        return getattr(
+            self._object(self._files, "DataSource"), "checkAndGlobPathIfNecessary$default$7"
+        )()
+
+    def write_parquet(
+        self, execution: Any, directory: str, options: Mapping[str, str], *, one_file: bool
+    ) -> None:
+        """Run Spark's file writer on a plan that is ready to run.
+
+        Args:
+            execution: A query execution of Spark's.
+            directory: Where the files appear; it does not exist yet.
+            options: Settings of Hadoop's.
+            one_file: Let one task write everything.
+        """
+        session = execution.sparkSession()
+        settings = session.sessionState().newHadoopConf()
+        for name, value in options.items():
+            settings.set(name, value)
+        plan = execution.executedPlan()
+        if one_file:
+            plan = self._jvm.org.apache.spark.sql.execution.CoalesceExec(1, plan)
+        protocol = self._object(self._jvm.org.apache.spark.internal.io, "FileCommitProtocol")
+        committer = protocol.instantiate(
+            session.sessionState().conf().fileCommitProtocolClass(),
+            uuid.uuid4().hex,
+            directory,
+            False,
+        )
+        writer = self._files.FileFormatWriter
+        output = execution.analyzed().output()
+        nil = self._nil
+        writer.write(
+            session,
+            plan,
+            self._files.parquet.ParquetFileFormat(),
+            committer,
+            writer.OutputSpec(directory, self._no_options, output),
+            settings,
+            nil,
+            self.some(None),
+            nil,
+            self._no_options,
+            0,
+            getattr(writer, "write$default$12")(),
+        )
+
+    @cached_property
+    def _nil(self) -> Any:
+        return self._object(self._jvm.scala.collection.immutable, "Nil")
+
+    # -- sinks that live in this process
+
+    def start_query(self, query: NewQuery, sink: object) -> StreamingQuery:
+        """Start a streaming query that ends in a sink which Python answers for.
+
+        Args:
+            query: What to run.
+            sink: A py4j proxy of Spark's `Sink` (see `native_sink`).
+        """
+        ensure_callback_server_started(self.spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        manager = query.frame.sparkSession._jsparkSession.sessionState().streamingQueryManager()
+        triggers = self._jvm.org.apache.spark.sql.streaming.Trigger
+        trigger = (
+            triggers.AvailableNow()
+            if query.available_now
+            else triggers.ProcessingTime(int(query.trigger_ms or 0))
+        )
+        java = manager.startQuery(
+            self.some(query.title),
+            # The name of the sink, which only Spark's own sink evolution asks for (4.3).
+            *([self.some(None)] if self._version >= (4, 3) else []),
+            self.some(query.checkpoint),
+            query.frame._jdf,
+            self._no_options,
+            sink,
+            self._output_mode(query.output_mode),
+            False,
+            True,
+            trigger,
+            self._jvm.org.apache.spark.util.SystemClock(),
+            self.some(None),
+            self.some(None),
+        )
+        return StreamingQuery(java)
+
+    def batch_frame(self, java_frame: Any) -> Any:
+        """Return a planned batch as a Java Dataset that is not streaming any more."""
+        rows = java_frame.queryExecution().toRdd()
+        return java_frame.sparkSession().internalCreateDataFrame(rows, java_frame.schema(), False)
+
+    def no_columns(self) -> Any:
+        """Return an empty schema, as Java knows it."""
+        return self._jvm.org.apache.spark.sql.types.StructType()
+
+    def no_capabilities(self) -> Any:
+        """Return an empty set, as Java knows it."""
+        return self._jvm.java.util.Collections.emptySet()
+
+    # -- values of Spark's
 
     def offset(self, text: str) -> Any:
         """Return an offset of Spark's that holds this text."""
@@ -187,37 +334,9 @@ class Internals:
 
     # -- looking at plans
 
-    def plan_of(self, frame: DataFrame) -> PlanNode:
-        """Return the analysed plan of a frame."""
-        return self._node(frame._jdf.queryExecution().analyzed())
-
-    def _node(self, plan: Any) -> PlanNode:
-        kind = plan.getClass().getSimpleName()
-        children = plan.children()
-        source, options = self._source_of(kind, plan)
-        return PlanNode(
-            kind=kind,
-            is_streaming=plan.isStreaming(),
-            children=tuple(self._node(children.apply(at)) for at in range(children.size())),
-            has_subquery=not plan.subqueries().isEmpty(),
-            source=source,
-            options=options,
-        )
-
-    def _source_of(self, kind: str, plan: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
-        if kind == "StreamingRelation":
-            found = plan.dataSource().options()
-            return plan.sourceName(), _pairs(found)
-        if kind == "StreamingRelationV2":
-            return plan.sourceName(), _pairs_of_java(plan.extraOptions().asCaseSensitiveMap())
-        if kind == "StreamingExecutionRelation":
-            return str(plan.source().toString()), ()
-        return "", ()
-
     def check_streaming(self, frame: DataFrame, output_mode: str) -> str | None:
         """Let Spark say why a streaming plan cannot run in an output mode; None if it can."""
-        modes = self._jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes
-        mode = modes.apply(output_mode)
+        mode = self._output_mode(output_mode)
         checker = self._object(
             self._jvm.org.apache.spark.sql.catalyst.analysis, "UnsupportedOperationChecker"
         )
@@ -227,15 +346,5 @@ class Internals:
             return str(error).split("\n", 1)[0]
         return None
 
-
-def _pairs(options: Any) -> tuple[tuple[str, str], ...]:
-    found = []
-    pairs = options.iterator()
-    while pairs.hasNext():
-        pair = pairs.next()
-        found.append((str(pair._1()), str(pair._2())))
-    return tuple(found)
-
-
-def _pairs_of_java(options: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((str(key), str(options[key])) for key in options)
+    def _output_mode(self, name: str) -> Any:
+        return self._jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(name)

@@ -5,6 +5,7 @@ batch without rows leaves nothing behind and is no Event (F23).
 """
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -46,14 +47,39 @@ class Written:
         return staged + (self.event.size_bytes if self.event else 0)
 
 
+class Rows(Protocol):
+    """The rows of one batch, which nobody has computed yet."""
+
+    @property
+    def frame(self) -> DataFrame:
+        """The rows as a DataFrame."""
+        ...
+
+    def write_parquet(self, directory: str, options: Mapping[str, str], *, one_file: bool) -> None:
+        """Write them into a directory that does not exist yet, with exactly one Spark action."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRows:
+    """The rows of a DataFrame."""
+
+    frame: DataFrame
+
+    def write_parquet(self, directory: str, options: Mapping[str, str], *, one_file: bool) -> None:
+        """Write them."""
+        rows = self.frame.coalesce(1) if one_file else self.frame
+        rows.write.options(**options).parquet(directory)
+
+
 class Output(Protocol):
     """Takes the rows of a batch."""
 
-    def write(self, frame: DataFrame, batch: BatchId, *, one_file: bool) -> Written:
+    def write(self, rows: Rows, batch: BatchId, *, one_file: bool) -> Written:
         """Write the rows with exactly one Spark action.
 
         Args:
-            frame: The rows.
+            rows: The rows.
             batch: The batch.
             one_file: The result is expected to be small and may be gathered into one file.
         """
@@ -74,14 +100,14 @@ class ChannelOutput:
         self._channel = channel
         self._counted = counted
 
-    def write(self, frame: DataFrame, batch: BatchId, *, one_file: bool) -> Written:
+    def write(self, rows: Rows, batch: BatchId, *, one_file: bool) -> Written:
         """Write the rows as Parquet."""
         directory = self._channel.data / f"b{batch:012d}"
-        rows = frame.coalesce(1) if one_file else frame
+        shutil.rmtree(directory, ignore_errors=True)
         observed = Observation() if self._counted else None
         if observed is not None:
-            rows = rows.observe(observed, F.count(F.lit(1)).alias("rows"))
-        rows.write.mode("overwrite").options(**_WRITE_OPTIONS).parquet(str(directory))
+            rows = FrameRows(rows.frame.observe(observed, F.count(F.lit(1)).alias("rows")))
+        rows.write_parquet(str(directory), _WRITE_OPTIONS, one_file=one_file)
         files = _files_with_rows(directory)
         if observed is not None:
             self._check_count(observed.get["rows"], sum(rows for _, rows in files))
@@ -110,8 +136,9 @@ class SinkOutput:
         self._sink = sink
         self._generation = generation
 
-    def write(self, frame: DataFrame, batch: BatchId, *, one_file: bool) -> Written:
+    def write(self, rows: Rows, batch: BatchId, *, one_file: bool) -> Written:
         """Stage the rows outside scratch."""
+        frame = rows.frame
         staged = self._sink.stage(frame.coalesce(1) if one_file else frame, self._generation, batch)
         return Written() if staged is None else Written(rows=staged.rows, staged=(staged,))
 

@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cutwater.errors import RunError
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, InputId
@@ -25,6 +23,8 @@ from cutwater.protocol.step_events import BatchAppended
 from cutwater.spark import query_files, query_log
 from cutwater.spark.analysis import StepForm
 from cutwater.spark.channel_source import ChannelOffset, ChannelSource
+from cutwater.spark.internals import Internals, NewQuery
+from cutwater.spark.native_sink import NativeSink, PlannedBatch
 from cutwater.spark.native_source import Told
 from cutwater.spark.output import SMALL_BYTES
 from cutwater.spark.pulse import PulseSource
@@ -62,6 +62,8 @@ class QueryStep(RunningStep):
         """
         super().__init__(plan, machine, wiring, services)
         self._form = form
+        self._internals = Internals(form.frame.sparkSession)
+        self._sink = NativeSink(self._internals, self._on_batch, self.title)
         self._query: StreamingQuery | None = None
         self._sources: tuple[ChannelSource, ...] = ()
         self.available_now = False
@@ -98,7 +100,7 @@ class QueryStep(RunningStep):
                 if partitions is not None:
                     spark.conf.set(_PARTITIONS, str(partitions))
                 try:
-                    self._query = self._writer().start()
+                    self._query = self._internals.start_query(self._new_query(), self._sink)
                 finally:
                     spark.conf.set(_PARTITIONS, str(before))
         finally:
@@ -108,19 +110,15 @@ class QueryStep(RunningStep):
         """Note the channel sources of the query, in the order of the step's inputs."""
         self._sources = tuple(sources)
 
-    def _writer(self) -> DataStreamWriter:
-        writer = (
-            self._form.frame.writeStream.outputMode(self.plan.output_mode)
-            .foreachBatch(self._on_batch)
-            .option("checkpointLocation", str(self.checkpoint))
-            .queryName(self.title)
+    def _new_query(self) -> NewQuery:
+        return NewQuery(
+            frame=self._form.frame,
+            title=self.title,
+            checkpoint=str(self.checkpoint),
+            output_mode=self.plan.output_mode,
+            trigger_ms=self.plan.options.trigger_ms,
+            available_now=self._ends_by_itself,
         )
-        trigger_ms = self.plan.options.trigger_ms
-        if self.available_now and self._form.foreign:
-            return writer.trigger(availableNow=True)
-        if trigger_ms is not None:
-            return writer.trigger(processingTime=f"{trigger_ms} milliseconds")
-        return writer
 
     def halt(self) -> None:
         """Stop the query and wait for its thread."""
@@ -162,10 +160,10 @@ class QueryStep(RunningStep):
     def _inputs(self) -> list[InputId]:
         return [one.reader.input for one in self._sources]
 
-    def _on_batch(self, frame: DataFrame, number: int) -> None:
+    def _on_batch(self, rows: PlannedBatch, batch: BatchId) -> None:
         self.busy = True
         try:
-            self._run(frame, BatchId(number))
+            self._run(rows, batch)
         except Closed:
             raise _Ended from None
         except BaseException as error:  # noqa: BLE001 - whatever a user's function raises
@@ -176,7 +174,7 @@ class QueryStep(RunningStep):
         finally:
             self.busy = False
 
-    def _run(self, frame: DataFrame, batch: BatchId) -> None:
+    def _run(self, rows: PlannedBatch, batch: BatchId) -> None:
         if self.wiring.signal.closed or self.machine.finished:
             raise Closed
         self._note_committed(BatchId(batch - 1))
@@ -184,7 +182,7 @@ class QueryStep(RunningStep):
         moved = self._moved(log.offsets)
         small = self.last_bytes is not None and self.last_bytes < SMALL_BYTES
         one_file = small and not self._form.is_stateful
-        written = self.wiring.output.write(frame, batch, one_file=one_file)
+        written = self.wiring.output.write(rows, batch, one_file=one_file)
         self.last_bytes = written.size_bytes
         is_new = bool(moved) or tuple(log.offsets) != tuple(self._offsets)
         offsets = None

@@ -1,0 +1,82 @@
+"""The end of a streaming query, in the driver's own process: it is handed Spark's planned batch.
+
+`foreachBatch` would turn a batch into rows and let the write be planned again. This is the `Sink`
+interface below it: what arrives is the batch as Spark has planned it, so that Spark's own file
+writer runs on that very plan (docs/adr/0010).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cutwater.ids import BatchId
+from cutwater.spark.internals import SINK_INTERFACE, Internals
+
+
+class PlannedBatch:
+    """One batch that Spark has planned and nobody has computed yet; use it once."""
+
+    def __init__(self, internals: Internals, java_frame: Any) -> None:
+        """Hold the batch that Spark handed over."""
+        self._internals = internals
+        self._java_frame = java_frame
+
+    @property
+    def frame(self) -> DataFrame:
+        """The batch as a DataFrame that anything can be done with."""
+        java = self._internals.batch_frame(self._java_frame)
+        session = SparkSession(self._internals.spark.sparkContext, java.sparkSession())
+        return DataFrame(java, session)
+
+    def write_parquet(self, directory: str, options: Mapping[str, str], *, one_file: bool) -> None:
+        """Compute the batch into the files of a directory that does not exist yet."""
+        execution = self._java_frame.queryExecution()
+        self._internals.write_parquet(execution, directory, options, one_file=one_file)
+
+
+class NativeSink:
+    """Hands each batch of one query to a function, on the query's own thread."""
+
+    def __init__(
+        self, internals: Internals, take: Callable[[PlannedBatch, BatchId], None], title: str
+    ) -> None:
+        """Call a function for each batch, in order; what it raises ends the query."""
+        self._internals = internals
+        self._take = take
+        self._title = title
+
+    # -- org.apache.spark.sql.execution.streaming.Sink
+
+    def addBatch(self, number: int, java_frame: Any) -> None:
+        """Answer Spark: take a batch."""
+        self._take(PlannedBatch(self._internals, java_frame), BatchId(number))
+
+    def name(self) -> str:
+        """Answer Spark."""
+        return self._title
+
+    def schema(self) -> Any:
+        """Answer Spark; it never looks at the columns of a v1 sink."""
+        return self._internals.no_columns()
+
+    def capabilities(self) -> Any:
+        """Answer Spark; a v1 sink has none."""
+        return self._internals.no_capabilities()
+
+    def toString(self) -> str:
+        """Name the sink in Spark's own messages and progress."""
+        return self._title
+
+    def hashCode(self) -> int:
+        """Be found in Spark's maps."""
+        return id(self) % 2**31
+
+    def equals(self, other: object) -> bool:
+        """Be found in Spark's maps."""
+        return self is other
+
+    class Java:
+        """Tells py4j which interface a sink answers for."""
+
+        implements: ClassVar[list[str]] = [SINK_INTERFACE]

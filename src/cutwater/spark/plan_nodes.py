@@ -1,0 +1,82 @@
+"""An analysed plan of Spark's as a tree of values: which nodes there are, and what leaves read.
+
+Reads Spark's internal plan classes through py4j, like `internals`; nothing here needs the JVM but
+the plan itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNode:
+    """One node of an analysed logical plan.
+
+    Attributes:
+        kind: Spark's name for it, such as `Filter`.
+        is_streaming: Whether rows keep coming.
+        children: What it reads.
+        has_subquery: Whether one of its expressions holds a plan of its own.
+        source: For a leaf that reads a stream: its description; empty for anything else.
+        options: For such a leaf: the options it was made with.
+    """
+
+    kind: str
+    is_streaming: bool
+    children: tuple["PlanNode", ...]
+    has_subquery: bool
+    source: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+
+    def walk(self) -> Sequence["PlanNode"]:
+        """Return this node and all below it, parents first."""
+        found = [self]
+        for child in self.children:
+            found += child.walk()
+        return found
+
+
+def plan_of(frame: DataFrame) -> PlanNode:
+    """Return the analysed plan of a frame."""
+    return _node(frame._jdf.queryExecution().analyzed())
+
+
+def _node(plan: Any) -> PlanNode:
+    kind = plan.getClass().getSimpleName()
+    children = plan.children()
+    source, options = _source_of(kind, plan)
+    return PlanNode(
+        kind=kind,
+        is_streaming=plan.isStreaming(),
+        children=tuple(_node(children.apply(at)) for at in range(children.size())),
+        has_subquery=not plan.subqueries().isEmpty(),
+        source=source,
+        options=options,
+    )
+
+
+def _source_of(kind: str, plan: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
+    if kind == "StreamingRelation":
+        found = plan.dataSource().options()
+        return plan.sourceName(), _pairs(found)
+    if kind == "StreamingRelationV2":
+        return plan.sourceName(), _pairs_of_java(plan.extraOptions().asCaseSensitiveMap())
+    if kind == "StreamingExecutionRelation":
+        return str(plan.source().toString()), ()
+    return "", ()
+
+
+def _pairs(options: Any) -> tuple[tuple[str, str], ...]:
+    found = []
+    pairs = options.iterator()
+    while pairs.hasNext():
+        pair = pairs.next()
+        found.append((str(pair._1()), str(pair._2())))
+    return tuple(found)
+
+
+def _pairs_of_java(options: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((str(key), str(options[key])) for key in options)
