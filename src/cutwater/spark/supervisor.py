@@ -9,8 +9,7 @@ import logging
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -30,7 +29,7 @@ from cutwater.ids import StepId
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.spark.analysis import failing_place
-from cutwater.spark.attempts import AttemptBook
+from cutwater.spark.attempts import AttemptBook, Waiter
 from cutwater.spark.causes import cause_of
 from cutwater.spark.clock import now_ms, wall_ms
 from cutwater.spark.context import RunContext
@@ -66,8 +65,9 @@ class Supervisor:
         self._leases = Leases(context.store.backend, context.pipeline)
         self._desk = Desk(context.store, lease.nonce, self)
         self._book = AttemptBook(lambda report: self._desk.report(report.record()))
-        self._names: set[str] = set()
-        self._names_lock = threading.Lock()
+        self._takes_requests = False
+        self._named: dict[str, Waiter] = {}
+        self._named_lock = threading.Lock()
         self._generation: Generation | None = None
         self._state = "STARTING"
         self._detail = ""
@@ -116,11 +116,12 @@ class Supervisor:
             outcome = self._run_generation()
             if outcome.end is not End.FAILED:
                 break
-            # First the state, then those who wait: whoever asks later sees it (see `_ask`).
-            self._state = "RESTARTING"
+            # In this order: whoever begins to wait after that sees it (`_ask`).
+            self._takes_requests = False
             self._book.abandon(outcome.detail or "the generation failed")
             pause_ms = self._pause_ms(outcome)
             self._restarts += 1
+            self._state = "RESTARTING"
             _LOG.warning("%s; restarting in %s ms", self._detail, pause_ms)
             if self._wake.wait(pause_ms / 1000):
                 break
@@ -182,6 +183,7 @@ class Supervisor:
         if self._stop is not None:
             generation.ask_to_stop(None)
         self._state, self._detail = "RUNNING", ""
+        self._takes_requests = True
         self.started.set()
         return generation.run()
 
@@ -252,14 +254,17 @@ class Supervisor:
         Raises:
             ConfigError: If a savepoint has that name already.
         """
-        with self._naming(request):
-            before, self._state = self._state, "STOPPING"
-            report = self._ask(
-                request, timeout_s, lambda one: one.ask_to_stop(request, insists=True)
-            )
-            if report is not None and report.status != "COMPLETED" and self._state == "STOPPING":
-                self._state = before
-            return report
+
+        def ask(generation: Generation) -> None:
+            if self._state == "RUNNING":
+                self._state = "STOPPING"
+            generation.ask_to_stop(request, insists=True)
+
+        report = self._ask(request, timeout_s, ask)
+        failed = report is not None and report.status != "COMPLETED"
+        if failed and self._stop is None and self._state == "STOPPING":
+            self._state = "RUNNING"
+        return report
 
     def wait_for_end(self, timeout_s: float | None) -> bool:
         """Wait until the pipeline has ended; say whether it has."""
@@ -276,8 +281,7 @@ class Supervisor:
         Raises:
             ConfigError: If a savepoint has that name already.
         """
-        with self._naming(request):
-            return self._ask(request, timeout_s, lambda one: one.request(request))
+        return self._ask(request, timeout_s, lambda one: one.request(request))
 
     def _ask(
         self,
@@ -285,33 +289,28 @@ class Supervisor:
         timeout_s: float | None,
         ask: Callable[[Generation], None],
     ) -> CheckpointReport | None:
-        waiter = self._book.wait_for(request)
+        waiter = self._waiter(request)
         generation = self._generation
-        if generation is None or self._over.is_set() or self._state == "RESTARTING":
+        if generation is None or self._over.is_set() or not self._takes_requests:
             self._book.refuse(request, "the pipeline does not run now")
         else:
             ask(generation)
         waiter.done.wait(timeout_s)
         return waiter.report
 
-    @contextmanager
-    def _naming(self, request: CheckpointRequest) -> Iterator[None]:
-        """Keep a savepoint's name for it while it is being taken; refuse one that is taken."""
+    def _waiter(self, request: CheckpointRequest) -> Waiter:
+        """Begin to wait; keeps a savepoint's name for it until it is known what became of it."""
         name = request.name
         if request.kind is not CheckpointKind.SAVEPOINT or name is None:
-            yield
-            return
+            return self._book.wait_for(request)
         savepoint_name(name)
-        with self._names_lock:
+        with self._named_lock:
             store = self._context.store
-            if name in {*store.savepoints.names(store.log.read()).values(), *self._names}:
+            asked = {one for one, waiter in self._named.items() if not waiter.done.is_set()}
+            if name in {*store.savepoints.names(store.log.read()).values(), *asked}:
                 raise ConfigError("savepoint name", f"there is a savepoint {name} already")
-            self._names.add(name)
-        try:
-            yield
-        finally:
-            with self._names_lock:
-                self._names.discard(name)
+            self._named[name] = self._book.wait_for(request)
+            return self._named[name]
 
     def status(self) -> RunStatus:
         """Return how things are."""
