@@ -76,7 +76,8 @@ def test_a_running_pipeline_is_operated_through_its_store(
     assert table(tmp_path / "table", "channel", "value") == expected(read["web"], read["stores"])
     # Whoever comes late is told, and nothing that was asked is left behind.
     assert (late.returncode, "CW-611" in late.stdout) == (1, True)
-    assert not [one for one in tmp_path.glob("store/pipelines/*/requests/*/*") if one.is_file()]
+    (requests,) = tmp_path.glob("store/pipelines/*/requests")
+    assert list(requests.iterdir()) == []
 
     # And it goes on from there, to the end, as if nobody had stopped it.
     total = 2 * max(read.values()) + 1000

@@ -12,8 +12,8 @@
     pipelines/<uuid>/dropped/<id>                  cuts that their owner has given up
     pipelines/<uuid>/reports/<id>                  how an attempt went, for people; may be lost
     pipelines/<uuid>/recoveries/<generation>       how a recovery went, for people; may be lost
-    pipelines/<uuid>/requests/<token>/asked        what somebody asks of the running process
-    pipelines/<uuid>/requests/<token>/answer       what became of it; replaced as it goes on
+    pipelines/<uuid>/requests/<token>.asked        what somebody asks of the running process
+    pipelines/<uuid>/requests/<token>.answer       what became of it; replaced as it goes on
 
 Paths are relative to the store. Numbers have twelve digits, so that names sort like numbers;
 words of a user are percent-encoded. A part that begins with a dot belongs to the backend.
@@ -263,15 +263,15 @@ class PipelinePaths:
 
     def asked(self, token: str) -> ObjectPath:
         """Return where a request is; the token makes it nobody else's."""
-        return self._under(_Area.REQUESTS, token, "asked")
+        return self._under(_Area.REQUESTS, f"{token}.asked")
 
     def answer(self, token: str) -> ObjectPath:
         """Return where the answer to a request is. Mutable."""
-        return self._under(_Area.REQUESTS, token, "answer")
+        return self._under(_Area.REQUESTS, f"{token}.answer")
 
     def token_of(self, path: ObjectPath) -> str:
         """Return the token of a request or an answer."""
-        return path.removeprefix(f"{self.requests}/").partition("/")[0]
+        return path.removeprefix(f"{self.requests}/").partition(".")[0]
 
 
 def _joined(*parts: str) -> ObjectPath:

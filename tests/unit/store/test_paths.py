@@ -38,8 +38,8 @@ SHA = "5ca1ab1e" * 8
         (PATHS.dropped(CheckpointId(12)), "dropped/000000000012"),
         (PATHS.report(CheckpointId(12)), "reports/000000000012"),
         (PATHS.recovery(Generation(3)), "recoveries/000000000003"),
-        (PATHS.asked("5ca1ab1e"), "requests/5ca1ab1e/asked"),
-        (PATHS.answer("5ca1ab1e"), "requests/5ca1ab1e/answer"),
+        (PATHS.asked("5ca1ab1e"), "requests/5ca1ab1e.asked"),
+        (PATHS.answer("5ca1ab1e"), "requests/5ca1ab1e.answer"),
     ],
 )
 def test_everything_of_a_pipeline_lies_under_its_uuid(path: ObjectPath, expected: str) -> None:
