@@ -283,13 +283,13 @@ def timed(owner: type, method: str, into: list[float]) -> None:
 # -- processes, as the kernel counts them
 
 
-def family() -> list[int]:
-    """Return this process and all below it, which is where Spark's JVM and its workers are."""
+def family(root: int | None = None) -> list[int]:
+    """Return a process (this one) and all below it: where Spark's JVM and its workers are."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             parents.setdefault(parent_of((entry / "stat").read_text()), []).append(int(entry.name))
-    found = [os.getpid()]
+    found = [os.getpid() if root is None else root]
     for process in found:
         found += parents.get(process, [])
     return found

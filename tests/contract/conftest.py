@@ -1,5 +1,15 @@
 """Shared suites fail with the values of their assertions, as tests in test files do."""
 
+from collections.abc import Iterator
+
 import pytest
+from tests.servers.s3 import S3Server, s3_server
 
 pytest.register_assert_rewrite("tests.contract.store_contract")
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """A real S3 server, one for all tests; each takes a prefix of its own."""
+    with s3_server() as server:
+        yield server

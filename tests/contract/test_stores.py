@@ -1,13 +1,16 @@
 """The contract of the store port, over every backend there is."""
 
+import uuid
 from pathlib import Path
 
 import pytest
 from tests.contract.store_contract import StoreContract
+from tests.servers.s3 import S3Server
 
 from cutwater.errors import Conflict
 from cutwater.store.backend import Backend
 from cutwater.store.local import LocalBackend
+from cutwater.store.location import backend_at
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
 
@@ -26,6 +29,14 @@ class TestLocal(StoreContract):
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Backend:
         return LocalBackend(tmp_path / "store")
+
+
+class TestS3(StoreContract):
+    """Objects in a bucket, behind a real S3 server."""
+
+    @pytest.fixture
+    def backend(self, s3: S3Server) -> Backend:
+        return backend_at(s3.url(uuid.uuid4().hex))
 
 
 @pytest.fixture(params=["memory", "local"])

@@ -17,13 +17,12 @@ from typing import Annotated, Final
 import typer
 
 from cutwater.cli.output import Output, complain
-from cutwater.cli.run import store_path
+from cutwater.cli.run import store_location
 from cutwater.errors import ConfigError, NotFound, PipelineHeld, StoreError
 from cutwater.ids import CheckpointId, PipelineId
 from cutwater.store.backend import Backend
 from cutwater.store.catalog import find_pipeline, list_pipelines
 from cutwater.store.lease import BEAT_MS, Holding, Lease, Leases, holding, process_is_dead
-from cutwater.store.local import LocalBackend
 from cutwater.store.opened import OpenStore
 from cutwater.store.paths import NAMES
 
@@ -74,10 +73,11 @@ def open_backend(url: str) -> Backend:
     Raises:
         ConfigError: If there is none at that address.
     """
-    path = store_path(url)
-    if not (path / NAMES).is_dir():
-        raise ConfigError("--store", f"there is no store with a pipeline in it at {path}")
-    return LocalBackend(path)
+    location = store_location(url)
+    directory = location.directory
+    if directory is not None and not (directory / NAMES).is_dir():
+        raise ConfigError("--store", f"there is no store with a pipeline in it at {directory}")
+    return location.backend()
 
 
 def find(url: str, pipeline: str) -> Found:

@@ -25,7 +25,7 @@ from cutwater.spark.internals import Internals
 from cutwater.spark.output import SMALL_BYTES, FrameRows
 from cutwater.spark.step import POOL, Closed, RunningStep, Services, Wiring
 
-_IDLE_WAIT_S: Final = 1.0
+_IDLE_WAIT_S: Final = 5.0
 _HALT_S: Final = 60.0
 
 

@@ -18,7 +18,7 @@ from cutwater.spark.native_source import NativeSource, decode_offset, encode_off
 from cutwater.spark.pulse import OwedBatch
 
 _KEYS: Final = frozenset({"channel", "input", "position", "tick"})
-IDLE_WAIT_S: Final = 1.0
+IDLE_WAIT_S: Final = 5.0
 """How long an idle query waits inside its own poll; everything that matters wakes it."""
 
 

@@ -1,63 +1,40 @@
 """Blobs: a snapshot's files in the store, each named by its content, and how to get them back.
 
-    <bundle>  = <header> <newline> <bytes of the small files, one after the other>
-    <header>  = {"files":[{"offset":0,"path":"offsets/7","sha256":…,"size_bytes":…},…],"format":1}
-
-A tree of files becomes one bundle, and one blob of its own for every file that is not small
-(`"offset":null` in the header). The header is JSON in one line; offsets count from the byte after
-it. The same tree always gives the same bundle, so a snapshot that has not changed, and every big
-file that has not, is not sent again. Whether an object is there already is never asked: only what
-the caller calls reusable, because a kept cut or this attempt names it, is skipped (rule F7). Every
-byte is checked against the hash in its `BlobRef` before it is believed. Upholds I7.
+A tree of files becomes one bundle of its small files (`bundles`), and one blob of its own for every
+file that is not small. The same tree always gives the same objects, so a snapshot that has not
+changed, and every big file that has not, is not sent again. Whether an object is there already is
+never asked: only what the caller calls reusable, because a kept cut or this attempt names it, is
+skipped (rule F7). Every byte is checked against the hash in its `BlobRef` before it is believed.
+Upholds I7.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Final
+from typing import BinaryIO, Final
 
-import msgspec
-
-from cutwater.errors import Corrupt, NewerFormat, NotFound
+from cutwater.errors import Corrupt, NotFound
 from cutwater.ids import Generation, PipelineId
 from cutwater.protocol.cut import BlobRef
 from cutwater.store.backend import Backend
+from cutwater.store.bundles import (
+    BundledFile,
+    BundleMemory,
+    Header,
+    Held,
+    decode_header,
+    encode_header,
+    older_places,
+)
+from cutwater.store.parallel import each
 from cutwater.store.paths import ObjectPath, PipelinePaths
 from cutwater.store.records import digest
 
-FORMAT: Final = 1
-"""The format of bundles that is written, and the newest one that is read."""
-
 BUNDLED_BYTES_MAX: Final = 1 << 20
 """A file with fewer bytes goes into the bundle; one with as many or more is a blob of its own."""
-
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of a tree; without an offset, it is the blob that has its hash."""
-
-    path: str
-    size_bytes: _Count
-    sha256: str
-    offset: _Count | None
-
-
-class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    format: Annotated[int, msgspec.Meta(ge=1)]
-    files: tuple[_File, ...]
-
-
-class _Version(msgspec.Struct, frozen=True):
-    """All that may be asked of a header of any format."""
-
-    format: int
-
-
-_ENCODER: Final = msgspec.json.Encoder(order="sorted")
-_VERSIONS: Final = msgspec.json.Decoder(_Version)
-_HEADERS: Final = msgspec.json.Decoder(_Header)
 
 
 class Blobs:
@@ -76,7 +53,9 @@ class Blobs:
 
     # -- storing
 
-    def store_tree(self, root: Path, reusable: Mapping[str, BlobRef]) -> tuple[BlobRef, ...]:
+    def store_tree(
+        self, root: Path, reusable: Mapping[str, BlobRef], memory: BundleMemory | None = None
+    ) -> tuple[BlobRef, ...]:
         """Store all files below a directory; directories without files are left out.
 
         Works with a temporary file beside `root`.
@@ -84,10 +63,12 @@ class Blobs:
         Args:
             root: The directory.
             reusable: What need not be stored again, by hash (`protocol.retention.reusable`).
+            memory: What earlier bundles hold, to leave out what a reusable one of them does;
+                learns of this one. Without it every small file is packed.
 
         Returns:
-            What `fetch_tree` needs: the bundle, then the blobs of big files, sorted; nothing at
-            all for a tree without files.
+            What `fetch_tree` needs: the bundle, then older bundles it refers to and the blobs of
+            big files, sorted; nothing at all for a tree without files.
 
         Raises:
             Unavailable: If something was certainly not written.
@@ -96,23 +77,47 @@ class Blobs:
         found = {one.relative_to(root).as_posix(): one for one in root.rglob("*") if one.is_file()}
         if not found:
             return ()
-        files, big, offset = [], set(), 0
-        for path, local_file in sorted(found.items()):
-            size_bytes, sha256 = _measured(local_file)
-            if size_bytes < BUNDLED_BYTES_MAX:
-                files.append(_File(path, size_bytes, sha256, offset))
-                offset += size_bytes
+        measured = {path: _measured(file) for path, file in sorted(found.items())}
+        small = {sha: size for size, sha in measured.values() if size < BUNDLED_BYTES_MAX}
+        older = older_places(small, memory.among(reusable)) if memory else {}
+        files, packed, offset = [], {}, 0
+        for path, (size_bytes, sha256) in measured.items():
+            if sha256 not in small:
+                files.append(BundledFile(path, size_bytes, sha256, None))
+            elif sha256 in older:
+                bundle, at = older[sha256]
+                files.append(BundledFile(path, size_bytes, sha256, at, bundle))
             else:
-                files.append(_File(path, size_bytes, sha256, None))
-                big.add(self._stored(local_file, size_bytes, sha256, reusable))
+                if sha256 not in packed:
+                    packed[sha256] = (offset, size_bytes, found[path])
+                    offset += size_bytes
+                files.append(BundledFile(path, size_bytes, sha256, packed[sha256][0]))
+        big = {sha: (found[path], size, sha) for path, (size, sha) in measured.items()}
         with TemporaryDirectory(dir=root.parent) as beside:
-            bundle = Path(beside) / "bundle"
-            with bundle.open("wb") as file:
-                file.write(_ENCODER.encode(_Header(FORMAT, tuple(files))) + b"\n")
-                for one in files:
-                    if one.offset is not None:
-                        file.write(found[one.path].read_bytes())
-            return (self.store_file(bundle, reusable), *sorted(big))
+            target = Path(beside) / "bundle"
+            with target.open("wb") as file:
+                file.write(encode_header(files))
+                for _, _, local_file in packed.values():
+                    file.write(local_file.read_bytes())
+            sent = [(target, *_measured(target))]
+            sent += [one for sha, one in big.items() if sha not in small]
+            first, *others = each(lambda one: self._stored(*one, reusable), sent)
+        if memory is not None:
+            held = {sha: (at, size) for sha, (at, size, _) in packed.items()}
+            memory.remember(Held(first.sha256, held))
+        referred = {reusable[bundle] for bundle, _ in older.values()}
+        return (first, *sorted({*others, *referred}))
+
+    def store_files(
+        self, local_files: Collection[Path], reusable: Mapping[str, BlobRef]
+    ) -> tuple[BlobRef, ...]:
+        """Store files, several at once; return their blobs in the same order.
+
+        Raises:
+            Unavailable: If one was certainly not written.
+            OutcomeUnknown: If one may or may not have been written, or may not last.
+        """
+        return tuple(each(lambda one: self.store_file(one, reusable), local_files))
 
     def store_file(self, local_file: Path, reusable: Mapping[str, BlobRef]) -> BlobRef:
         """Store one file, unless it is reusable; return its blob.
@@ -153,23 +158,50 @@ class Blobs:
         into.mkdir(parents=True, exist_ok=True)
         if not refs:
             return
-        bundle_ref, big = refs[0], {ref.sha256: ref for ref in refs[1:]}
-        with TemporaryDirectory(dir=into.parent) as beside:
-            bundle = Path(beside) / "bundle"
-            self.fetch_file(bundle_ref, bundle)
-            with bundle.open("rb") as file:
-                header = _header(bundle_ref, file.readline())
-                start = file.tell()
-                for one in header.files:
-                    target = into / one.path
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    if one.offset is not None:
-                        file.seek(start + one.offset)
-                        target.write_bytes(_checked(bundle_ref, one, file.read(one.size_bytes)))
-                    elif one.sha256 in big:
-                        self.fetch_file(big[one.sha256], target)
-                    else:
-                        raise Corrupt(bundle_ref.name, f"no blob was named for its file {one.path}")
+        first, others = refs[0], {ref.sha256: ref for ref in refs[1:]}
+        whole: dict[Path, BlobRef] = {}
+        with TemporaryDirectory(dir=into.parent) as beside, ExitStack() as opened:
+            bundles: dict[str | None, _OpenBundle] = {
+                None: opened.enter_context(self._bundle(first, Path(beside)))
+            }
+            for one in bundles[None].header.files:
+                target = into / one.path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                wanted = one.sha256 if one.offset is None else one.bundle
+                if wanted is not None and wanted not in others:
+                    raise Corrupt(first.name, f"no blob was named for its file {one.path}")
+                if one.offset is None:
+                    whole[target] = others[one.sha256]
+                    continue
+                if wanted not in bundles:
+                    assert wanted is not None
+                    bundle = self._bundle(others[wanted], Path(beside))
+                    bundles[wanted] = opened.enter_context(bundle)
+                target.write_bytes(bundles[wanted].read(one))
+        self.fetch_files(whole)
+
+    @contextmanager
+    def _bundle(self, ref: BlobRef, directory: Path) -> Iterator["_OpenBundle"]:
+        """Fetch a bundle into a directory and open it there."""
+        local_file = directory / ref.sha256
+        self.fetch_file(ref, local_file)
+        with local_file.open("rb") as file:
+            header = decode_header(ref, file.readline())
+            yield _OpenBundle(ref, file, header, file.tell())
+
+    def fetch_files(self, refs: Mapping[Path, BlobRef]) -> None:
+        """Write blobs to local files, several at once; makes the directories they need.
+
+        Raises:
+            Corrupt: If a blob is missing or is not what was stored.
+            Unavailable: If the store does not answer.
+        """
+
+        def fetch(local_file: Path) -> None:
+            local_file.parent.mkdir(parents=True, exist_ok=True)
+            self.fetch_file(refs[local_file], local_file)
+
+        each(fetch, refs)
 
     def fetch_file(self, ref: BlobRef, local_file: Path) -> None:
         """Write a blob's content to a local file, replacing what was there.
@@ -183,6 +215,15 @@ class Blobs:
         found = self._fetched(ref, local_file)
         if found is not None:
             raise Corrupt(ref.name, found)
+
+    def problems(self, refs: Collection[BlobRef]) -> dict[BlobRef, str]:
+        """Say what is wrong with each blob that is not sound, looking at several at once.
+
+        Raises:
+            Unavailable: If the store does not answer.
+        """
+        found = zip(refs, each(self.problem, refs), strict=True)
+        return {ref: problem for ref, problem in found if problem is not None}
 
     def problem(self, ref: BlobRef) -> str | None:
         """Say what is wrong with a blob, in words that follow its name; None if it is sound.
@@ -229,23 +270,20 @@ def _measured(local_file: Path) -> tuple[int, str]:
         return file.tell(), sha256
 
 
-def _header(ref: BlobRef, line: bytes) -> _Header:
-    """Read the header of a bundle whose hash has been checked."""
-    try:
-        version = _VERSIONS.decode(line).format
-        if version > FORMAT:
-            raise NewerFormat(ref.name, version, FORMAT)
-        header = _HEADERS.decode(line)
-    except ValueError as error:
-        raise Corrupt(ref.name, f"it is no bundle: {error}") from error
-    for one in header.files:
-        path = PurePosixPath(one.path)
-        if path.is_absolute() or not path.parts or ".." in path.parts:
-            raise Corrupt(ref.name, f"{one.path!r} is no path of a file in a bundle")
-    return header
+@dataclass(frozen=True, slots=True)
+class _OpenBundle:
+    """A fetched bundle; its files begin at `start`."""
 
+    ref: BlobRef
+    file: BinaryIO
+    header: Header
+    start: int
 
-def _checked(ref: BlobRef, file: _File, data: bytes) -> bytes:
-    if len(data) != file.size_bytes or digest(data) != file.sha256:
-        raise Corrupt(ref.name, f"its file {file.path} is not what was stored")
-    return data
+    def read(self, one: BundledFile) -> bytes:
+        """Return the bytes of a file that is said to be here."""
+        assert one.offset is not None
+        self.file.seek(self.start + one.offset)
+        data = self.file.read(one.size_bytes)
+        if len(data) != one.size_bytes or digest(data) != one.sha256:
+            raise Corrupt(self.ref.name, f"its file {one.path} is not what was stored")
+        return data

@@ -241,7 +241,7 @@ def test_what_is_there_but_not_reusable_is_sent_again(
     backend.stored.clear()
 
     assert blobs.store_tree(tmp_path / "pins", {}) == refs
-    assert backend.stored == sent
+    assert sorted(backend.stored) == sorted(sent)
 
 
 def test_a_reusable_file_is_not_sent_again(
@@ -387,7 +387,7 @@ def test_a_bundle_that_contradicts_itself_is_corrupt(
 def test_a_bundle_of_a_newer_format_is_told_apart_from_a_damaged_one(
     blobs: Blobs, tmp_path: Path
 ) -> None:
-    ref = stored_bundle(blobs, tmp_path, {"format": 2, "trees": []})
+    ref = stored_bundle(blobs, tmp_path, {"format": 3, "trees": []})
 
     with pytest.raises(NewerFormat, match=ref.name):
         blobs.fetch_tree((ref,), tmp_path / "scratch")
