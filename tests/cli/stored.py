@@ -12,16 +12,17 @@ from typer.testing import CliRunner, Result
 from cutwater.cli.main import app
 from cutwater.store.catalog import open_pipeline
 from cutwater.store.lease import Lease, Leases
-from cutwater.store.local import LocalBackend
+from cutwater.store.location import backend_at
 
 
 class Stored:
     """A store with the pipeline `orders`, and the commands that are given it."""
 
-    def __init__(self, directory: Path) -> None:
-        """Make the store."""
+    def __init__(self, directory: Path, address: str | None = None) -> None:
+        """Make the store, in a directory unless it has another address."""
         self.directory = directory
-        self.backend = LocalBackend(directory)
+        self.address = address
+        self.backend = backend_at(address or directory)
         # The uuid that the tests of the store use, under a name.
         open_pipeline(self.backend, "orders", lambda: UUID(PIPELINE))
         self.made = MadeStore(self.backend)
@@ -32,7 +33,7 @@ class Stored:
 
     def run(self, *arguments: str) -> Result:
         """Give a command and return what it said."""
-        return CliRunner().invoke(app, [*arguments, "--store", str(self.directory)])
+        return CliRunner().invoke(app, [*arguments, "--store", self.address or str(self.directory)])
 
     def json(self, *arguments: str, exit_code: int = 0) -> Any:  # noqa: ANN401 - any JSON
         """Give a command and return its JSON."""

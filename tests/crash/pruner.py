@@ -76,7 +76,7 @@ def prune_in_child(directory: Path, fate: Fate) -> int:
     if child == 0:
         fate.watch()
         stored = Stored.__new__(Stored)
-        stored.directory = directory
+        stored.directory, stored.address = directory, None
         result = stored.run(*PRUNE)
         (directory / "changes").write_text(str(fate.changes))
         os._exit(result.exit_code)
