@@ -23,7 +23,9 @@
         ├── SessionError       CW-601  this Spark session or Java cannot run a pipeline
         ├── StepError          CW-602  a step failed, with the user's function and line
         ├── RecoveryError      CW-603  the pipeline cannot go on from its last checkpoint
-        └── PipelineHeld       CW-604  another process runs the pipeline
+        ├── PipelineHeld       CW-604  another process runs the pipeline
+        ├── NotRunning         CW-611  nobody runs the pipeline that was asked for something
+        └── RequestFailed      CW-612  a running pipeline did not do what it was asked for
 
 Expected outcomes (a duplicate acknowledgement, a lost race, nothing to recover) are enums, not
 errors. All classes survive pickling, since they cross process boundaries on Spark.
@@ -392,3 +394,17 @@ class PipelineHeld(RunError):
         self.host = host
         self.process = process
         self.age_s = age_s
+
+
+class NotRunning(RunError):
+    """Nobody runs the pipeline, so nobody can do what was asked."""
+
+    code = "CW-611"
+    next_step = "Start it with `cutwater run`; what it has is in `cutwater checkpoints list`."
+
+
+class RequestFailed(RunError):
+    """A running pipeline did not do what it was asked for."""
+
+    code = "CW-612"
+    next_step = "Nothing is lost; `cutwater checkpoints list` shows how its attempts went."

@@ -18,6 +18,7 @@ from cutwater.errors import ConfigError, PipelineHeld, RunError
 from cutwater.ids import PipelineId, SinkId
 from cutwater.physical_plan import PhysicalPlan
 from cutwater.plan import plan
+from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.sinks.base import OpenSink, Sink, SinkContext
 from cutwater.spark.clock import wall_ms
@@ -39,6 +40,7 @@ from cutwater.store.catalog import open_pipeline
 from cutwater.store.lease import Holding, Lease, Leases, holding, process_is_dead
 from cutwater.store.location import backend_for_writing
 from cutwater.store.opened import OpenStore
+from cutwater.store.savepoints import savepoint_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,21 +108,61 @@ class PipelineRun:
         """Return how things are; cheap."""
         return self._supervisor.status()
 
-    def checkpoint(self, timeout_s: float | None = None) -> CheckpointReport:
+    def checkpoint(self, timeout_s: float | None = None, *, full: bool = False) -> CheckpointReport:
         """Take a checkpoint now and wait until it is decided and its sinks have committed.
+
+        Args:
+            timeout_s: How long to wait; None for as long as it takes.
+            full: Whether it must stand alone: nothing of an older one is reused.
+
+        Returns:
+            What became of it; look at its `status`.
 
         Raises:
             RunError: If that is not known within the time.
         """
-        report = self._supervisor.checkpoint(CheckpointRequest(), timeout_s)
-        if report is None:
-            message = f"no checkpoint was completed within {timeout_s} s; it may still be."
-            raise RunError(message)
-        return report
+        kind = CheckpointKind.FULL if full else CheckpointKind.CHECKPOINT
+        return _known(self._supervisor.checkpoint(CheckpointRequest(kind), timeout_s), timeout_s)
 
-    def stop(self, *, checkpoint: bool = True) -> None:
-        """Ask the pipeline to end, with a last checkpoint; does not wait (see `wait`)."""
-        self._supervisor.stop(checkpoint=checkpoint)
+    def savepoint(self, name: str, timeout_s: float | None = None) -> CheckpointReport:
+        """Take a savepoint now: named, standing alone, kept until somebody gives it up.
+
+        Returns:
+            What became of it; look at its `status`.
+
+        Raises:
+            ConfigError: If it cannot have that name, or another savepoint has it.
+            RunError: If it is not known within the time what became of it.
+        """
+        request = CheckpointRequest(CheckpointKind.SAVEPOINT, savepoint_name(name))
+        return _known(self._supervisor.checkpoint(request, timeout_s), timeout_s)
+
+    def stop(
+        self, *, checkpoint: bool = True, savepoint: str | None = None, drain: bool = False
+    ) -> None:
+        """Ask the pipeline to end, with a last checkpoint; does not wait for the end (`wait`).
+
+        Args:
+            checkpoint: Whether to take a last checkpoint; if it fails, the pipeline ends anyway.
+            savepoint: Take a savepoint of this name instead, and wait for it.
+            drain: Let the sources stop at the barrier, so that everything before it has gone
+                through to the sinks, and nothing after it has begun; waits for the checkpoint.
+
+        Raises:
+            ConfigError: If the savepoint cannot have that name, or another one has it.
+            RunError: If the savepoint, or the checkpoint of a drain, failed: the pipeline goes on.
+        """
+        if savepoint is None and not drain:
+            self._supervisor.stop(checkpoint=checkpoint)
+            return
+        kind = CheckpointKind.CHECKPOINT
+        if savepoint is not None:
+            kind = CheckpointKind.SAVEPOINT
+            savepoint_name(savepoint)
+        report = self._supervisor.stop_with(CheckpointRequest(kind, savepoint, drain), None)
+        if report is not None and report.status != "COMPLETED":
+            message = f"the pipeline goes on, its last checkpoint failed: {report.failure}."
+            raise RunError(message)
 
     def kill(self) -> None:
         """End at once, without a checkpoint; the next start goes on from the last one."""
@@ -189,6 +231,13 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
     run = PipelineRun(Supervisor(context, options.restart, lease), scratch)
     run.wait_until_started()
     return run
+
+
+def _known(report: CheckpointReport | None, timeout_s: float | None) -> CheckpointReport:
+    if report is None:
+        message = f"no checkpoint was completed within {timeout_s} s; it may still be."
+        raise RunError(message)
+    return report
 
 
 def _lease(backend: Backend, pipeline: PipelineId, name: str, *, takeover: bool) -> Lease:

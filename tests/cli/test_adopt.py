@@ -45,8 +45,8 @@ def test_eject_says_which_pipelines_there_are(tmp_path: Path) -> None:
     errors = [json.loads(one.stdout)["error"] for one in (nothing, another, empty)]
     assert {one["code"] for one in errors} == {"CW-101"}
     assert [one["message"].partition(": ")[2] for one in errors] == [
-        f"there is no store at {store}.",
-        f"{store} has no pipeline orders; there are: other.",
-        "the pipeline has no checkpoint yet.",
+        f"there is no store with a pipeline in it at {store}.",
+        f"{LocalBackend(store).url} has no 'orders'; it has other.",
+        "other has no checkpoint yet.",
     ]
     assert not (tmp_path / "out").exists()

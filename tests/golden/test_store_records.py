@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 from tests.unit.store import cuts
 
-from cutwater.ids import CheckpointId, Slot
+from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.store.cut_form import MANIFEST
 from cutwater.store.forms import ATTEMPT, COMMITTED, LOG_ENTRY, NAME
 from cutwater.store.paths import ObjectPath, PipelinePaths, name
 from cutwater.store.records import FORMAT, RecordKind, decode, encode
+from cutwater.store.reports import RECOVERY, REPORT
+from cutwater.store.requests import ANSWER, REQUEST
+from cutwater.store.savepoints import DROPPED
 
 GOLDEN = Path(__file__).parent / "store"
 PATHS = PipelinePaths(cuts.PIPELINE)
@@ -26,6 +29,11 @@ RECORDS: dict[str, tuple[RecordKind[Any, Any], ObjectPath, object]] = {
     "attempt": (ATTEMPT, PATHS.attempt(CheckpointId(12)), cuts.sample_attempt()),
     "committed": (COMMITTED, PATHS.committed(Slot(2)), cuts.sample_committed()),
     "name": (NAME, name("orders"), cuts.PIPELINE),
+    "dropped": (DROPPED, PATHS.dropped(CheckpointId(12)), CheckpointId(12)),
+    "report": (REPORT, PATHS.report(CheckpointId(12)), cuts.sample_report()),
+    "recovery": (RECOVERY, PATHS.recovery(Generation(3)), cuts.sample_recovery()),
+    "request": (REQUEST, PATHS.asked("5ca1ab1e"), cuts.sample_request()),
+    "answer": (ANSWER, PATHS.answer("5ca1ab1e"), cuts.sample_answer()),
 }
 
 

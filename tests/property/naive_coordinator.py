@@ -449,11 +449,18 @@ class NaiveCoordinator:
             self.ending = ending
         stopped = isinstance(self.ending, events.Halt)
         reason = FailureReason.STOPPED if stopped else FailureReason.STEP_FAILED
+        self.dismiss()
         for attempt in tuple(self.open.values()):
             self.fail_if_possible(attempt.number, reason)
 
+    def dismiss(self) -> None:
+        """Nobody who waits for a turn will get one."""
+        while self.queue:
+            self.owed.append(("AnswerRequest", self.queue.pop(), RequestResult.NOT_RUNNING))
+
     def halt(self, reason: events.HaltReason) -> None:
         """Somebody else may have decided: leave everything as it is."""
+        self.dismiss()
         self.owed.append(("Halt", reason))
         self.over = self.may_be_fenced = True
 

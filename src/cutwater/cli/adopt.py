@@ -16,14 +16,13 @@ import typer
 
 from cutwater.cli.load import load, parse_pairs
 from cutwater.cli.output import SUCCESS, Output, bytes_text, counted, say, say_json
-from cutwater.cli.pipelines import find_backend, open_backend
 from cutwater.cli.plan import Conf, Debug, Master, Parameters, Target
-from cutwater.cli.run import DEFAULT_STORE
+from cutwater.cli.run import DEFAULT_STORE, store_location
 from cutwater.errors import AdoptionRefused, NotFound, RecoveryError
 from cutwater.plan import plan
 from cutwater.store.catalog import find_pipeline, open_pipeline
+from cutwater.store.location import backend_for_writing
 from cutwater.store.opened import OpenStore
-from cutwater.store.probe import probe
 
 if TYPE_CHECKING:
     from cutwater.protocol.decisions import Decision
@@ -108,8 +107,7 @@ def adopt_command(arguments: AdoptArguments) -> int:
         say(_text(adoption, arguments.store))
     decision = None
     if arguments.yes:
-        backend = open_backend(arguments.store)
-        probe(backend)
+        backend = backend_for_writing(arguments.store)
         store = OpenStore.of(backend, open_pipeline(backend, planned.pipeline))
         decision = adopt(adoption, store)
     if arguments.output is Output.JSON:
@@ -129,9 +127,10 @@ def _check_new(url: str, pipeline: str) -> None:
     """Refuse at once, before Spark starts, what has checkpoints already."""
     from cutwater.spark.adopt import has_checkpoints  # noqa: PLC0415 - as above
 
-    backend = find_backend(url)
-    if backend is None:
+    location = store_location(url)
+    if location.directory is not None and not location.directory.exists():
         return
+    backend = location.backend()
     try:
         store = OpenStore.of(backend, find_pipeline(backend, pipeline))
     except NotFound:

@@ -11,9 +11,13 @@ from typing import Annotated, Final
 import typer
 
 from cutwater.cli.output import SUCCESS, Output, say, say_json
-from cutwater.cli.pipelines import LATEST, find_checkpoint, find_store
 from cutwater.cli.plan import Debug
 from cutwater.cli.run import DEFAULT_STORE
+from cutwater.cli.stores import Found, checkpoint_of, find
+from cutwater.errors import ConfigError
+from cutwater.protocol.decisions import Decision
+
+_LATEST: Final = "latest"
 
 HELP: Final = """Write a checkpoint as checkpoint directories of plain streaming queries.
 
@@ -39,7 +43,7 @@ class EjectArguments:
     checkpoint: Annotated[
         str,
         typer.Option(metavar="latest|ID|NAME", help="The checkpoint, or a savepoint by its name."),
-    ] = LATEST
+    ] = _LATEST
     store: Annotated[str, typer.Option(metavar="URL", help="Where checkpoints are kept.")] = (
         DEFAULT_STORE
     )
@@ -56,9 +60,9 @@ def eject_command(arguments: EjectArguments) -> int:
     """
     from cutwater.spark.eject import README, as_json, eject  # noqa: PLC0415 - imports pyarrow
 
-    store = find_store(arguments.store, arguments.pipeline)
-    decision = find_checkpoint(store, arguments.checkpoint)
-    ejection = eject(arguments.pipeline, store, decision, arguments.to)
+    found = find(arguments.store, arguments.pipeline)
+    decision = _decision(found, arguments.checkpoint)
+    ejection = eject(found.name, found.store, decision, arguments.to)
     if arguments.output is Output.JSON:
         say_json(as_json(ejection), indent=2)
         return SUCCESS
@@ -69,3 +73,16 @@ def eject_command(arguments: EjectArguments) -> int:
         say(f"\n  {one.step}: {one.ending.value}\n    {one.explanation}")
     say(f"\n{ejection.directory / README} says the same.")
     return SUCCESS
+
+
+def _decision(found: Found, text: str) -> Decision:
+    """Return the decision that is named, if its cut is still kept."""
+    log = found.store.log.read()
+    if log.head is None:
+        raise ConfigError("--checkpoint", f"{found.name} has no checkpoint yet")
+    if text == _LATEST:
+        return log.head
+    chosen = checkpoint_of(found, text)
+    if chosen not in found.store.manifests.ids():
+        raise ConfigError("--checkpoint", f"{text} was pruned; see cutwater checkpoints list")
+    return next(one for one in log.decisions if one.checkpoint_id == chosen)

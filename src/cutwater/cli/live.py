@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from cutwater.cli.checkpoint_view import recovery_json, recovery_text
 from cutwater.cli.output import bytes_text, counted, duration_text, say, say_json
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Notice(NamedTuple):
     """One thing that happened.
 
     Attributes:
-        kind: `state`, `restart` or `checkpoint`.
+        kind: `state`, `restart`, `recovery` or `checkpoint`.
         text: It, as a sentence.
         fields: It, as JSON values.
         is_routine: Whether the live view shows it anyway.
@@ -77,6 +78,14 @@ def notices(before: "RunStatus | None", after: "RunStatus") -> list[Notice]:
         text = f"restart {after.restarts}, generation {after.generation}: {_reason(after)}"
         fields: dict[str, object] = {"restarts": after.restarts, "generation": after.generation}
         found.append(Notice("restart", text, {**fields, "detail": after.detail}))
+    recovery = after.recovery
+    if recovery is not None and recovery.first_batch_ms is not None:
+        seen = before.recovery if before is not None else None
+        if seen is None or (seen.generation, seen.first_batch_ms) != (
+            recovery.generation,
+            recovery.first_batch_ms,
+        ):
+            found.append(Notice("recovery", recovery_text(recovery), recovery_json(recovery)))
     known = {(one.id, one.status) for one in before.checkpoints} if before else set()
     found += [
         _checkpoint_notice(one)

@@ -16,19 +16,36 @@ from typing import Any, Protocol, TypeVar, get_type_hints
 import typer
 
 from cutwater._version import __version__
-from cutwater.cli import adopt, doctor, eject, plan, run
+from cutwater.cli import (
+    adopt,
+    checkpoints,
+    diff,
+    doctor,
+    eject,
+    plan,
+    prune,
+    requests,
+    run,
+)
 from cutwater.cli.output import FAILED, INTERRUPTED, complain, report_error, say
 from cutwater.errors import CutwaterError
 
-app = typer.Typer(
-    name="cutwater",
-    help="One consistent checkpoint for a whole pipeline of Spark streams.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
-)
+
+def _group(name: str, text: str) -> typer.Typer:
+    return typer.Typer(
+        name=name,
+        help=text,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+    )
+
+
+app = _group("cutwater", "One consistent checkpoint for a whole pipeline of Spark streams.")
+checkpoints_app = _group("checkpoints", checkpoints.HELP)
+app.add_typer(checkpoints_app)
 
 
 class _Arguments(Protocol):
@@ -60,7 +77,11 @@ def _top(
 
 
 def _add(
-    name: str, arguments: type[AnyArguments], command: Callable[[AnyArguments], int], text: str
+    name: str,
+    arguments: type[AnyArguments],
+    command: Callable[[AnyArguments], int],
+    text: str,
+    group: typer.Typer = app,
 ) -> None:
     """Make a command of a function and the dataclass of its arguments."""
 
@@ -80,7 +101,7 @@ def _add(
             for one in fields(arguments)  # type: ignore[arg-type]
         ]
     )
-    app.command(name, help=text)(invoke)
+    group.command(name, help=text)(invoke)
 
 
 def _default(one: Any) -> object:  # noqa: ANN401 - a field of any type
@@ -122,6 +143,44 @@ _add("run", run.RunArguments, run.run_command, run.HELP)
 _add("adopt", adopt.AdoptArguments, adopt.adopt_command, adopt.HELP)
 _add("eject", eject.EjectArguments, eject.eject_command, eject.HELP)
 _add("doctor", doctor.DoctorArguments, doctor.doctor_command, doctor.HELP)
+
+_add(
+    "savepoint",
+    requests.SavepointArguments,
+    requests.savepoint_command,
+    requests.SAVEPOINT_HELP,
+)
+_add(
+    "checkpoint",
+    requests.CheckpointArguments,
+    requests.checkpoint_command,
+    requests.CHECKPOINT_HELP,
+)
+_add("stop", requests.StopArguments, requests.stop_command, requests.STOP_HELP)
+
+_add(
+    "list",
+    checkpoints.ListArguments,
+    checkpoints.list_command,
+    checkpoints.LIST_HELP,
+    checkpoints_app,
+)
+_add(
+    "show",
+    checkpoints.ShowArguments,
+    checkpoints.show_command,
+    checkpoints.SHOW_HELP,
+    checkpoints_app,
+)
+_add(
+    "verify",
+    checkpoints.VerifyArguments,
+    checkpoints.verify_command,
+    checkpoints.VERIFY_HELP,
+    checkpoints_app,
+)
+_add("diff", diff.DiffArguments, diff.diff_command, diff.HELP, checkpoints_app)
+_add("prune", prune.PruneArguments, prune.prune_command, prune.HELP, checkpoints_app)
 
 if __name__ == "__main__":
     main()

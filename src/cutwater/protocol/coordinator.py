@@ -137,7 +137,7 @@ class Coordinator:
             now_ms,
             now_ms + request.timeout_ms(self._options),
         )
-        return (events.ReserveId(self._last_id, request.kind),)
+        return (events.ReserveId(self._last_id, request.kind, request),)
 
     def _on_reserved(self, event: events.Reserved) -> Commands:
         attempt = self._attempts.get(event.checkpoint_id)
@@ -290,7 +290,7 @@ class Coordinator:
             self._ending = ending  # Whoever asks for a stop does not get a restart.
         stopped = isinstance(self._ending, events.Halt)
         reason = FailureReason.STOPPED if stopped else FailureReason.STEP_FAILED
-        commands: Commands = ()
+        commands: Commands = self._schedule.dismiss()
         for attempt in tuple(self._attempts.values()):
             if attempt.can_fail:
                 commands += self._fail(attempt, reason, now_ms)
@@ -298,7 +298,7 @@ class Coordinator:
 
     def _halt(self, reason: events.HaltReason) -> Commands:
         self._mode = events.COORDINATOR.next(self._mode, events.ModeTrigger.HALT)
-        return (events.Halt(reason),)
+        return (*self._schedule.dismiss(), events.Halt(reason))
 
     # -- after every event
 

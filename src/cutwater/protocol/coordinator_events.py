@@ -214,10 +214,17 @@ CoordinatorEvent = (
 
 @dataclass(frozen=True, slots=True)
 class ReserveId:
-    """Take this number durably; answer with `Reserved`."""
+    """Take this number durably; answer with `Reserved`.
+
+    Attributes:
+        checkpoint_id: The number.
+        kind: What the attempt is to become.
+        request: What it serves, for whoever tells people; says nothing that `kind` does not.
+    """
 
     checkpoint_id: CheckpointId
     kind: CheckpointKind
+    request: CheckpointRequest = field(default_factory=CheckpointRequest, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

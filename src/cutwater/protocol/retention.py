@@ -40,12 +40,26 @@ class RetentionPlan:
     unreadable: tuple[CheckpointId, ...] = ()
 
 
-def kept(log: LogView, committed_through: Slot, retained: int) -> tuple[Decision, ...]:
-    """Return the decisions whose cuts must stay, oldest first."""
+def kept(
+    log: LogView,
+    committed_through: Slot,
+    retained: int,
+    dropped: Collection[CheckpointId] = (),
+) -> tuple[Decision, ...]:
+    """Return the decisions whose cuts must stay, oldest first.
+
+    Args:
+        log: The log.
+        committed_through: The newest slot whose commit is recorded.
+        retained: How many checkpoints are kept beside savepoints.
+        dropped: Savepoints and other cuts that their owner has given up. One of them stays only
+            while the pipeline stands on it, or while its sinks may not have acted.
+    """
     decisions = log.decisions
     waiting = uncommitted(log, committed_through)
-    savepoints = [one for one in decisions if one.kind is CheckpointKind.SAVEPOINT]
-    others = [one for one in decisions if one.kind is not CheckpointKind.SAVEPOINT]
+    wanted = [one for one in decisions if one.checkpoint_id not in dropped]
+    savepoints = [one for one in wanted if one.kind is CheckpointKind.SAVEPOINT]
+    others = [one for one in wanted if one.kind is not CheckpointKind.SAVEPOINT]
     keep = {*decisions[-1:], *waiting, *savepoints, *others[-retained:]}
     return tuple(one for one in decisions if one in keep)
 

@@ -5,6 +5,7 @@ It remembers; `trigger` chooses. One schedule belongs to one coordinator. Uphold
 
 from collections import deque
 
+from cutwater.protocol.coordinator_events import AnswerRequest
 from cutwater.protocol.failure import FailureReason, FailureStreak
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.pending import CheckpointRequest
@@ -37,6 +38,12 @@ class Schedule:
     def ask_again(self, request: CheckpointRequest) -> None:
         """Give a request its turn back."""
         self._requests.appendleft(request)
+
+    def dismiss(self) -> tuple[AnswerRequest, ...]:
+        """Let nobody wait any more: answer everybody who did, in order."""
+        waiting = tuple(self._requests)
+        self._requests.clear()
+        return tuple(AnswerRequest(one, RequestResult.NOT_RUNNING) for one in waiting)
 
     def started(self, now_ms: int) -> CheckpointRequest:
         """Note the start of an attempt; return what it is to serve."""

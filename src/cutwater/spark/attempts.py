@@ -6,18 +6,26 @@ Written by the loop's thread, read by any.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cutwater.ids import CheckpointId
+from cutwater.ids import CheckpointId, Generation, StepId
 from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import DecisionOutcome
+from cutwater.protocol.failure import FailureReason
+from cutwater.protocol.pending import CheckpointRequest
+from cutwater.protocol.trigger import RequestResult
 from cutwater.spark.clock import now_ms
 from cutwater.spark.progress import CheckpointReport
+from cutwater.store.reports import StepReport
 
 KEPT: Final = 20
+_REFUSALS: Final = {
+    RequestResult.QUEUE_FULL: "too many requests wait already",
+    RequestResult.NOT_RUNNING: "the pipeline ends or begins again just now",
+}
 
 
 @dataclass(slots=True)
@@ -25,29 +33,57 @@ class Waiter:
     """Somebody who waits for the checkpoint that was asked for.
 
     Attributes:
-        kind: What was asked for.
+        request: What was asked for.
         id: The attempt that serves it, once there is one.
         report: What became of it, once that is known.
         done: Set when it is known.
     """
 
-    kind: CheckpointKind
+    request: CheckpointRequest
     id: CheckpointId | None = None
     report: CheckpointReport | None = None
     done: threading.Event = field(default_factory=threading.Event)
+
+    def is_served_by(self, request: CheckpointRequest) -> bool:
+        """Say whether an attempt for that request is one that was waited for.
+
+        Whoever wants a plain checkpoint is content with one that stands alone; one that starts
+        after he asked holds all he asked for, whoever else asked for it.
+        """
+        ours = self.request
+        if ours.kind is CheckpointKind.SAVEPOINT or request.kind is CheckpointKind.SAVEPOINT:
+            return ours == request
+        return ours.drain == request.drain and ours.kind in {
+            CheckpointKind.CHECKPOINT,
+            request.kind,
+        }
+
+    def fail(self, reason: str) -> None:
+        """Say that nothing will come of it."""
+        self.report = CheckpointReport(
+            CheckpointId(0),
+            "FAILED",
+            0,
+            self.request.kind.name,
+            failure=reason,
+            name=self.request.name,
+        )
+        self.done.set()
 
 
 class AttemptBook:
     """What became of the newest attempts."""
 
-    def __init__(self) -> None:
-        """Know of none."""
+    def __init__(self, tell: Callable[[CheckpointReport], None] = lambda _: None) -> None:
+        """Know of none; tell of each, from any thread and without blocking, when it is over."""
+        self._tell = tell
         self._lock = threading.Lock()
         self._reports: OrderedDict[CheckpointId, CheckpointReport] = OrderedDict()
         self._cuts: dict[CheckpointId, Cut] = {}
         self._slots: dict[int, CheckpointId] = {}
         self._waiters: list[Waiter] = []
         self._last: Waiter | None = None
+        self.generation = Generation(0)
         self.completed = 0
         self.last_completed: CheckpointId | None = None
 
@@ -64,22 +100,31 @@ class AttemptBook:
 
     # -- waiting
 
-    def wait_for(self, kind: CheckpointKind) -> Waiter:
-        """Begin to wait for the next attempt of this kind to start; ask for it afterwards."""
-        waiter = Waiter(kind)
+    def wait_for(self, request: CheckpointRequest) -> Waiter:
+        """Begin to wait for the next attempt that serves a request; ask for it afterwards."""
+        waiter = Waiter(request)
         with self._lock:
             self._waiters.append(waiter)
         return waiter
 
-    def follow_last(self) -> None:
-        """Follow the next attempt as the one that a stop waits for."""
-        self._last = self.wait_for(CheckpointKind.CHECKPOINT)
+    def follow_last(self, request: CheckpointRequest) -> None:
+        """Follow the next attempt that serves a request as the one that a stop waits for."""
+        self._last = self.wait_for(request)
+
+    def refuse(self, request: CheckpointRequest, reason: str) -> None:
+        """Tell whoever asked last for exactly this, and has no attempt yet, that none will come."""
+        with self._lock:
+            for waiter in reversed(self._waiters):
+                if waiter.id is None and waiter.request == request:
+                    waiter.fail(reason)
+                    self._waiters.remove(waiter)
+                    return
 
     @property
     def last_has_ended(self) -> bool:
         """Whether the attempt that a stop waits for has been decided or has failed."""
         last = self._last
-        if last is None or last.id is None:
+        if last is None or last.id is None or last.id not in self._reports:
             return False
         with self._lock:
             return self._reports[last.id].status != "IN_PROGRESS"
@@ -93,11 +138,15 @@ class AttemptBook:
             for waiter in self._waiters:
                 # A checkpoint that was decided stays one: its commits are repeated by recovery.
                 known = self._reports.get(waiter.id) if waiter.id is not None else None
-                waiter.report = known or CheckpointReport(
-                    CheckpointId(0), "FAILED", 0, waiter.kind.name, failure=reason
-                )
-                waiter.done.set()
+                if known is None:
+                    waiter.fail(reason)
+                else:
+                    waiter.report = known
+                    waiter.done.set()
+            for checkpoint_id in self._slots.values():
+                self._publish(checkpoint_id)
             self._waiters.clear()
+            self._slots.clear()
 
     # -- following
 
@@ -108,7 +157,7 @@ class AttemptBook:
                 case events.DecisionMade(checkpoint_id, DecisionOutcome.WRITTEN):
                     self._decided(checkpoint_id)
                 case events.CommitRecorded(slot):
-                    self._resolve(self._slots.pop(slot, None))
+                    self._committed(self._slots.pop(slot, None))
                 case _:
                     pass
 
@@ -118,8 +167,8 @@ class AttemptBook:
         """Follow what the coordinator answers."""
         with self._lock:
             match command:
-                case events.ReserveId(checkpoint_id, kind):
-                    self._begin(checkpoint_id, kind)
+                case events.ReserveId(checkpoint_id, _, request):
+                    self._begin(checkpoint_id, request)
                 case events.CreateDecision(slot, cut):
                     self._cuts[cut.checkpoint_id] = cut
                     if cut.commit_point:
@@ -137,18 +186,43 @@ class AttemptBook:
                     sentence = reason.sentence if reason else "ended"
                     failure = f"{sentence} ({detail})" if detail else sentence
                     report = replace(self._reports[checkpoint_id], status="FAILED", failure=failure)
+                    if reason is FailureReason.ID_TAKEN:
+                        # The request keeps its turn, and those who wait for it wait on.
+                        for waiter in self._waiters:
+                            waiter.id = None if waiter.id == checkpoint_id else waiter.id
                     self._end(checkpoint_id, report)
                 case _:
                     pass
 
-    def _begin(self, checkpoint_id: CheckpointId, kind: CheckpointKind) -> None:
+    def answered(self, command: events.AnswerRequest) -> None:
+        """Follow what became of a request: one that is refused is not served by anybody."""
+        if command.result is not RequestResult.QUEUED:
+            self.refuse(command.request, _REFUSALS[command.result])
+
+    def acknowledged(
+        self, checkpoint_id: CheckpointId, step: StepId, report: Callable[[int], StepReport]
+    ) -> None:
+        """Note how a step fared, counted from the start of its attempt."""
+        with self._lock:
+            known = self._reports.get(checkpoint_id)
+            if known is not None and known.status == "IN_PROGRESS":
+                steps = {**known.steps, step: report(known.started_at_ms)}
+                self._reports[checkpoint_id] = replace(known, steps=steps)
+
+    def _begin(self, checkpoint_id: CheckpointId, request: CheckpointRequest) -> None:
         self._reports[checkpoint_id] = CheckpointReport(
-            checkpoint_id, "IN_PROGRESS", 0, kind.name, started_at_ms=now_ms()
+            checkpoint_id,
+            "IN_PROGRESS",
+            0,
+            request.kind.name,
+            started_at_ms=now_ms(),
+            name=request.name,
+            generation=self.generation,
         )
         while len(self._reports) > KEPT:
             self._reports.popitem(last=False)
         for waiter in self._waiters:
-            if waiter.id is None:
+            if waiter.id is None and waiter.is_served_by(request):
                 waiter.id = checkpoint_id
 
     def _decided(self, checkpoint_id: CheckpointId) -> None:
@@ -161,18 +235,34 @@ class AttemptBook:
         self._reports[checkpoint_id] = replace(report, status="COMPLETED", duration_ms=took)
         cut = self._cuts.pop(checkpoint_id)
         if not cut.commit_point:
+            self._publish(checkpoint_id)
             self._resolve(checkpoint_id)
+
+    def _committed(self, checkpoint_id: CheckpointId | None) -> None:
+        report = self._reports.get(checkpoint_id) if checkpoint_id is not None else None
+        if report is None:
+            return
+        took = now_ms() - report.started_at_ms
+        self._reports[report.id] = replace(report, committed_ms=took)
+        self._publish(report.id)
+        self._resolve(report.id)
 
     def _end(self, checkpoint_id: CheckpointId, report: CheckpointReport) -> None:
         took = now_ms() - report.started_at_ms
         self._reports[checkpoint_id] = replace(report, duration_ms=took)
         self._cuts.pop(checkpoint_id, None)
+        self._publish(checkpoint_id)
         self._resolve(checkpoint_id)
 
-    def _resolve(self, checkpoint_id: CheckpointId | None) -> None:
+    def _publish(self, checkpoint_id: CheckpointId) -> None:
+        """Tell of an attempt that is over."""
+        report = self._reports.get(checkpoint_id)
+        if report is not None:
+            self._tell(report)
+
+    def _resolve(self, checkpoint_id: CheckpointId) -> None:
         """Tell those who wait what became of their attempt, commits included."""
         for waiter in [one for one in self._waiters if one.id == checkpoint_id]:
-            if checkpoint_id is not None:
-                waiter.report = self._reports.get(checkpoint_id)
-                waiter.done.set()
-                self._waiters.remove(waiter)
+            waiter.report = self._reports.get(checkpoint_id)
+            waiter.done.set()
+            self._waiters.remove(waiter)

@@ -31,6 +31,7 @@ from cutwater.spark.channel import Channel, ChannelForm, Signal
 from cutwater.spark.channel_source import ChannelSource, Reading
 from cutwater.spark.context import RunContext
 from cutwater.spark.output import ChannelOutput, Output, SinkOutput
+from cutwater.spark.phases import Phase, Phases
 from cutwater.spark.query_step import QueryStep
 from cutwater.spark.step import RunningStep, Services, Wiring
 
@@ -45,6 +46,7 @@ class Build:
     restore: Restore
     services: Services
     on_control: Callable[[ChannelId], None]
+    phases: Phases = field(default_factory=Phases)
     _channels: dict[ChannelId, Channel] = field(default_factory=dict)
     _signals: dict[StepId, Signal] = field(default_factory=dict)
     _sources: dict[StepId, list[ChannelSource]] = field(default_factory=dict)
@@ -64,7 +66,8 @@ class Build:
         topology = self.context.plan.topology(
             [name for name, form in self._forms.items() if form.pinned_start]
         )
-        self._fetch(topology)
+        with self.phases.during(Phase.FETCH):
+            self._fetch(topology)
         steps = {spec.step: self._connect(spec) for spec in topology.steps}
         return Built(topology, steps, self._channels)
 
@@ -157,7 +160,8 @@ class Build:
             for one in recorded
             for name, ref in zip(one.event.files, one.blobs, strict=True)
         }
-        blobs.fetch_files(files)
+        with self.phases.during(Phase.FETCH):
+            blobs.fetch_files(files)
         for target in files:
             if set(pq.read_schema(target).names) != set(form.schema.names):
                 message = (

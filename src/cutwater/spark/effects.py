@@ -168,6 +168,7 @@ class Effects:
         refs = [*state, *(ref for part in in_flight for one in part.events for ref in one.blobs)]
         new = sum(ref.size_bytes for ref in refs if ref.sha256 not in known)
         self.uploaded[checkpoint_id] = self.uploaded.get(checkpoint_id, 0) + new
+        step.times.uploaded(checkpoint_id, new)
         step.tell(Stored(checkpoint_id, tuple(state), tuple(in_flight)))
 
     # -- the decision

@@ -11,9 +11,10 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import Enum, auto
+from functools import partial
 from typing import Final
 
 from cutwater.errors import RunError
@@ -25,13 +26,17 @@ from cutwater.protocol.coordinator import Coordinator
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.step_events import Ended
+from cutwater.protocol.trigger import RequestResult
 from cutwater.spark.attempts import AttemptBook
 from cutwater.spark.build import Build, Built
 from cutwater.spark.clock import now_ms
 from cutwater.spark.commit_watch import CommitWatch
 from cutwater.spark.context import RunContext
 from cutwater.spark.effects import Effects
+from cutwater.spark.outcome import End, LastCheckpoint, Outcome
+from cutwater.spark.phases import FirstBatch, Phase, Phases
 from cutwater.spark.step import RunningStep, Services
+from cutwater.store.reports import RecoveryReport
 
 _LOG: Final = logging.getLogger(__name__)
 _TICK_S: Final = 0.1
@@ -41,32 +46,6 @@ _LOOK_S: Final = 0.5
 _ASK_S: Final = 2.0
 """How often queries are asked whether they live: a call into the JVM each. What fails inside a
 batch is told at once."""
-
-_STOP_TRIES: Final = 3
-"""How many attempts a stop makes to end with a checkpoint."""
-
-
-class End(Enum):
-    """How a generation ended."""
-
-    FINISHED = auto()
-    """Every step has ended by itself and everything is committed."""
-    STOPPED = auto()
-    """It was asked to stop."""
-    FAILED = auto()
-    """A step failed, or attempts did too often: begin again from the last checkpoint."""
-    FENCED = auto()
-    """Another generation has claimed the pipeline."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The end of a generation, with its cause where there is one."""
-
-    end: End
-    step: StepId | None = None
-    error: BaseException | None = None
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +61,8 @@ class _Failed:
 
 @dataclass(frozen=True, slots=True)
 class _StopAsked:
-    checkpoint: bool
+    request: CheckpointRequest | None
+    insists: bool
 
 
 _Item = events.CoordinatorEvent | _Noticed | _Failed | _StopAsked
@@ -91,7 +71,14 @@ _Item = events.CoordinatorEvent | _Noticed | _Failed | _StopAsked
 class Generation:
     """A generation, from its build to its outcome."""
 
-    def __init__(self, context: RunContext, restore: Restore, book: AttemptBook) -> None:
+    def __init__(
+        self,
+        context: RunContext,
+        restore: Restore,
+        book: AttemptBook,
+        phases: Phases,
+        tell: Callable[[RecoveryReport], None],
+    ) -> None:
         """Build the generation; nothing runs yet.
 
         Raises:
@@ -102,6 +89,8 @@ class Generation:
         self._context = context
         self.number = restore.generation
         self.book = book
+        book.generation = restore.generation
+        self.phases = phases
         self.blocked = ""
         self._inbox: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._effects = Effects(context, restore.generation, self._inbox.put, self._defect)
@@ -115,9 +104,9 @@ class Generation:
             pipeline=context.pipeline,
         )
         try:
-            self.built: Built = Build(
-                context, restore, services, lambda channel: self._inbox.put(_Noticed(channel))
-            ).run()
+            with phases.during(Phase.START):
+                noticed = lambda channel: self._inbox.put(_Noticed(channel))  # noqa: E731
+                self.built: Built = Build(context, restore, services, noticed, phases).run()
         except BaseException:
             self._watch.close()
             self._effects.close()
@@ -136,16 +125,21 @@ class Generation:
         self._outcome: Outcome | None = None
         self._failure: _Failed | None = None
         self._finishing = False
-        self._stopping = False
-        self._stop_tries = 0
+        self._last: LastCheckpoint | None = None
         self._batches: list[BatchId] = []
         self._asked_s = 0.0
+        self.recovery = FirstBatch(phases, restore, self.built.steps.values(), tell)
 
     # -- from any thread
 
-    def ask_to_stop(self, *, checkpoint: bool) -> None:
-        """Ask for the end, with a last checkpoint or without."""
-        self._inbox.put(_StopAsked(checkpoint))
+    def ask_to_stop(self, request: CheckpointRequest | None, *, insists: bool = False) -> None:
+        """Ask for the end, with a last checkpoint or without.
+
+        Args:
+            request: The last checkpoint; None for none.
+            insists: Do not end without it: if it fails, go on as before.
+        """
+        self._inbox.put(_StopAsked(request, insists))
 
     def request(self, request: CheckpointRequest) -> None:
         """Ask for a checkpoint; the book tells what becomes of it."""
@@ -162,8 +156,9 @@ class Generation:
     def run(self) -> Outcome:
         """Start all steps, run until the end, and leave nothing running."""
         try:
-            for step in self.built.steps.values():
-                step.start()
+            with self.phases.during(Phase.START):
+                for step in self.built.steps.values():
+                    step.start()
             self._coordinate(events.Clock(now_ms()))
             self._loop()
         except BaseException as error:  # noqa: BLE001 - the loop's own defects end a generation
@@ -198,8 +193,8 @@ class Generation:
                     self.built.steps[reader.step].notice()
             case _Failed():
                 self._fail(item)
-            case _StopAsked(checkpoint):
-                self._begin_to_stop(checkpoint=checkpoint)
+            case _StopAsked(request, insists):
+                self._begin_to_stop(request, insists=insists)
             case _:
                 self._coordinate(item)
 
@@ -211,6 +206,7 @@ class Generation:
             step.notice()
             if step.machine.aligner is not None:
                 step.tell(Tick(at_ms))
+        self.recovery.look()
 
     def _look(self) -> None:
         """Look after steps: who has died, who is done, and whether sinks wait for nothing."""
@@ -230,9 +226,11 @@ class Generation:
                 step.wiring.signal.close()
                 threading.Thread(target=_halted, args=(step,), name="halt", daemon=True).start()
         finished = all(one.machine.finished for one in self.built.steps.values())
-        if finished and not self._stopping:
+        if finished and self._last is None:
             self._finishing = True
-            self._begin_to_stop(checkpoint=True)
+            self._begin_to_stop(CheckpointRequest())
+        elif self._last is not None and self._last.found_no_room:
+            self._ask_for(self._last)
         waiting = self._coordinator.carries_output or any(
             one.machine.staged for one in self.built.steps.values()
         )
@@ -259,35 +257,52 @@ class Generation:
         name = failure.step or StepId("driver")
         self._coordinate(events.StepFailed(name, now_ms()))
 
-    def _begin_to_stop(self, *, checkpoint: bool) -> None:
-        if not checkpoint or self.blocked:
+    def _begin_to_stop(self, request: CheckpointRequest | None, *, insists: bool = False) -> None:
+        if request is not None and insists and (self.blocked or self._last):
+            self.book.refuse(request, self.blocked or "the pipeline is stopping already")
+        elif request is None or self.blocked:
             # While a sink is stuck no checkpoint can be decided; what was decided is repeated
             # by the next start.
             self._coordinate(events.Stop(now_ms()))
-        elif not self._stopping:
-            self._stopping = True
-            self._stop_tries = 0
-            self._ask_last_checkpoint()
+        elif self._last is None:
+            self._last = LastCheckpoint(request, insists)
+            self._ask_for(self._last)
+        else:
+            # Whoever stops it now wants the end, whatever becomes of the checkpoint.
+            self._last.insists = False
 
-    def _ask_last_checkpoint(self) -> None:
-        self._stop_tries += 1
-        self.book.follow_last()
-        self._coordinate(events.Requested(CheckpointRequest(), now_ms()))
+    def _ask_for(self, last: LastCheckpoint) -> None:
+        last.tries += 1
+        last.found_no_room = False
+        self.book.follow_last(last.request)
+        self._coordinate(events.Requested(last.request, now_ms()))
+
+    def _found_no_room(self, last: LastCheckpoint) -> None:
+        last.found_no_room = True
+        if last.insists:
+            self._go_on(last)
+
+    def _go_on(self, last: LastCheckpoint) -> None:
+        _LOG.warning("going on: the checkpoint to stop with failed")
+        self.book.refuse(last.request, "too many requests wait already")
+        self._last = None
 
     def _after_last_checkpoint(self, *, decided: bool) -> None:
         """Go on with a stop once an attempt it asked for has ended."""
-        if not self._stopping or not self.book.last_has_ended:
+        last = self._last
+        if last is None or not self.book.last_has_ended:
             return
         left = self._finishing and (
             self._coordinator.carries_output
             or any(one.machine.staged for one in self.built.steps.values())
         )
-        again = left if decided else self._stop_tries < _STOP_TRIES
-        if again:
-            self._ask_last_checkpoint()
+        if left if decided else last.may_repeat:
+            self._ask_for(last)
+        elif last.insists and not decided:
+            self._go_on(last)
         elif self._finishing and not decided:
             # What was processed is not committed: the work is not done, whatever the steps say.
-            error = RunError(f"the last checkpoint failed {self._stop_tries} times.")
+            error = RunError(f"the last checkpoint failed {last.tries} times.")
             self._fail(_Failed(None, error))
         else:
             if not decided:
@@ -296,6 +311,7 @@ class Generation:
 
     def close(self) -> None:
         """End everything of this generation and wait for it."""
+        self.recovery.close()
         for step in self.built.steps.values():
             step.close()
         for channel in self.built.channels.values():
@@ -312,6 +328,10 @@ class Generation:
 
     def _coordinate(self, event: events.CoordinatorEvent) -> None:
         self.book.heard(event)
+        if isinstance(event, events.Acknowledged):
+            snapshot = event.snapshot
+            report = partial(self.built.steps[snapshot.step].times.report, snapshot)
+            self.book.acknowledged(snapshot.checkpoint_id, snapshot.step, report)
         for command in self._coordinator.handle(event):
             self._carry_out(command)
 
@@ -340,7 +360,12 @@ class Generation:
                 )
             case events.Halt(reason):
                 self._outcome = self._halted(reason)
-            case events.AnswerAck() | events.AnswerRequest():
+            case events.AnswerRequest(request, result):
+                self.book.answered(command)
+                last, full = self._last, result is RequestResult.QUEUE_FULL
+                if full and last is not None and request == last.request:
+                    self._found_no_room(last)
+            case events.AnswerAck():
                 pass
             case _:
                 if isinstance(command, RecordCommit):
@@ -351,7 +376,7 @@ class Generation:
         match reason:
             case events.HaltReason.STOPPED:
                 failure = self._failure
-                if failure is not None and (self._finishing or not self._stopping):
+                if failure is not None and (self._finishing or self._last is None):
                     return Outcome(End.FAILED, failure.step, failure.error)
                 if not self._finishing:
                     return Outcome(End.STOPPED)

@@ -274,7 +274,8 @@ class Internals:
             query: What to run.
             sink: A py4j proxy of Spark's `Sink` (see `native_sink`).
         """
-        ensure_callback_server_started(self.spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        gateway = self.spark.sparkContext._gateway
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
         manager = query.frame.sparkSession._jsparkSession.sessionState().streamingQueryManager()
         triggers = self._jvm.org.apache.spark.sql.streaming.Trigger
         trigger = (

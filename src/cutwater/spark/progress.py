@@ -3,9 +3,11 @@
 Values that any thread may hold on to; whoever runs the pipeline makes new ones when asked.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from cutwater.ids import CheckpointId
+from cutwater.ids import CheckpointId, Generation, StepId
+from cutwater.store.reports import AttemptReport, AttemptStatus, RecoveryReport, StepReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,11 @@ class CheckpointReport:
         commit_point: Whether sinks committed at it.
         failure: Why it failed; empty otherwise.
         started_at_ms: When it began.
+        name: The savepoint's name, if it is one.
+        committed_ms: From its start until all sinks had committed; None if they had nothing to
+            do, or have not yet.
+        steps: How its steps fared, as far as they have acknowledged.
+        generation: The generation that made it.
     """
 
     id: CheckpointId
@@ -70,6 +77,29 @@ class CheckpointReport:
     commit_point: bool = False
     failure: str = ""
     started_at_ms: int = 0
+    name: str | None = None
+    committed_ms: int | None = None
+    steps: Mapping[StepId, StepReport] = field(default_factory=dict)
+    generation: Generation = Generation(0)
+
+    def record(self) -> AttemptReport:
+        """Return it as the store keeps it."""
+        return AttemptReport(
+            checkpoint_id=self.id,
+            generation=self.generation,
+            status=AttemptStatus[self.status],
+            name=self.name,
+            started_at_ms=self.started_at_ms,
+            duration_ms=self.duration_ms,
+            committed_ms=self.committed_ms,
+            unaligned=self.unaligned,
+            commit_point=self.commit_point,
+            uploaded_bytes=self.uploaded_bytes,
+            state_bytes=self.state_bytes,
+            in_flight_bytes=self.in_flight_bytes,
+            failure=self.failure,
+            steps=dict(self.steps),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +116,7 @@ class RunStatus:
         checkpoints: The newest attempts, oldest first.
         restarts: How often this process has begun a new generation after a failure.
         detail: Why it is in that state, where there is something to say.
+        recovery: How this generation came to run, phase by phase; None before it does.
     """
 
     pipeline: str
@@ -96,6 +127,7 @@ class RunStatus:
     checkpoints: tuple[CheckpointReport, ...] = ()
     restarts: int = 0
     detail: str = ""
+    recovery: RecoveryReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from cutwater.protocol.recovery import (
 )
 from cutwater.spark.clock import now_ms
 from cutwater.spark.context import RunContext
+from cutwater.spark.phases import Phase, Phases
 from cutwater.store.forms import Committed
 
 
@@ -48,7 +49,7 @@ class Recovery:
         claims: The nonces of all claims of this process. Once it has claimed the pipeline, it
             does not claim it back from somebody who has taken it over.
         nonce: That of this recovery's claim.
-        repeated: How many decided commits were repeated.
+        phases: Told how long everything takes.
     """
 
     context: RunContext
@@ -56,7 +57,7 @@ class Recovery:
     nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
     _manifests: dict[CheckpointId, Cut | None] = field(default_factory=dict)
     _verified: dict[CheckpointId, tuple[Damage, ...]] = field(default_factory=dict)
-    repeated: int = 0
+    phases: Phases = field(default_factory=Phases)
 
     def run(self) -> Restore:
         """Claim the pipeline and bring its sinks up to its last decision.
@@ -67,6 +68,10 @@ class Recovery:
             StoreError: If the store does not answer.
             SinkError: If a decided commit could not be repeated now.
         """
+        with self.phases.during(Phase.CHOOSE):
+            return self._run()
+
+    def _run(self) -> Restore:
         while True:
             action = next_action(self._facts())
             match action:
@@ -79,8 +84,9 @@ class Recovery:
                 case VerifyObjects(decision, cut, committed):
                     self._verified[decision.checkpoint_id] = self._damages(cut, committed)
                 case RepeatCommit(decision, cut):
-                    self._repeat(decision, cut)
-                    self.repeated += 1
+                    with self.phases.during(Phase.COMMIT_REPLAY):
+                        self._repeat(decision, cut)
+                    self.phases.repeated_commits += 1
                 case Restore():
                     return action
                 case Refuse():

@@ -7,6 +7,7 @@ through. How batches come about is the engine's business (`query_step`, `batch_s
 """
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ from cutwater.protocol.step_events import (
 from cutwater.spark.channel import Channel, Signal
 from cutwater.spark.clock import now_ms
 from cutwater.spark.output import Output, Written
+from cutwater.spark.step_times import StepTimes
 
 POOL: Final = "spark.scheduler.pool"
 """The local property that names the pool a step's jobs are scheduled in: its own."""
@@ -118,6 +120,7 @@ class RunningStep(ABC):
         self.busy = False
         self.failure: BaseException | None = None
         self.last_bytes: int | None = None
+        self.times = StepTimes()
 
     # -- engines
 
@@ -160,6 +163,8 @@ class RunningStep(ABC):
     def _carry_out(self, command: StepCommand) -> None:
         match command:
             case Append(message):
+                if isinstance(message, Barrier) and not message.is_cancel:
+                    self.times.emitted(message.checkpoint_id)
                 if self.wiring.channel is not None:
                     self.wiring.channel.append(message)
             case Release(checkpoint_id):
@@ -168,8 +173,11 @@ class RunningStep(ABC):
             case Protect(checkpoint_id, source, start):
                 self.wiring.inputs[source].protect(checkpoint_id, self.reader(source), start)
             case Pin(checkpoint_id, batch):
+                began_s = time.monotonic()
                 self.pin(checkpoint_id, batch)
+                self.times.pinned(checkpoint_id, began_s)
             case Upload(snapshot, ranges):
+                self.times.storing(snapshot.checkpoint_id)
                 self.services.upload(self, snapshot, ranges)
             case Acknowledge(snapshot):
                 self.services.post(Acknowledged(snapshot, now_ms()))
@@ -178,6 +186,7 @@ class RunningStep(ABC):
                 self.services.post(Declined(self.name, generation, checkpoint_id, reason, now_ms()))
             case Forget(checkpoint_id):
                 self.unpin(checkpoint_id)
+                self.times.forget(checkpoint_id)
                 for source, channel in self.wiring.inputs.items():
                     channel.unprotect(checkpoint_id, self.reader(source))
             case CloseGate() | OpenGate():
@@ -260,6 +269,8 @@ class RunningStep(ABC):
                     self.tell(LogGrew(source, end))
                 for placed in news:
                     if isinstance(placed.message, Barrier):
+                        if not placed.message.is_cancel:
+                            self.times.seen(placed.message.checkpoint_id)
                         self.tell(BarrierSeen(source, placed.message, placed.place))
                     elif isinstance(placed.message, EndOfInput):
                         self.tell(EndSeen(source, placed.place))

@@ -15,6 +15,7 @@ from typing import Final
 
 from cutwater.config import RestartConfig
 from cutwater.errors import (
+    ConfigError,
     CutwaterError,
     Fenced,
     OutcomeUnknown,
@@ -27,13 +28,17 @@ from cutwater.errors import (
 )
 from cutwater.ids import Generation as GenerationNumber
 from cutwater.ids import StepId
+from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.spark.analysis import failing_place
-from cutwater.spark.attempts import AttemptBook
+from cutwater.spark.attempts import AttemptBook, Waiter
 from cutwater.spark.causes import cause_of
 from cutwater.spark.clock import now_ms, wall_ms
 from cutwater.spark.context import RunContext
-from cutwater.spark.generation import End, Generation, Outcome
+from cutwater.spark.desk import Desk
+from cutwater.spark.generation import Generation
+from cutwater.spark.outcome import End, Outcome
+from cutwater.spark.phases import Phases
 from cutwater.spark.progress import (
     ChannelStatus,
     CheckpointReport,
@@ -43,6 +48,8 @@ from cutwater.spark.progress import (
 )
 from cutwater.spark.recover import Recovery
 from cutwater.store.lease import BEAT_MS, Lease, Leases
+from cutwater.store.reports import RecoveryReport
+from cutwater.store.savepoints import savepoint_name
 
 _LOG: Final = logging.getLogger(__name__)
 _FAILURES_KEPT: Final = 1000
@@ -58,7 +65,11 @@ class Supervisor:
         self._restart = restart
         self._lease = lease
         self._leases = Leases(context.store.backend, context.pipeline)
-        self._book = AttemptBook()
+        self._desk = Desk(context.store, lease.nonce, self)
+        self._book = AttemptBook(lambda report: self._desk.report(report.record()))
+        self._takes_requests = False
+        self._named: dict[str, Waiter] = {}
+        self._named_lock = threading.Lock()
         self._generation: Generation | None = None
         self._state = "STARTING"
         self._detail = ""
@@ -83,19 +94,23 @@ class Supervisor:
         """
         beat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         beat.start()
+        self._desk.start()
+        end = "the pipeline has ended"
         try:
             result = self._run()
+            self._state = "FINISHED"
         except BaseException as error:
             self._state, self._detail = "FAILED", str(error)
-            self._book.abandon(str(error))
+            end = str(error)
             raise
         finally:
             self._over.set()
             self.started.set()
+            self._book.abandon(end)
+            # Everybody is answered before the lease is released: who waits looks at both.
+            self._desk.close()
             beat.join()
             self._release()
-        self._state = "FINISHED"
-        self._book.abandon("the pipeline has ended")
         return result
 
     def _run(self) -> RunResult:
@@ -103,6 +118,8 @@ class Supervisor:
             outcome = self._run_generation()
             if outcome.end is not End.FAILED:
                 break
+            # In this order: whoever begins to wait after that sees it (`_ask`).
+            self._takes_requests = False
             self._book.abandon(outcome.detail or "the generation failed")
             pause_ms = self._pause_ms(outcome)
             self._restarts += 1
@@ -149,11 +166,12 @@ class Supervisor:
         return StepError(step.name, f"{title}, {where or place}", reason)
 
     def _run_generation(self) -> Outcome:
+        phases = Phases(self._detail if self._restarts else "")
         try:
-            restore = Recovery(self._context, self._claims).run()
+            restore = Recovery(self._context, self._claims, phases=phases).run()
             # Nothing of an earlier generation is needed any more: it lives in the store.
             self._clear_scratch()
-            generation = Generation(self._context, restore, self._book)
+            generation = Generation(self._context, restore, self._book, phases, self._recovered)
         except (PlanError, Fenced):
             raise
         except (SinkError, OSError) as error:
@@ -164,10 +182,29 @@ class Supervisor:
         self._generation = generation
         self._rates.clear()
         if self._stop is not None:
-            generation.ask_to_stop(checkpoint=False)
+            generation.ask_to_stop(None)
         self._state, self._detail = "RUNNING", ""
+        self._takes_requests = True
         self.started.set()
         return generation.run()
+
+    def _recovered(self, report: RecoveryReport) -> None:
+        """Tell how a recovery went; called on the generation's loop."""
+        first = f"{report.first_batch_ms} ms" if report.first_batch_ms is not None else "none"
+        _LOG.info(
+            "generation %s from checkpoint %s: choose %s ms, commit replay %s ms (%s commits), "
+            "fetch %s ms (%s bytes), start %s ms, first batch %s",
+            report.generation,
+            report.checkpoint_id,
+            report.choose_ms,
+            report.commit_replay_ms,
+            report.repeated_commits,
+            report.fetch_ms,
+            report.state_bytes,
+            report.start_ms,
+            first,
+        )
+        self._desk.report(report)
 
     def _clear_scratch(self) -> None:
         for left in self._context.scratch.glob("g*"):
@@ -205,7 +242,34 @@ class Supervisor:
         if self._state in {"RUNNING", "STARTING"}:
             self._state = "STOPPING"
         if self._generation is not None:
-            self._generation.ask_to_stop(checkpoint=checkpoint)
+            self._generation.ask_to_stop(CheckpointRequest() if checkpoint else None)
+
+    def stop_with(
+        self, request: CheckpointRequest, timeout_s: float | None
+    ) -> CheckpointReport | None:
+        """Take a last checkpoint and end; go on as before if it fails. Waits for it alone.
+
+        Returns:
+            What became of it; None if that is not known in time.
+
+        Raises:
+            ConfigError: If a savepoint has that name already.
+        """
+
+        def ask(generation: Generation) -> None:
+            if self._state == "RUNNING":
+                self._state = "STOPPING"
+            generation.ask_to_stop(request, insists=True)
+
+        report = self._ask(request, timeout_s, ask)
+        failed = report is not None and report.status != "COMPLETED"
+        if failed and self._stop is None and self._state == "STOPPING":
+            self._state = "RUNNING"
+        return report
+
+    def wait_for_end(self, timeout_s: float | None) -> bool:
+        """Wait until the pipeline has ended; say whether it has."""
+        return self._over.wait(timeout_s)
 
     def checkpoint(
         self, request: CheckpointRequest, timeout_s: float | None
@@ -214,15 +278,40 @@ class Supervisor:
 
         Returns:
             What became of it; None if that is not known in time.
+
+        Raises:
+            ConfigError: If a savepoint has that name already.
         """
-        waiter = self._book.wait_for(request.kind)
+        return self._ask(request, timeout_s, lambda one: one.request(request))
+
+    def _ask(
+        self,
+        request: CheckpointRequest,
+        timeout_s: float | None,
+        ask: Callable[[Generation], None],
+    ) -> CheckpointReport | None:
+        waiter = self._waiter(request)
         generation = self._generation
-        if generation is None or self._over.is_set():
-            self._book.abandon("the pipeline does not run")
+        if generation is None or self._over.is_set() or not self._takes_requests:
+            self._book.refuse(request, "the pipeline does not run now")
         else:
-            generation.request(request)
+            ask(generation)
         waiter.done.wait(timeout_s)
         return waiter.report
+
+    def _waiter(self, request: CheckpointRequest) -> Waiter:
+        """Begin to wait; keeps a savepoint's name for it until it is known what became of it."""
+        name = request.name
+        if request.kind is not CheckpointKind.SAVEPOINT or name is None:
+            return self._book.wait_for(request)
+        savepoint_name(name)
+        with self._named_lock:
+            store = self._context.store
+            asked = {one for one, waiter in self._named.items() if not waiter.done.is_set()}
+            if name in {*store.savepoints.names(store.log.read()).values(), *asked}:
+                raise ConfigError("savepoint name", f"there is a savepoint {name} already")
+            self._named[name] = self._book.wait_for(request)
+            return self._named[name]
 
     def status(self) -> RunStatus:
         """Return how things are."""
@@ -259,6 +348,7 @@ class Supervisor:
             self._book.reports,
             self._restarts,
             detail,
+            generation.recovery.report,
         )
 
     def _rate(self, step: StepId, rows: int) -> float:

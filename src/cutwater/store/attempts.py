@@ -48,6 +48,16 @@ class Attempts:
         path = self._paths.attempt(checkpoint_id)
         return decode(ATTEMPT, path, self._backend.read(path))
 
+    def ids(self) -> tuple[CheckpointId, ...]:
+        """Return all numbers that anybody has taken, in order.
+
+        Raises:
+            Corrupt: If there is something else among them.
+            Unavailable: If the store does not answer.
+        """
+        found = self._backend.list(self._paths.attempts)
+        return tuple(sorted(self._paths.id_of_attempt(path) for path in found))
+
     def highest(self) -> CheckpointId:
         """Return the highest number that anybody has taken; `NO_CHECKPOINT` for none.
 
@@ -55,5 +65,4 @@ class Attempts:
             Corrupt: If there is something else among them.
             Unavailable: If the store does not answer.
         """
-        found = self._backend.list(self._paths.attempts)
-        return max((self._paths.id_of_attempt(path) for path in found), default=NO_CHECKPOINT)
+        return max(self.ids(), default=NO_CHECKPOINT)

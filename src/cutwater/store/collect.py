@@ -4,11 +4,13 @@ Run by the holder of the claim while no attempt is open (rule F7). The claim is 
 every delete, so that a process that has been fenced out meanwhile deletes nothing more.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 from cutwater.errors import Corrupt, NotFound
 from cutwater.ids import NO_SLOT, CheckpointId, Generation, Slot
 from cutwater.protocol.cut import Cut
+from cutwater.protocol.decisions import LogView
 from cutwater.protocol.retention import RetentionPlan, StoredObject, kept, plan_retention
 from cutwater.store.opened import OpenStore
 from cutwater.store.paths import ObjectPath, PipelinePaths, object_path
@@ -49,17 +51,7 @@ class Collector:
                 a later call.
         """
         store = self.store
-        log = store.log.read()
-        keep = kept(log, self.committed_through, self.retained)
-        self._read_manifests()
-        plan = plan_retention(
-            log,
-            keep,
-            self._cuts,
-            self._found(),
-            committed_through=self.committed_through,
-            generation=self.generation,
-        )
+        plan = self.plan(store.log.read())
         paths = PipelinePaths(store.pipeline)
         for checkpoint_id in plan.manifests:
             if not self._delete(paths.manifest(checkpoint_id)):
@@ -70,13 +62,42 @@ class Collector:
                 return plan
         return plan
 
+    def plan(self, log: LogView, drop: Collection[CheckpointId] = ()) -> RetentionPlan:
+        """Plan what `collect` would delete, and delete nothing.
+
+        Args:
+            log: The log.
+            drop: Cuts to give up, beside those that were.
+
+        Raises:
+            StoreError: If the store cannot be read now.
+        """
+        dropped = self.store.savepoints.dropped().union(drop)
+        keep = kept(log, self.committed_through, self.retained, dropped)
+        present = self._read_manifests()
+        plan = plan_retention(
+            log,
+            keep,
+            self._cuts,
+            self._found(),
+            committed_through=self.committed_through,
+            generation=self.generation,
+        )
+        if plan.unreadable or log.generation != self.generation:
+            return plan
+        # All that is kept can be read, so what was decided and cannot be is not kept: it goes.
+        decided = {one.checkpoint_id for one in log.decisions}
+        unread = (present & decided) - set(self._cuts)
+        return replace(plan, manifests=tuple(sorted({*plan.manifests, *unread})))
+
     def _delete(self, path: ObjectPath) -> bool:
         if self.store.log.read().generation != self.generation:
             return False
         self.store.backend.delete(path)
         return True
 
-    def _read_manifests(self) -> None:
+    def _read_manifests(self) -> set[CheckpointId]:
+        """Read what is new, forget what is gone; return the numbers of all manifests."""
         present = set(self.store.manifests.ids())
         for checkpoint_id in present.difference(self._cuts):
             try:
@@ -86,6 +107,7 @@ class Collector:
                 continue
         for checkpoint_id in set(self._cuts).difference(present):
             del self._cuts[checkpoint_id]
+        return present
 
     def _found(self) -> list[StoredObject]:
         paths = PipelinePaths(self.store.pipeline)

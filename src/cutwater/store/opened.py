@@ -13,6 +13,9 @@ from cutwater.store.blobs import Blobs
 from cutwater.store.committed import Commits
 from cutwater.store.decisions import DecisionLog
 from cutwater.store.manifests import Manifests
+from cutwater.store.reports import Reports
+from cutwater.store.requests import Requests
+from cutwater.store.savepoints import Savepoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,9 @@ class OpenStore:
         manifests: Its manifests.
         attempts: The numbers its attempts have taken.
         commits: The records of its commits.
+        savepoints: The names of its savepoints.
+        reports: What its drivers tell of attempts and recoveries.
+        requests: What is asked of the process that runs it.
     """
 
     backend: Backend
@@ -34,6 +40,9 @@ class OpenStore:
     manifests: Manifests
     attempts: Attempts
     commits: Commits
+    savepoints: Savepoints
+    reports: Reports
+    requests: Requests
 
     @classmethod
     def of(cls, backend: Backend, pipeline: PipelineId) -> "OpenStore":
@@ -45,6 +54,9 @@ class OpenStore:
             Manifests(backend, pipeline),
             Attempts(backend, pipeline),
             Commits(backend, pipeline),
+            Savepoints(backend, pipeline),
+            Reports(backend, pipeline),
+            Requests(backend, pipeline),
         )
 
     def blobs(self, generation: Generation) -> Blobs:

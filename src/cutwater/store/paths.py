@@ -9,6 +9,11 @@
     pipelines/<uuid>/blobs/<generation>/<sha256>   state and in-flight data
     pipelines/<uuid>/staged/<generation>/<sink>/<batch>/<file>
     pipelines/<uuid>/lease/heartbeat               who runs the pipeline; replaced all the time
+    pipelines/<uuid>/dropped/<id>                  cuts that their owner has given up
+    pipelines/<uuid>/reports/<id>                  how an attempt went, for people; may be lost
+    pipelines/<uuid>/recoveries/<generation>       how a recovery went, for people; may be lost
+    pipelines/<uuid>/requests/<token>.asked        what somebody asks of the running process
+    pipelines/<uuid>/requests/<token>.answer       what became of it; replaced as it goes on
 
 Paths are relative to the store. Numbers have twelve digits, so that names sort like numbers;
 words of a user are percent-encoded. A part that begins with a dot belongs to the backend.
@@ -89,6 +94,10 @@ class _Area(StrEnum):
     BLOBS = "blobs"
     STAGED = "staged"
     LEASE = "lease"
+    DROPPED = "dropped"
+    REPORTS = "reports"
+    RECOVERIES = "recoveries"
+    REQUESTS = "requests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +214,64 @@ class PipelinePaths:
     def heartbeat(self) -> ObjectPath:
         """Where the process that runs the pipeline shows that it is alive. Mutable."""
         return self._under(_Area.LEASE, "heartbeat")
+
+    # -- cuts that were given up
+
+    @property
+    def all_dropped(self) -> ObjectPath:
+        """The prefix of all records of cuts that were given up."""
+        return self._under(_Area.DROPPED)
+
+    def dropped(self, checkpoint_id: CheckpointId) -> ObjectPath:
+        """Return what says that a cut was given up."""
+        return self._under(_Area.DROPPED, _digits(checkpoint_id))
+
+    def id_of_dropped(self, path: ObjectPath) -> CheckpointId:
+        """Return the number of a cut that was given up."""
+        return CheckpointId(self._number(_Area.DROPPED, path))
+
+    # -- what people are told
+
+    @property
+    def reports(self) -> ObjectPath:
+        """The prefix of all reports of attempts."""
+        return self._under(_Area.REPORTS)
+
+    def report(self, checkpoint_id: CheckpointId) -> ObjectPath:
+        """Return where the report of an attempt is."""
+        return self._under(_Area.REPORTS, _digits(checkpoint_id))
+
+    @property
+    def recoveries(self) -> ObjectPath:
+        """The prefix of all reports of recoveries."""
+        return self._under(_Area.RECOVERIES)
+
+    def recovery(self, generation: Generation) -> ObjectPath:
+        """Return where the report of the recovery that began a generation is."""
+        return self._under(_Area.RECOVERIES, _digits(generation))
+
+    def generation_of_recovery(self, path: ObjectPath) -> Generation:
+        """Return the generation that a recovery began."""
+        return Generation(self._number(_Area.RECOVERIES, path))
+
+    # -- what people ask for
+
+    @property
+    def requests(self) -> ObjectPath:
+        """The prefix of everything that is asked and answered."""
+        return self._under(_Area.REQUESTS)
+
+    def asked(self, token: str) -> ObjectPath:
+        """Return where a request is; the token makes it nobody else's."""
+        return self._under(_Area.REQUESTS, f"{token}.asked")
+
+    def answer(self, token: str) -> ObjectPath:
+        """Return where the answer to a request is. Mutable."""
+        return self._under(_Area.REQUESTS, f"{token}.answer")
+
+    def token_of(self, path: ObjectPath) -> str:
+        """Return the token of a request or an answer."""
+        return path.removeprefix(f"{self.requests}/").partition(".")[0]
 
 
 def _joined(*parts: str) -> ObjectPath:

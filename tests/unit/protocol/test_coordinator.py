@@ -61,6 +61,7 @@ from cutwater.protocol.coordinator_events import (
     Cancelled,
     Clock,
     CollectGarbage,
+    CoordinatorCommand,
     CoordinatorEvent,
     CreateDecision,
     Declined,
@@ -975,6 +976,42 @@ def test_a_pipeline_that_ends_takes_no_requests() -> None:
     commands = tell(machine, requested(savepoint(), 6), Clock(1_000_000))
 
     assert commands == (AnswerRequest(savepoint(), RequestResult.NOT_RUNNING),)
+
+
+@pytest.mark.parametrize(
+    ("event", "end"),
+    [
+        (Stop(5), Halt(HaltReason.STOPPED)),
+        (StepFailed(TABLE, 5), RestartPipeline(FailureReason.STEP_FAILED, "table failed")),
+    ],
+)
+def test_whoever_waits_for_a_turn_is_answered_when_the_pipeline_ends(
+    event: CoordinatorEvent, end: CoordinatorCommand
+) -> None:
+    machine = deciding()
+    tell(machine, requested(savepoint()), requested(CheckpointRequest()))
+
+    commands = tell(machine, event)
+    later = tell(machine, outcome(), sink_committed(), recorded())
+
+    assert commands == (
+        AnswerRequest(savepoint(), RequestResult.NOT_RUNNING),
+        AnswerRequest(CheckpointRequest(), RequestResult.NOT_RUNNING),
+    )
+    assert later[-1] == end
+    assert only(AnswerRequest, later) == ()
+
+
+def test_whoever_waits_for_a_turn_is_answered_when_the_process_is_fenced_out() -> None:
+    machine = deciding()
+    tell(machine, requested(savepoint()))
+
+    commands = tell(machine, outcome(result=DecisionOutcome.TAKEN))
+
+    assert commands == (
+        AnswerRequest(savepoint(), RequestResult.NOT_RUNNING),
+        Halt(HaltReason.FENCED),
+    )
 
 
 def test_a_pipeline_that_ends_can_still_be_fenced() -> None:

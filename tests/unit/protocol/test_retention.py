@@ -78,6 +78,15 @@ def test_savepoints_stay_for_ever_and_do_not_count() -> None:
     assert kept(log(*entries), Slot(5), 2) == (saved, decision(4), decision(5))
 
 
+def test_a_savepoint_that_was_given_up_stays_only_as_long_as_it_is_needed() -> None:
+    saved = decision(2, kind=CheckpointKind.SAVEPOINT)
+    given_up = (saved.checkpoint_id,)
+
+    assert kept(log(saved), Slot(2), 1, given_up) == (saved,)
+    assert kept(log(saved, decision(3)), Slot(3), 1, given_up) == (decision(3),)
+    assert kept(log(saved, decision(3)), Slot(1), 1, given_up) == (saved, decision(3))
+
+
 def test_the_decision_the_pipeline_stands_on_stays_also_as_a_savepoint() -> None:
     """Invariant 9."""
     head = decision(4, kind=CheckpointKind.SAVEPOINT)

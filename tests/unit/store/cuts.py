@@ -30,6 +30,8 @@ from cutwater.protocol.cut import (
 from cutwater.protocol.decisions import Claim, Decision, LogEntry
 from cutwater.protocol.message import Event, Place
 from cutwater.store.forms import Attempt, Committed
+from cutwater.store.reports import AttemptReport, AttemptStatus, RecoveryReport, StepReport
+from cutwater.store.requests import Answer, AnswerState, Request, Wish
 
 PIPELINE = PipelineId("0b9c4a52-6f0e-4d7c-9a53-2f3f4c1d8e77")
 
@@ -225,3 +227,74 @@ def sample_attempt(checkpoint_id: int = 12, generation: int = 3) -> Attempt:
 def sample_committed(slot: int = 2, version: str = "7") -> Committed:
     versions = {TABLE: version, SinkId("Übersicht"): "2026"}
     return Committed(Slot(slot), CheckpointId(12), versions)
+
+
+def sample_report() -> AttemptReport:
+    return AttemptReport(
+        checkpoint_id=CheckpointId(12),
+        generation=Generation(3),
+        status=AttemptStatus.FAILED,
+        name="before-upgrade",
+        started_at_ms=1_700_000_000_123,
+        duration_ms=250,
+        committed_ms=300,
+        unaligned=True,
+        commit_point=True,
+        uploaded_bytes=1,
+        state_bytes=2,
+        in_flight_bytes=3,
+        failure="a step could not store its snapshot",
+        steps={
+            ORDERS: StepReport(
+                start_delay_ms=1,
+                alignment_ms=2,
+                sync_ms=3,
+                async_ms=4,
+                end_to_end_ms=5,
+                uploaded_bytes=6,
+                state_bytes=7,
+                in_flight_bytes=8,
+            )
+        },
+    )
+
+
+def sample_recovery() -> RecoveryReport:
+    return RecoveryReport(
+        generation=Generation(3),
+        checkpoint_id=CheckpointId(12),
+        started_at_ms=1_700_000_000_123,
+        reason="step totals failed",
+        choose_ms=1,
+        commit_replay_ms=2,
+        fetch_ms=3,
+        start_ms=4,
+        first_batch_ms=5,
+        repeated_commits=6,
+        state_bytes=7,
+    )
+
+
+def sample_request() -> Request:
+    return Request(
+        token="5ca1ab1e",
+        wish=Wish.STOP,
+        holder="host-1/42",
+        asked_by="process 7 on host-2",
+        asked_at_ms=1_700_000_000_123,
+        expires_at_ms=1_700_000_600_123,
+        full=True,
+        name="before-upgrade",
+        drain=True,
+    )
+
+
+def sample_answer() -> Answer:
+    return Answer(
+        token="5ca1ab1e",
+        state=AnswerState.DONE,
+        holder="host-1/42",
+        answered_at_ms=1_700_000_000_456,
+        message="all is well",
+        report=sample_report(),
+    )

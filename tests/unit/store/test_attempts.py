@@ -60,3 +60,10 @@ def test_something_else_among_the_attempts_is_an_error(
 
     with pytest.raises(Corrupt, match="bak"):
         attempts.highest()
+
+
+def test_all_numbers_that_were_taken_are_listed_in_order(attempts: Attempts) -> None:
+    for number in (12, 3, 7):
+        attempts.reserve(sample_attempt(number))
+
+    assert attempts.ids() == (3, 7, 12)

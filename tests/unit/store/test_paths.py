@@ -35,6 +35,11 @@ SHA = "5ca1ab1e" * 8
             "staged/000000000003/my%20table/000000000000/k%3D1%2Fp%200",
         ),
         (PATHS.heartbeat, "lease/heartbeat"),
+        (PATHS.dropped(CheckpointId(12)), "dropped/000000000012"),
+        (PATHS.report(CheckpointId(12)), "reports/000000000012"),
+        (PATHS.recovery(Generation(3)), "recoveries/000000000003"),
+        (PATHS.asked("5ca1ab1e"), "requests/5ca1ab1e.asked"),
+        (PATHS.answer("5ca1ab1e"), "requests/5ca1ab1e.answer"),
     ],
 )
 def test_everything_of_a_pipeline_lies_under_its_uuid(path: ObjectPath, expected: str) -> None:
@@ -51,6 +56,11 @@ def test_the_prefix_of_a_kind_is_the_directory_of_its_objects() -> None:
     assert PATHS.blob(generation, SHA).startswith(f"{PATHS.blobs}/")
     staged = PATHS.staged_file(generation, SinkId("t"), BatchId(1), "f")
     assert staged.startswith(f"{PATHS.staged_files}/")
+    assert PATHS.dropped(number).startswith(f"{PATHS.all_dropped}/")
+    assert PATHS.report(number).startswith(f"{PATHS.reports}/")
+    assert PATHS.recovery(generation).startswith(f"{PATHS.recoveries}/")
+    assert PATHS.asked("token").startswith(f"{PATHS.requests}/")
+    assert PATHS.answer("token").startswith(f"{PATHS.requests}/")
 
 
 @pytest.mark.parametrize("number", [0, 1, 999_999_999_999, 10**12, 2**64 - 1])
@@ -63,6 +73,13 @@ def test_a_number_is_read_back_from_its_path(number: int) -> None:
     assert PATHS.slot_of_commit(PATHS.committed(Slot(number))) == number
     assert PATHS.generation_of_blob(PATHS.blob(Generation(number), SHA)) == number
     assert PATHS.generation_of_staged_file(staged) == number
+    assert PATHS.id_of_dropped(PATHS.dropped(CheckpointId(number))) == number
+    assert PATHS.generation_of_recovery(PATHS.recovery(Generation(number))) == number
+
+
+def test_a_token_is_read_back_from_both_of_its_paths() -> None:
+    assert PATHS.token_of(PATHS.asked("5ca1ab1e")) == "5ca1ab1e"
+    assert PATHS.token_of(PATHS.answer("5ca1ab1e")) == "5ca1ab1e"
 
 
 def test_names_sort_like_the_numbers_in_them() -> None:

@@ -1,0 +1,231 @@
+"""Looks at a pipeline's checkpoints without running it, and without changing anything.
+
+What there is follows from the decision log; manifests tell what a checkpoint consists of, and
+reports fill in what nobody needs for recovery: durations, uploaded bytes, why an attempt failed.
+An attempt without a decision has failed, unless the process that took its number still runs.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from cutwater.errors import Corrupt, NewerFormat, NotFound
+from cutwater.ids import CheckpointId, Generation, SinkId, Slot
+from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, Version
+from cutwater.protocol.decisions import Decision, LogView
+from cutwater.protocol.recovery import Damage
+from cutwater.store.opened import OpenStore
+from cutwater.store.paths import PipelinePaths
+from cutwater.store.reports import AttemptReport
+
+_VANISHED: Final = "the process that took it ended before it was decided"
+
+
+class Status(StrEnum):
+    """What has become of an attempt."""
+
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    IN_PROGRESS = "IN_PROGRESS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointView:
+    """One attempt, or a rewind, as the store tells of it.
+
+    Attributes:
+        id: Its number.
+        status: What has become of it.
+        kind: What was asked for; None if not even that can be read.
+        generation: Who took it.
+        started_at_ms: When it began; None if nobody can say.
+        decision: Its decision, if it was decided.
+        cut: Its manifest, if it is there and can be read.
+        problem: Why the manifest of a decided one cannot be read; empty otherwise.
+        discarded: Whether it was decided and its manifest is gone: it cannot be gone back to.
+        is_head: Whether the pipeline stands on it.
+        versions: What the sinks showed right after it; None if that is not recorded.
+        rewinds_to: For a rewind, the number of the checkpoint it made current again.
+        report: How it went, if its driver told.
+        failure: Why it failed; empty otherwise.
+    """
+
+    id: CheckpointId
+    status: Status
+    kind: CheckpointKind | None
+    generation: Generation | None
+    started_at_ms: int | None
+    decision: Decision | None = None
+    cut: Cut | None = None
+    problem: str = ""
+    discarded: bool = False
+    is_head: bool = False
+    versions: dict[SinkId, Version] | None = None
+    rewinds_to: CheckpointId | None = None
+    report: AttemptReport | None = None
+    failure: str = ""
+
+    @property
+    def name(self) -> str | None:
+        """The savepoint's name, from its manifest or else from its report."""
+        if self.cut is not None:
+            return self.cut.name
+        return None if self.report is None else self.report.name
+
+
+@dataclass(slots=True)
+class Inspector:
+    """Looks at one pipeline, once: everything is read when it is first needed.
+
+    Attributes:
+        store: The pipeline in its store.
+        is_running: Whether some process runs it, so that its last attempt may be in progress.
+    """
+
+    store: OpenStore
+    is_running: bool = False
+    _problems: dict[BlobRef, str | None] = field(default_factory=dict)
+
+    def checkpoints(self, *, everything: bool = False) -> tuple[CheckpointView, ...]:
+        """Return all checkpoints that can be gone back to, and the attempts among them.
+
+        Args:
+            everything: Also what was deleted since, and attempts before the oldest checkpoint
+                that is left. Costs a few reads for every attempt there ever was.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        # Attempts first: what is decided after that is missing, never "failed".
+        attempts = self.store.attempts.ids()
+        log = self.store.log.read()
+        present = frozenset(self.store.manifests.ids())
+        decided = {one.checkpoint_id: one for one in log.decisions}
+        wanted = {*attempts, *decided}
+        if not everything:
+            left = [
+                one.checkpoint_id
+                for one in log.decisions
+                if one.checkpoint_id in present and one.kind is not CheckpointKind.SAVEPOINT
+            ]
+            since = min(left, default=CheckpointId(0))
+            head = log.head and log.head.checkpoint_id
+            wanted = {
+                one
+                for one in wanted
+                if (one in present or one == head if one in decided else one >= since)
+            }
+        last = max(attempts, default=None)
+        return tuple(
+            self._decided(decided[one], log, is_there=one in present)
+            if one in decided
+            else self._attempt(one, log, is_last=one == last)
+            for one in sorted(wanted)
+        )
+
+    def one(self, checkpoint_id: CheckpointId) -> CheckpointView | None:
+        """Return one of them, whatever became of it; None if there never was one.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        attempts = self.store.attempts.ids()
+        log = self.store.log.read()
+        for decision in log.decisions:
+            if decision.checkpoint_id == checkpoint_id:
+                is_there = checkpoint_id in self.store.manifests.ids()
+                return self._decided(decision, log, is_there=is_there)
+        if checkpoint_id not in attempts:
+            return None
+        return self._attempt(checkpoint_id, log, is_last=checkpoint_id == attempts[-1])
+
+    def _decided(self, decision: Decision, log: LogView, *, is_there: bool) -> CheckpointView:
+        checkpoint_id = decision.checkpoint_id
+        cut, problem = None, ""
+        if is_there:
+            try:
+                cut = self.store.manifests.read(checkpoint_id, decision.manifest_sha256)
+            except (Corrupt, NewerFormat, NotFound) as error:
+                problem = error.reason
+        report = self.store.reports.attempt(checkpoint_id)
+        started_at_ms = cut.started_at_ms if cut is not None else None
+        if decision.kind is CheckpointKind.REWIND or started_at_ms is None:
+            # A rewind repeats the manifest of another; when it was decided, its attempt tells.
+            started_at_ms = self._started_at_ms(checkpoint_id, started_at_ms)
+        origin = None if decision.origin is None else log.at(decision.origin)
+        return CheckpointView(
+            id=checkpoint_id,
+            status=Status.COMPLETED,
+            kind=decision.kind,
+            generation=decision.generation,
+            started_at_ms=started_at_ms,
+            decision=decision,
+            cut=cut,
+            problem=problem,
+            discarded=not is_there,
+            is_head=decision == log.head,
+            versions=self._versions(decision.slot),
+            rewinds_to=origin.checkpoint_id if isinstance(origin, Decision) else None,
+            report=report,
+        )
+
+    def _attempt(
+        self, checkpoint_id: CheckpointId, log: LogView, *, is_last: bool
+    ) -> CheckpointView:
+        try:
+            attempt = self.store.attempts.read(checkpoint_id)
+        except (Corrupt, NewerFormat, NotFound):
+            attempt = None
+        report = self.store.reports.attempt(checkpoint_id)
+        generation = attempt.generation if attempt else None
+        open_now = self.is_running and is_last and report is None and generation == log.generation
+        failure = report.failure if report else _VANISHED
+        return CheckpointView(
+            id=checkpoint_id,
+            status=Status.IN_PROGRESS if open_now else Status.FAILED,
+            kind=attempt.kind if attempt else None,
+            generation=generation,
+            started_at_ms=attempt.started_at_ms if attempt else None,
+            report=report,
+            failure="" if open_now else failure or _VANISHED,
+        )
+
+    def _started_at_ms(self, checkpoint_id: CheckpointId, otherwise: int | None) -> int | None:
+        try:
+            return self.store.attempts.read(checkpoint_id).started_at_ms
+        except (Corrupt, NewerFormat, NotFound):
+            return otherwise
+
+    def _versions(self, slot: Slot) -> dict[SinkId, Version] | None:
+        try:
+            return dict(self.store.commits.read(slot).versions)
+        except (Corrupt, NewerFormat, NotFound):
+            return None
+
+    # -- verifying
+
+    def damages(self, view: CheckpointView) -> tuple[Damage, ...]:
+        """Read every object of a decided checkpoint, and say which are missing or damaged.
+
+        What a sink has staged outside the store is not looked at: recovery asks the sink.
+
+        Raises:
+            StoreError: If the store does not answer.
+        """
+        cut = view.cut
+        if cut is None:
+            path = PipelinePaths(self.store.pipeline).manifest(view.id)
+            return (Damage(path, view.problem or "it is gone"),)
+        staged = f"{PipelinePaths(self.store.pipeline).staged_files}/"
+        state = {ref for one in cut.snapshots.values() for ref in one.blobs}
+        pending = cut.blobs(committed=view.versions is not None) - state
+        refs = sorted({*state, *(ref for ref in pending if ref.name.startswith(staged))})
+        return tuple(
+            Damage(ref.name, problem) for ref in refs if (problem := self._problem(ref)) is not None
+        )
+
+    def _problem(self, ref: BlobRef) -> str | None:
+        if ref not in self._problems:
+            # Reading needs no generation of its own.
+            self._problems[ref] = self.store.blobs(Generation(0)).problem(ref)
+        return self._problems[ref]

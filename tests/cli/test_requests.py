@@ -1,0 +1,206 @@
+"""`cutwater savepoint`, `checkpoint` and `stop`: the whole way through the store, without Spark.
+
+What runs is a desk, as a running pipeline has one, with a stand-in behind it.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.cli.stored import Stored
+from tests.unit.spark.office import StandInOffice
+from tests.unit.store.cuts import PIPELINE
+
+from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.pending import CheckpointRequest
+from cutwater.spark.desk import Desk
+from cutwater.store.lease import Lease, Leases
+
+GONE = "has ended"
+
+
+class Running:
+    """A pipeline that seems to run: its lease is fresh, and somebody is at its desk."""
+
+    def __init__(self, stored: Stored) -> None:
+        self.stored = stored
+        # The parent lives as long as the test does, and is not this process.
+        now_ms = int(time.time() * 1000)
+        self.lease = Lease(socket.gethostname(), os.getppid(), "nonce", now_ms + 60_000)
+        self.office = StandInOffice()
+        self.desk = Desk(stored.made.store, self.lease.nonce, self.office)
+        stored.hold(self.lease)
+        self.desk.start()
+
+    def release(self) -> None:
+        Leases(self.stored.backend, PIPELINE).release(self.lease)
+
+    def close(self) -> None:
+        self.office.may_go_on.set()
+        self.office.over.set()
+        self.desk.close()
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Stored:
+    return Stored(tmp_path / "store")
+
+
+@pytest.fixture
+def running(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    monkeypatch.setattr("cutwater.spark.desk.LOOK_MS", 20)
+    monkeypatch.setattr("cutwater.cli.requests._RELEASE_S", 0.1)
+    found = Running(stored)
+    yield found
+    found.close()
+
+
+def left_behind(stored: Stored) -> tuple[str, ...]:
+    return stored.made.store.requests.tokens()
+
+
+def test_a_savepoint_is_taken_and_its_progress_is_shown(running: Running) -> None:
+    result = running.stored.run("savepoint", "orders", "--name", "before")
+
+    assert result.exit_code == 0
+    assert running.office.asked == [CheckpointRequest(CheckpointKind.SAVEPOINT, "before")]
+    lines = result.output.splitlines()
+    assert lines[0] == f"asking process {os.getppid()} on {socket.gethostname()} for a savepoint"
+    assert lines[-1] == ("savepoint before (checkpoint 1) completed in 250 ms, 2.0 KB uploaded.")
+    assert left_behind(running.stored) == ()
+
+
+def test_a_savepoint_without_a_name_gets_one(running: Running) -> None:
+    taken = running.stored.json("savepoint", "orders")["checkpoint"]
+
+    assert taken["name"].startswith("savepoint-20")
+    assert (taken["checkpoint_type"], taken["status"]) == ("SAVEPOINT", "COMPLETED")
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind"), [((), CheckpointKind.CHECKPOINT), (("--full",), CheckpointKind.FULL)]
+)
+def test_a_checkpoint_is_taken(
+    running: Running, flags: tuple[str, ...], kind: CheckpointKind
+) -> None:
+    taken = running.stored.json("checkpoint", "orders", *flags)["checkpoint"]
+
+    assert running.office.asked == [CheckpointRequest(kind)]
+    assert (taken["id"], taken["kind"], taken["checkpointed_size"]) == (1, kind.name, 2048)
+
+
+def test_a_stop_says_where_the_next_run_goes_on(running: Running) -> None:
+    result = running.stored.run("stop", "orders")
+
+    assert result.exit_code == 0
+    assert "orders has stopped; the next run goes on from checkpoint 1." in result.output
+
+
+def test_a_stop_with_a_savepoint_and_a_drain_asks_for_both(running: Running) -> None:
+    stopped = running.stored.json("stop", "orders", "--savepoint", "last", "--drain")
+
+    assert running.office.asked == [CheckpointRequest(CheckpointKind.SAVEPOINT, "last", drain=True)]
+    assert (stopped["stopped"], stopped["checkpoint"]["name"]) == (True, "last")
+    assert left_behind(running.stored) == ()
+
+
+def test_a_stop_whose_checkpoint_failed_is_a_stop(running: Running) -> None:
+    running.office.outcome = "FAILED"
+
+    result = running.stored.run("stop", "orders")
+
+    assert result.exit_code == 0
+    assert "its last checkpoint failed: a step declined it" in result.output
+
+
+def test_what_fails_is_one_line_with_the_reason(running: Running) -> None:
+    running.office.outcome = "FAILED"
+
+    result = running.stored.run("savepoint", "orders", "--name", "before")
+
+    assert result.exit_code == 1
+    assert "[CW-612] pipeline orders: the savepoint failed: a step declined it." in result.stderr
+    assert left_behind(running.stored) == ()
+
+
+def test_a_command_whose_time_is_up_takes_back_what_nobody_has_begun(stored: Stored) -> None:
+    deaf = Lease(socket.gethostname(), os.getppid(), "nonce", int(time.time() * 1000))
+    stored.hold(deaf)
+
+    result = stored.run("checkpoint", "orders", "--timeout", "300ms")
+
+    assert result.exit_code == 1
+    assert "no answer within 300 ms: nobody began it." in result.stderr
+    assert left_behind(stored) == ()
+
+
+def test_a_command_whose_time_is_up_says_that_it_has_begun(running: Running) -> None:
+    running.office.may_go_on.clear()
+
+    result = running.stored.run("checkpoint", "orders", "--timeout", "1s")
+
+    assert result.exit_code == 1
+    assert "may still be completed" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"released": True}, "ran it last and has ended"),
+        ({"beat_at_ms": 0}, "showed its last sign of life"),
+        ({"process": 2**22 + 1}, "showed its last sign of life"),
+    ],
+)
+def test_a_pipeline_that_does_not_run_cannot_be_asked(
+    stored: Stored, change: dict[str, int], said: str
+) -> None:
+    lease = Lease(socket.gethostname(), os.getppid(), "nonce", int(time.time() * 1000))
+    stored.hold(replace(lease, **change))  # type: ignore[arg-type]
+
+    result = stored.run("savepoint", "orders", "--name", "before")
+
+    assert result.exit_code == 1
+    assert (
+        f"[CW-611] pipeline orders does not run: process {change.get('process', os.getppid())}"
+        in (result.stderr)
+    )
+    assert said in result.stderr
+    assert left_behind(stored) == ()
+
+
+def test_a_pipeline_that_has_never_run_cannot_be_asked(stored: Stored) -> None:
+    assert "it has never run with this store" in stored.run("stop", "orders").stderr
+
+
+def test_a_process_that_dies_while_it_is_asked_is_noticed(running: Running) -> None:
+    running.office.may_go_on.clear()
+    running.stored.hold(
+        replace(running.lease, nonce="another", beat_at_ms=running.lease.beat_at_ms)
+    )
+    taken_over = running.stored.run("checkpoint", "orders", "--timeout", "20s")
+    assert taken_over.exit_code == 1
+    assert "another process" in taken_over.stderr
+
+    running.release()
+    running.stored.hold(replace(running.lease, released=True))
+    gone = running.stored.run("checkpoint", "orders")
+
+    assert (gone.exit_code, GONE in gone.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("savepoint", "orders", "--name", "12"),
+        ("stop", "orders", "--savepoint", "latest"),
+        ("checkpoint", "orders", "--timeout", "5"),
+        ("checkpoint", "nothing"),
+    ],
+)
+def test_wrong_use_asks_nobody(running: Running, arguments: tuple[str, ...]) -> None:
+    assert running.stored.run(*arguments).exit_code == 2
+    assert running.office.asked == []

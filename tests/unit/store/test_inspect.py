@@ -1,0 +1,203 @@
+"""Inspection: the log says what there is, reports only how it went, and every byte is compared."""
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.store.faulty import FaultyBackend
+from tests.unit.store.made import BEGAN_MS, ONE, TABLE, MadeStore, attempt_report
+
+from cutwater.ids import BatchId, CheckpointId, Generation
+from cutwater.protocol.cut import BlobRef, CheckpointKind, Committable
+from cutwater.store.inspect import CheckpointView, Inspector, Status
+from cutwater.store.paths import ObjectPath
+from cutwater.store.records import digest
+from cutwater.store.reports import AttemptStatus
+
+SAVEPOINT, REWIND = CheckpointKind.SAVEPOINT, CheckpointKind.REWIND
+
+
+@pytest.fixture
+def made() -> MadeStore:
+    return MadeStore(FaultyBackend())
+
+
+def views(
+    made: MadeStore, *, running: bool = False, everything: bool = False
+) -> list[tuple[int, str]]:
+    found = Inspector(made.store, running).checkpoints(everything=everything)
+    return [(one.id, one.status.value) for one in found]
+
+
+def one(made: MadeStore, number: int, *, running: bool = False) -> CheckpointView:
+    view = Inspector(made.store, running).one(CheckpointId(number))
+    assert view is not None
+    listed = Inspector(made.store, running).checkpoints(everything=True)
+    assert view in listed
+    return view
+
+
+def test_a_pipeline_that_has_done_nothing_has_nothing_to_list(made: MadeStore) -> None:
+    assert views(made) == []
+    assert Inspector(made.store).one(CheckpointId(1)) is None
+
+
+def test_decided_ones_are_completed_and_others_have_failed_whatever_reports_say(
+    made: MadeStore,
+) -> None:
+    made.decide(1)
+    made.attempt(2)
+    made.decide(3, SAVEPOINT, name="saved")
+    made.attempt(4)
+    made.store.reports.write(attempt_report(1, status=AttemptStatus.FAILED, failure="a lie"))
+    made.store.reports.write(attempt_report(2, status=AttemptStatus.FAILED, failure="too slow"))
+    made.store.reports.write(attempt_report(4))
+
+    assert views(made) == [(1, "COMPLETED"), (2, "FAILED"), (3, "COMPLETED"), (4, "FAILED")]
+    assert one(made, 1).failure == ""
+    assert one(made, 2).failure == "too slow"
+    assert one(made, 3).name == "saved"
+    assert "ended before it was decided" in one(made, 4).failure
+    assert [one(made, number).is_head for number in (1, 3)] == [False, True]
+
+
+def test_the_last_attempt_of_a_running_process_is_in_progress(made: MadeStore) -> None:
+    made.decide(1)
+    made.attempt(2)
+    made.attempt(3)
+
+    assert views(made, running=True)[1:] == [(2, "FAILED"), (3, "IN_PROGRESS")]
+    assert one(made, 3, running=True).failure == ""
+    assert views(made)[2] == (3, "FAILED")
+
+    # Neither once it has told how it ended, nor if another generation runs by now.
+    made.store.reports.write(attempt_report(3, status=AttemptStatus.FAILED, failure="too slow"))
+    assert one(made, 3, running=True).status is Status.FAILED
+    made.attempt(4)
+    made.claim(Generation(2))
+    assert one(made, 4, running=True).status is Status.FAILED
+
+
+def test_what_was_deleted_is_listed_only_on_request(made: MadeStore) -> None:
+    made.attempt(1)
+    made.decide(2)
+    made.decide(3, SAVEPOINT, name="saved")
+    made.attempt(4)
+    made.decide(5)
+    made.attempt(6)
+    made.backend.delete(made.paths.manifest(CheckpointId(2)))
+
+    assert [number for number, _ in views(made)] == [3, 5, 6]
+    assert [number for number, _ in views(made, everything=True)] == [1, 2, 3, 4, 5, 6]
+    gone = one(made, 2)
+    assert (gone.status, gone.discarded, gone.cut, gone.problem) == (
+        Status.COMPLETED,
+        True,
+        None,
+        "",
+    )
+    assert gone.started_at_ms == BEGAN_MS + 2000
+
+
+def test_the_head_is_listed_although_its_manifest_is_gone(made: MadeStore) -> None:
+    made.decide(1)
+    made.decide(2)
+    made.backend.delete(made.paths.manifest(CheckpointId(2)))
+
+    assert [number for number, _ in views(made)] == [1, 2]
+    assert Inspector(made.store).damages(one(made, 2))[0].problem == "it is gone"
+
+
+def test_what_cannot_be_read_is_said(made: MadeStore) -> None:
+    made.decide(1, SAVEPOINT, name="saved")
+    made.attempt(2)
+    made.store.reports.write(attempt_report(1, name="saved"))
+    for path in (
+        made.paths.manifest(CheckpointId(1)),
+        made.paths.attempt(CheckpointId(1)),
+        made.paths.attempt(CheckpointId(2)),
+        made.paths.committed(made.store.commits.slots()[0]),
+    ):
+        made.backend.put(path, b"damaged")
+
+    saved, attempt = one(made, 1), one(made, 2)
+
+    assert (saved.cut, saved.started_at_ms, saved.versions) == (None, None, None)
+    assert (saved.name, saved.discarded) == ("saved", False)
+    assert "not those that were written" in saved.problem
+    (damage,) = Inspector(made.store).damages(saved)
+    assert damage.name == made.paths.manifest(CheckpointId(1))
+    assert (attempt.kind, attempt.generation, attempt.started_at_ms) == (None, None, None)
+    assert attempt.name is None
+
+
+def test_a_rewind_tells_where_it_goes_and_when_it_was_decided(made: MadeStore) -> None:
+    made.decide(1)
+    made.decide(2)
+    made.attempt(3, REWIND)
+    made.store.attempts.ids()
+    made.backend.delete(made.paths.attempt(CheckpointId(3)))
+    made.decide(3, REWIND, origin=2)
+
+    rewind = one(made, 3)
+
+    assert (rewind.kind, rewind.rewinds_to, rewind.is_head) == (REWIND, 1, True)
+    assert rewind.started_at_ms == BEGAN_MS + 3000
+    assert one(made, 1).rewinds_to is None
+    assert rewind.versions == {TABLE: "3"}
+
+
+# -- verifying
+
+
+def test_a_sound_checkpoint_has_no_damages_and_shared_objects_are_read_once(
+    made: MadeStore,
+) -> None:
+    made.decide(1)
+    made.decide(2, in_flight=True)
+    inspector = Inspector(made.store)
+    found = inspector.checkpoints()
+
+    first = [inspector.damages(view) for view in found]
+    made.backend.delete(made.blob("shared").name)  # type: ignore[arg-type]
+
+    assert first == [(), ()]
+    assert [inspector.damages(view) for view in found] == [(), ()]
+    assert len(Inspector(made.store).damages(found[0])) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"shareD", b"shared!", None])
+def test_an_object_that_is_not_what_was_stored_is_named(
+    made: MadeStore, content: bytes | None
+) -> None:
+    made.decide(1)
+    ref = made.blob("shared")
+    if content is None:
+        made.backend.delete(ObjectPath(ref.name))
+    else:
+        made.backend.put(ObjectPath(ref.name), content)
+
+    (damage,) = Inspector(made.store).damages(one(made, 1))
+
+    assert damage.name == ref.name
+    assert damage.problem
+
+
+def test_rows_that_wait_in_the_store_are_compared_and_others_are_left_to_the_sink(
+    made: MadeStore,
+) -> None:
+    path = made.paths.staged_file(ONE, TABLE, BatchId(1), "part")
+    made.backend.put(path, b"rows")
+    here = BlobRef(path, 4, digest(b"rows"))
+    there = BlobRef("_cutwater/elsewhere/part", 4, digest(b"rows"))
+    staged = Committable(TABLE, ONE, BatchId(1), 1, (here, there))
+    made.decide(1, commit=False)
+    view = one(made, 1)
+    assert view.cut is not None
+    waiting = replace(view, cut=replace(view.cut, commit={TABLE: (staged,)}))
+
+    assert Inspector(made.store).damages(waiting) == ()
+    made.backend.put(path, b"rowS")
+    (damage,) = Inspector(made.store).damages(waiting)
+    assert damage.name == path
+    # Committed, they are the sink's.
+    assert Inspector(made.store).damages(replace(waiting, versions={TABLE: "1"})) == ()
