@@ -112,9 +112,10 @@ class Location:
             return _SHARED.setdefault(self.bucket, MemoryBackend())
         from cutwater.store.object import ObjectBackend  # noqa: PLC0415 - an extra
 
-        return ObjectBackend(self.text.partition("?")[0], self._opener())
+        return ObjectBackend(self.text.partition("?")[0], self.opener())
 
-    def _opener(self) -> "Callable[[ClientConfig, RetryConfig], ObjectStore]":
+    def opener(self) -> "Callable[[ClientConfig, RetryConfig], ObjectStore]":
+        """Return what opens the bucket as obstore does, for an `ObjectBackend`."""
         from obstore import store  # noqa: PLC0415 - an extra
 
         # Each class has names of its own for its options; they were checked by `of`.
