@@ -37,9 +37,8 @@ from cutwater.spark.supervisor import Supervisor, in_background
 from cutwater.store.backend import Backend
 from cutwater.store.catalog import open_pipeline
 from cutwater.store.lease import Holding, Lease, Leases, holding, process_is_dead
-from cutwater.store.local import LocalBackend
+from cutwater.store.location import backend_for_writing
 from cutwater.store.opened import OpenStore
-from cutwater.store.probe import probe
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +66,8 @@ class RunOptions:
     """How a pipeline is run.
 
     Attributes:
-        store: Where checkpoints are kept: a directory on durable disk.
+        store: Where checkpoints are kept: a directory on durable disk, or the address of a
+            bucket, such as `s3://bucket/prefix` (docs/reference/stores.md).
         scratch: A fast directory that every executor sees; None for one of the system's own.
         checkpoint: When checkpoints are taken.
         restart: What follows a failure.
@@ -77,7 +77,7 @@ class RunOptions:
         takeover: Start although another process seems to run the pipeline; it is fenced out.
     """
 
-    store: Path
+    store: str | Path
     scratch: Path | None = None
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     restart: RestartConfig = field(default_factory=RestartConfig)
@@ -169,9 +169,7 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
     internals = Internals(spark)
     internals.self_check()
     hush_callbacks()
-    backend = LocalBackend(options.store)
-    backend.clean()
-    probe(backend)
+    backend = backend_for_writing(options.store)
     identity = open_pipeline(backend, pipeline.name)
     store = OpenStore.of(backend, identity)
     lease = _lease(backend, identity, pipeline.name, takeover=options.takeover)

@@ -223,7 +223,10 @@ def test_a_run_that_fails_says_why_and_how_badly(
         (("--alignment-timeout", "x"), "--alignment-timeout: 'x' is not a duration"),
         (("--duration", "soon"), "--duration: 'soon' is not a duration"),
         (("--conf", "spark.x"), "--conf: 'spark.x' is not of the form key=value"),
-        (("--store", "s3://bucket"), "--store: 's3://bucket' is not a directory"),
+        (("--store", "ftp://host/x"), "--store: 'ftp://host/x' is no place for a store; it may be"),
+        (("--store", "s3://"), "--store: 's3://' names no bucket"),
+        (("--store", "s3://me:key@bucket"), "--store: s3://… has a user or a password in it"),
+        (("--store", "memory://x"), "--store: memory://x would end with this command"),
         (("--forced", "--no-unaligned"), "--forced: contradicts --no-unaligned"),
     ],
 )

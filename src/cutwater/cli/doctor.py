@@ -23,11 +23,11 @@ from cutwater._version import __version__
 from cutwater.cli.load import parse_pairs
 from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, duration_text, say, say_json
 from cutwater.cli.plan import Conf, Debug, Master
-from cutwater.cli.run import DEFAULT_STORE, store_path
+from cutwater.cli.run import DEFAULT_STORE, store_location
 from cutwater.cli.self_test import Phase, SelfTest
 from cutwater.errors import CutwaterError, SessionError
 from cutwater.spark.java import find_java
-from cutwater.store.local import LocalBackend
+from cutwater.store.location import Location
 from cutwater.store.probe import probe
 
 HELP: Final = """Look at this machine and say what is wrong with it.
@@ -223,18 +223,27 @@ def _check_cores(_: DoctorArguments) -> Finding:
 
 def _check_store(arguments: DoctorArguments) -> Finding:
     try:
-        path = store_path(arguments.store or DEFAULT_STORE).absolute()
-        if arguments.store is None and not path.exists():
-            return Finding("Store", "ok", f"{path} is not there yet; the first run makes it")
-        is_new = not path.exists()
-        backend = LocalBackend(path)
-        try:
-            probe(backend)
-        finally:
-            if is_new:
-                _remove_empty(path)
+        location = store_location(arguments.store or DEFAULT_STORE)
+        path = location.directory
+        if path is not None:
+            return _check_directory(path.absolute(), arguments)
+        backend = location.backend()
+        probe(backend)
     except CutwaterError as error:
         return Finding("Store", "wrong", error.message, "Choose another one with --store.")
+    return Finding("Store", "ok", f"{backend.url} keeps what it is given")
+
+
+def _check_directory(path: Path, arguments: DoctorArguments) -> Finding:
+    if arguments.store is None and not path.exists():
+        return Finding("Store", "ok", f"{path} is not there yet; the first run makes it")
+    is_new = not path.exists()
+    backend = Location.of(path).backend()
+    try:
+        probe(backend)
+    finally:
+        if is_new:
+            _remove_empty(path)
     return Finding("Store", "ok", f"{path} keeps what it is given")
 
 

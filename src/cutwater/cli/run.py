@@ -17,7 +17,6 @@ from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
-from urllib.parse import unquote, urlsplit
 
 import typer
 from rich.console import Console
@@ -29,6 +28,7 @@ from cutwater.cli.plan import Debug, Parameters, Target
 from cutwater.config import CheckpointConfig, Unaligned
 from cutwater.errors import ConfigError
 from cutwater.plan import plan
+from cutwater.store.location import Location
 from cutwater.units import milliseconds
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ checkpoint.
 \b
   cutwater run orders.py
   cutwater run orders.py --interval 5s --store /data/orders
+  cutwater run orders.py --store s3://bucket/orders
   cutwater run orders.py --available-now       process what is there, then exit
   cutwater run orders.py:make --param env=prod --master spark://host:7077
 
@@ -67,7 +68,11 @@ class RunArguments:
     target: Target
     param: Parameters = field(default_factory=list)
     store: Annotated[
-        str, typer.Option(metavar="URL", help="Where checkpoints are kept: a directory that lasts.")
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Where checkpoints are kept: a directory that lasts, or s3://, gs://, az://.",
+        ),
     ] = DEFAULT_STORE
     scratch: Annotated[
         Path | None,
@@ -143,6 +148,7 @@ def run_command(arguments: RunArguments) -> int:
     checkpoint = _checkpoint_config(arguments)
     conf = parse_pairs("--conf", arguments.conf)
     parameters = parse_pairs("--param", arguments.param)
+    location = store_location(arguments.store)
 
     # Here, since `plan`, `doctor` and `--help` must work where Spark does not.
     from cutwater.run import RunOptions, start  # noqa: PLC0415
@@ -153,7 +159,7 @@ def run_command(arguments: RunArguments) -> int:
     )
 
     options = RunOptions(
-        store=store_path(arguments.store),
+        store=location.directory or location.text,
         scratch=arguments.scratch,
         checkpoint=checkpoint,
         available_now=arguments.available_now,
@@ -180,18 +186,16 @@ def run_command(arguments: RunArguments) -> int:
     return SUCCESS
 
 
-def store_path(text: str) -> Path:
-    """Return the directory that `--store` names, be it a path or a `file:` address.
+def store_location(text: str) -> Location:
+    """Return the place that `--store` names.
 
     Raises:
-        ConfigError: If it is the address of something else.
+        ConfigError: If it is no place for a store, or for one that outlives this command.
     """
-    address = urlsplit(text)
-    if address.scheme == "file" and address.netloc in {"", "localhost"}:
-        return Path(unquote(address.path))
-    if "://" in text or not text.strip():
-        raise ConfigError("--store", f"{text!r} is not a directory, and nothing else is supported")
-    return Path(text)
+    location = Location.of(text, "--store")
+    if location.kind == "memory":
+        raise ConfigError("--store", f"{text} would end with this command; it is for tests")
+    return location
 
 
 def _follow(run: "PipelineRun", screen: Screen, duration_s: float | None) -> bool:

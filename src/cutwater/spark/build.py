@@ -152,17 +152,19 @@ class Build:
         directory = self.directory / step.name / "channel"
         channel = Channel(log, directory, form, self.context.bound, self.on_control)
         blobs = self.context.store.blobs(self.restore.generation)
-        for one in recorded:
-            for name, ref in zip(one.event.files, one.blobs, strict=True):
-                target = channel.data / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                blobs.fetch_file(ref, target)
-                if set(pq.read_schema(target).names) != set(form.schema.names):
-                    message = (
-                        f"channel {step.name} holds rows in flight with other columns than "
-                        f"step {step.name} puts out now."
-                    )
-                    raise RecoveryError(message)
+        files = {
+            channel.data / name: ref
+            for one in recorded
+            for name, ref in zip(one.event.files, one.blobs, strict=True)
+        }
+        blobs.fetch_files(files)
+        for target in files:
+            if set(pq.read_schema(target).names) != set(form.schema.names):
+                message = (
+                    f"channel {step.name} holds rows in flight with other columns than "
+                    f"step {step.name} puts out now."
+                )
+                raise RecoveryError(message)
         return channel
 
     def _position(self, reader: ReaderId) -> Place:

@@ -10,9 +10,17 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Final
 
-from cutwater.errors import CutwaterError, SinkError, StoreError, Superseded
+from cutwater.errors import (
+    CutwaterError,
+    OutcomeUnknown,
+    SinkError,
+    StoreError,
+    Superseded,
+    Unavailable,
+)
 from cutwater.ids import CheckpointId, Generation
 from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.barrier import Barrier
@@ -136,14 +144,17 @@ class Effects:
             in_flight = []
             for part in ranges:
                 channel = step.wiring.inputs[part.input]
-                recorded = []
-                for position in range(part.start.position, part.end.position):
-                    (event,) = channel.read(channel.place(position), channel.place(position + 1))
-                    files = tuple(
-                        blobs.store_file(channel.data / name, known) for name in event.files
-                    )
-                    recorded.append(RecordedEvent(position, event, files))
-                in_flight.append(InFlight(part.input, tuple(recorded)))
+                positions = range(part.start.position, part.end.position)
+                found = [
+                    channel.read(channel.place(one), channel.place(one + 1))[0] for one in positions
+                ]
+                names = [channel.data / name for event in found for name in event.files]
+                stored = iter(blobs.store_files(names, known))
+                recorded = tuple(
+                    RecordedEvent(position, event, tuple(islice(stored, len(event.files))))
+                    for position, event in zip(positions, found, strict=True)
+                )
+                in_flight.append(InFlight(part.input, recorded))
         except (StoreError, OSError, CutwaterError) as error:
             # Also what was unpinned because the attempt is over: then nobody minds the decline.
             _LOG.info("checkpoint %s of %s: %s", checkpoint_id, step.name, error)
@@ -152,8 +163,8 @@ class Effects:
                 events.Declined(step.name, self._generation, checkpoint_id, reason, now_ms())
             )
             return
-        stored = [*state, *(ref for part in in_flight for one in part.events for ref in one.blobs)]
-        new = sum(ref.size_bytes for ref in stored if ref.sha256 not in known)
+        refs = [*state, *(ref for part in in_flight for one in part.events for ref in one.blobs)]
+        new = sum(ref.size_bytes for ref in refs if ref.sha256 not in known)
         self.uploaded[checkpoint_id] = self.uploaded.get(checkpoint_id, 0) + new
         step.tell(Stored(checkpoint_id, tuple(state), tuple(in_flight)))
 
@@ -209,10 +220,9 @@ class Effects:
         while not self._closed.is_set():
             try:
                 self._context.store.commits.record(committed)
-            except StoreError as error:
+            except (Unavailable, OutcomeUnknown) as error:
+                # A record never changes, so that writing it again is safe whatever has happened.
                 _LOG.warning("commit of slot %s: %s", permit.slot, error)
-                if not error.retryable:
-                    raise
                 self._closed.wait(_RETRY_S)
             else:
                 self.collector.committed_through = permit.slot

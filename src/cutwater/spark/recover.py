@@ -121,11 +121,8 @@ class Recovery:
 
     def _damages(self, cut: Cut, committed: bool) -> tuple[Damage, ...]:
         blobs = self.context.store.blobs(cut.generation)
-        found = []
-        for ref in sorted({ref for one in cut.snapshots.values() for ref in one.blobs}):
-            problem = blobs.problem(ref)
-            if problem is not None:
-                found.append(Damage(ref.name, problem))
+        refs = sorted({ref for one in cut.snapshots.values() for ref in one.blobs})
+        found = [Damage(ref.name, problem) for ref, problem in blobs.problems(refs).items()]
         waiting = [*cut.carried.items(), *(() if committed else cut.commit.items())]
         for sink, committables in waiting:
             opened = self.context.sinks.get(sink)

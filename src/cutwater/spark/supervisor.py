@@ -17,11 +17,13 @@ from cutwater.config import RestartConfig
 from cutwater.errors import (
     CutwaterError,
     Fenced,
+    OutcomeUnknown,
     PlanError,
     RunError,
     SinkError,
     StepError,
     StoreError,
+    Unavailable,
 )
 from cutwater.ids import Generation as GenerationNumber
 from cutwater.ids import StepId
@@ -156,9 +158,8 @@ class Supervisor:
             raise
         except (SinkError, OSError) as error:
             return Outcome(End.FAILED, error=error)
-        except StoreError as error:
-            if not error.retryable:
-                raise
+        except (Unavailable, OutcomeUnknown) as error:
+            # A recovery may be repeated from its beginning, whatever of it has happened.
             return Outcome(End.FAILED, error=error)
         self._generation = generation
         self._rates.clear()

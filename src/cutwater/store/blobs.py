@@ -12,10 +12,11 @@ byte is checked against the hash in its `BlobRef` before it is believed. Upholds
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -31,6 +32,12 @@ FORMAT: Final = 1
 
 BUNDLED_BYTES_MAX: Final = 1 << 20
 """A file with fewer bytes goes into the bundle; one with as many or more is a blob of its own."""
+
+AT_ONCE: Final = 8
+"""How many blobs one call stores or fetches at the same time."""
+
+T = TypeVar("T")
+Result = TypeVar("Result")
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -96,7 +103,7 @@ class Blobs:
         found = {one.relative_to(root).as_posix(): one for one in root.rglob("*") if one.is_file()}
         if not found:
             return ()
-        files, big, offset = [], set(), 0
+        files, big, offset = [], {}, 0
         for path, local_file in sorted(found.items()):
             size_bytes, sha256 = _measured(local_file)
             if size_bytes < BUNDLED_BYTES_MAX:
@@ -104,7 +111,7 @@ class Blobs:
                 offset += size_bytes
             else:
                 files.append(_File(path, size_bytes, sha256, None))
-                big.add(self._stored(local_file, size_bytes, sha256, reusable))
+                big[sha256] = (local_file, size_bytes, sha256)
         with TemporaryDirectory(dir=root.parent) as beside:
             bundle = Path(beside) / "bundle"
             with bundle.open("wb") as file:
@@ -112,7 +119,20 @@ class Blobs:
                 for one in files:
                     if one.offset is not None:
                         file.write(found[one.path].read_bytes())
-            return (self.store_file(bundle, reusable), *sorted(big))
+            sent = [(bundle, *_measured(bundle)), *big.values()]
+            first, *others = _each(lambda one: self._stored(*one, reusable), sent)
+            return (first, *sorted(others))
+
+    def store_files(
+        self, local_files: Collection[Path], reusable: Mapping[str, BlobRef]
+    ) -> tuple[BlobRef, ...]:
+        """Store files, several at once; return their blobs in the same order.
+
+        Raises:
+            Unavailable: If one was certainly not written.
+            OutcomeUnknown: If one may or may not have been written, or may not last.
+        """
+        return tuple(_each(lambda one: self.store_file(one, reusable), local_files))
 
     def store_file(self, local_file: Path, reusable: Mapping[str, BlobRef]) -> BlobRef:
         """Store one file, unless it is reusable; return its blob.
@@ -154,6 +174,7 @@ class Blobs:
         if not refs:
             return
         bundle_ref, big = refs[0], {ref.sha256: ref for ref in refs[1:]}
+        whole = {}
         with TemporaryDirectory(dir=into.parent) as beside:
             bundle = Path(beside) / "bundle"
             self.fetch_file(bundle_ref, bundle)
@@ -167,9 +188,24 @@ class Blobs:
                         file.seek(start + one.offset)
                         target.write_bytes(_checked(bundle_ref, one, file.read(one.size_bytes)))
                     elif one.sha256 in big:
-                        self.fetch_file(big[one.sha256], target)
+                        whole[target] = big[one.sha256]
                     else:
                         raise Corrupt(bundle_ref.name, f"no blob was named for its file {one.path}")
+        self.fetch_files(whole)
+
+    def fetch_files(self, refs: Mapping[Path, BlobRef]) -> None:
+        """Write blobs to local files, several at once; makes the directories they need.
+
+        Raises:
+            Corrupt: If a blob is missing or is not what was stored.
+            Unavailable: If the store does not answer.
+        """
+
+        def fetch(local_file: Path) -> None:
+            local_file.parent.mkdir(parents=True, exist_ok=True)
+            self.fetch_file(refs[local_file], local_file)
+
+        _each(fetch, refs)
 
     def fetch_file(self, ref: BlobRef, local_file: Path) -> None:
         """Write a blob's content to a local file, replacing what was there.
@@ -183,6 +219,15 @@ class Blobs:
         found = self._fetched(ref, local_file)
         if found is not None:
             raise Corrupt(ref.name, found)
+
+    def problems(self, refs: Collection[BlobRef]) -> dict[BlobRef, str]:
+        """Say what is wrong with each blob that is not sound, looking at several at once.
+
+        Raises:
+            Unavailable: If the store does not answer.
+        """
+        found = zip(refs, _each(self.problem, refs), strict=True)
+        return {ref: problem for ref, problem in found if problem is not None}
 
     def problem(self, ref: BlobRef) -> str | None:
         """Say what is wrong with a blob, in words that follow its name; None if it is sound.
@@ -216,6 +261,12 @@ class Blobs:
 
 
 _MISSING: Final = "it is missing, and a checkpoint names it"
+
+
+def _each(call: Callable[[T], Result], items: Collection[T]) -> list[Result]:
+    """Call with each item, several at once; after an error what has not begun is left out."""
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="blob") as pool:
+        return list(pool.map(call, items))
 
 
 def _other_size(ref: BlobRef, size_bytes: int) -> str:

@@ -343,15 +343,12 @@ class _Asking:
 
     def _pause_s(self, error: Exception, pauses: Iterator[float]) -> float | None:
         """Return the pause before the call is repeated; None if it is not."""
-        match failure_of(error):
-            case Failure.ABSENT if self.reads:
-                raise error
-            case Failure.ABSENT | Failure.REFUSED:
-                return None
-            case Failure.LOST:
-                self.is_lost = True
-            case Failure.NOT_NOW:
-                pass
+        failure = failure_of(error)
+        if failure is Failure.ABSENT and self.reads:
+            raise error
+        if failure in {Failure.ABSENT, Failure.REFUSED}:
+            return None
+        self.is_lost = self.is_lost or failure is Failure.LOST
         return next(pauses, None)
 
     def _given_up(self, error: Exception) -> StoreError:
