@@ -13,8 +13,9 @@ from tests.servers.s3 import S3Server
 from cutwater.errors import Corrupt
 from cutwater.ids import Generation, PipelineId
 from cutwater.store.backend import Backend
-from cutwater.store.blobs import AT_ONCE, BUNDLED_BYTES_MAX, Blobs
+from cutwater.store.blobs import BUNDLED_BYTES_MAX, Blobs
 from cutwater.store.location import backend_at
+from cutwater.store.parallel import AT_ONCE
 from cutwater.store.paths import ObjectPath
 
 PIPELINE = PipelineId("0b9c4a52-6f0e-4d7c-9a53-2f3f4c1d8e77")

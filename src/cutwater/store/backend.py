@@ -106,7 +106,7 @@ class Backend(Protocol):
 
         Raises:
             Unavailable: If it was certainly not deleted.
-            OutcomeUnknown: If it is gone but may come back after a crash of the machine.
+            OutcomeUnknown: If it may or may not be gone, or may come back after a crash.
         """
         ...
 

@@ -12,11 +12,10 @@ byte is checked against the hash in its `BlobRef` before it is believed. Upholds
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import msgspec
 
@@ -24,6 +23,7 @@ from cutwater.errors import Corrupt, NewerFormat, NotFound
 from cutwater.ids import Generation, PipelineId
 from cutwater.protocol.cut import BlobRef
 from cutwater.store.backend import Backend
+from cutwater.store.parallel import each
 from cutwater.store.paths import ObjectPath, PipelinePaths
 from cutwater.store.records import digest
 
@@ -32,12 +32,6 @@ FORMAT: Final = 1
 
 BUNDLED_BYTES_MAX: Final = 1 << 20
 """A file with fewer bytes goes into the bundle; one with as many or more is a blob of its own."""
-
-AT_ONCE: Final = 8
-"""How many blobs one call stores or fetches at the same time."""
-
-T = TypeVar("T")
-Result = TypeVar("Result")
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -120,7 +114,7 @@ class Blobs:
                     if one.offset is not None:
                         file.write(found[one.path].read_bytes())
             sent = [(bundle, *_measured(bundle)), *big.values()]
-            first, *others = _each(lambda one: self._stored(*one, reusable), sent)
+            first, *others = each(lambda one: self._stored(*one, reusable), sent)
             return (first, *sorted(others))
 
     def store_files(
@@ -132,7 +126,7 @@ class Blobs:
             Unavailable: If one was certainly not written.
             OutcomeUnknown: If one may or may not have been written, or may not last.
         """
-        return tuple(_each(lambda one: self.store_file(one, reusable), local_files))
+        return tuple(each(lambda one: self.store_file(one, reusable), local_files))
 
     def store_file(self, local_file: Path, reusable: Mapping[str, BlobRef]) -> BlobRef:
         """Store one file, unless it is reusable; return its blob.
@@ -205,7 +199,7 @@ class Blobs:
             local_file.parent.mkdir(parents=True, exist_ok=True)
             self.fetch_file(refs[local_file], local_file)
 
-        _each(fetch, refs)
+        each(fetch, refs)
 
     def fetch_file(self, ref: BlobRef, local_file: Path) -> None:
         """Write a blob's content to a local file, replacing what was there.
@@ -226,7 +220,7 @@ class Blobs:
         Raises:
             Unavailable: If the store does not answer.
         """
-        found = zip(refs, _each(self.problem, refs), strict=True)
+        found = zip(refs, each(self.problem, refs), strict=True)
         return {ref: problem for ref, problem in found if problem is not None}
 
     def problem(self, ref: BlobRef) -> str | None:
@@ -261,12 +255,6 @@ class Blobs:
 
 
 _MISSING: Final = "it is missing, and a checkpoint names it"
-
-
-def _each(call: Callable[[T], Result], items: Collection[T]) -> list[Result]:
-    """Call with each item, several at once; after an error what has not begun is left out."""
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="blob") as pool:
-        return list(pool.map(call, items))
 
 
 def _other_size(ref: BlobRef, size_bytes: int) -> str:

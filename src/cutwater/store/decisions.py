@@ -12,6 +12,7 @@ from cutwater.protocol.decisions import DecisionOutcome, LogEntry, LogView
 from cutwater.protocol.invariants import invariant
 from cutwater.store.backend import Backend
 from cutwater.store.forms import LOG_ENTRY
+from cutwater.store.parallel import each
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.records import decode, encode
 
@@ -41,7 +42,12 @@ class DecisionLog:
         last = self._written if self._view is not None else max(self._written, self._last_listed())
         view = self._view or LogView()
         entries = list(view.entries)
-        while (entry := self._entry(Slot(len(entries) + 1))) is not None:
+        # What is listed is read several at once: a log grows with every checkpoint.
+        new = each(self._entry, [Slot(one) for one in range(len(entries) + 1, last + 1)])
+        while True:
+            entry = new.pop(0) if new else self._entry(Slot(len(entries) + 1))
+            if entry is None:
+                break
             entries.append(entry)
         if last > len(entries):
             path = self._paths.log_entry(Slot(len(entries) + 1))

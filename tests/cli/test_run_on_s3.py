@@ -1,0 +1,137 @@
+"""A pipeline whose store is in a bucket: killed, its scratch lost, and yet exact in the end.
+
+All requests go over real sockets to a real S3 server, through a gateway that loses answers.
+"""
+
+import itertools
+import json
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from tests.cli.command import SPARK_DEADLINE_S, command, cutwater, environment
+from tests.cli.test_run_on_spark import wait_for_file
+from tests.servers.gateway import Gateway, Request, gateway_to, ignore_conditions, lose_the_answer
+from tests.servers.s3 import CREDENTIALS, S3Server, s3_server
+
+from cutwater.store.catalog import find_pipeline
+from cutwater.store.location import backend_at
+from cutwater.store.opened import OpenStore
+
+KEYS = 20_000
+ONCE = """
+from pyspark.sql import functions as F
+from cutwater import Pipeline, sinks, sources
+
+
+def create(rate, table):
+    made = Pipeline("once")
+
+    @made.source(chain=False)
+    def numbers(spark):
+        return sources.sequence(spark, total=40_000, rate=float(rate))
+
+    @made.step(partitions=2)
+    def once(numbers):
+        return numbers.select((F.col("value") % 20_000).alias("key")).dropDuplicates(["key"])
+
+    made.sink("table", sinks.delta(table), of=once)
+    return made
+"""
+"""Every key comes twice, half the input apart: only a step that keeps its state drops one."""
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def gateway(s3: S3Server) -> Iterator[Gateway]:
+    with gateway_to(s3.port) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def store(s3: S3Server, gateway: Gateway) -> str:
+    return s3.url(f"{uuid.uuid4().hex}/store", gateway.endpoint)
+
+
+def run_of(directory: Path, store: str, *more: str) -> tuple[str, ...]:
+    (directory / "once.py").write_text(ONCE)
+    places = ("--store", store, "--scratch", str(directory / "scratch"))
+    table = ("--param", f"table={directory / 'table'}")
+    return ("run", "once.py:create", "--master", "local[2]", *places, *table, *more)
+
+
+def keys(directory: Path) -> list[int]:
+    return sorted(DeltaTable(directory / "table").to_pyarrow_table()["key"].to_pylist())
+
+
+def test_a_killed_run_goes_on_exactly_from_a_bucket_although_answers_are_lost(
+    tmp_path: Path, store: str, gateway: Gateway
+) -> None:
+    numbers = itertools.count(1)
+
+    def lose_some(request: Request) -> bool:
+        return next(numbers) % 5 != 0 or lose_the_answer(request)
+
+    gateway.always = lose_some
+    flags = ("--param", "rate=2000", "--interval", "1s")
+    process = subprocess.Popen(
+        command(*run_of(tmp_path, store, *flags)),
+        cwd=tmp_path,
+        env=environment(**CREDENTIALS),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_for_file(process, tmp_path / "table" / "_delta_log" / f"{1:020}.json")
+    finally:
+        process.kill()
+        process.communicate()
+    before = keys(tmp_path)
+    # Nothing but the store is left, and the JVM, which may outlive its driver by a moment.
+    shutil.rmtree(tmp_path / "scratch", ignore_errors=True)
+    run = cutwater(
+        *run_of(tmp_path, store, "--param", "rate=1e9", "--available-now"),
+        cwd=tmp_path,
+        env=environment(**CREDENTIALS),
+        deadline_s=SPARK_DEADLINE_S,
+    )
+
+    assert (run.returncode, run.stderr) == (0, "")
+    assert 0 < len(before) < KEYS
+    assert keys(tmp_path) == list(range(KEYS))
+    opened = OpenStore.of(backend_at(store), find_pipeline(backend_at(store), "once"))
+    assert opened.log.read().generation == 2
+    assert not list(tmp_path.rglob("pipelines"))
+
+
+def test_doctor_tries_a_bucket_and_says_when_it_cannot_be_a_store(
+    store: str, gateway: Gateway
+) -> None:
+    env = environment(**CREDENTIALS)
+    doctor = ("doctor", "--store", store, "--output", "json")
+
+    sound = cutwater(*doctor, env=env)
+    gateway.always = ignore_conditions
+    ignoring = cutwater(*doctor, env=env)
+
+    assert "keeps what it is given" in store_finding(sound)["found"]
+    assert store_finding(ignoring)["status"] == "wrong"
+    assert "create-if-absent" in store_finding(ignoring)["found"]
+    assert "a secret" not in sound.stdout + ignoring.stdout
+
+
+def store_finding(run: "subprocess.CompletedProcess[str]") -> dict[str, str]:
+    found: dict[str, str]
+    found = next(one for one in json.loads(run.stdout)["checks"] if one["name"] == "Store")
+    return found
