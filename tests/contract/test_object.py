@@ -314,6 +314,34 @@ def test_a_big_file_is_sent_in_parts_and_fetched_in_ranges(
     assert len([one for one in gateway.seen if one.startswith("GET")]) == 3
 
 
+def test_a_big_file_is_there_although_the_answer_to_its_completion_was_lost(
+    backend: ObjectBackend, beside: ObjectBackend, gateway: Gateway, tmp_path: Path
+) -> None:
+    original = tmp_path / "original"
+    original.write_bytes(b"x" * (PART_BYTES + 1))
+    gateway.harm("POST", lambda _: True, lose_the_answer)
+
+    backend.put_file(A, original)
+
+    assert beside.size(A) == PART_BYTES + 1
+
+
+def test_a_big_file_whose_completion_is_refused_may_have_been_completed_before(
+    backend: ObjectBackend, gateway: Gateway, tmp_path: Path
+) -> None:
+    original = tmp_path / "original"
+    original.write_bytes(b"x" * (PART_BYTES + 1))
+
+    def refuse_completions(request: Request) -> bool:
+        is_last = request.method == "POST" and "uploadId=" in request.path
+        return not is_last or answer(403)(request)
+
+    gateway.always = refuse_completions
+
+    with pytest.raises(OutcomeUnknown, match=A):
+        backend.put_file(A, original)
+
+
 def test_an_object_that_is_replaced_while_it_is_fetched_is_not_mixed(
     backend: ObjectBackend, beside: ObjectBackend, gateway: Gateway, tmp_path: Path
 ) -> None:

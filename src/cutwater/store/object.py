@@ -119,7 +119,7 @@ class ObjectBackend:
         client_options = self._patience.client_options
         # Requests are repeated here and not in obstore: only so is it known what became of each.
         self._store = opener(client_options, self._patience.retry_config(1))
-        # Except for the parts of a big file, which nobody sees before the last of them.
+        # Except for the parts of a big file, which nobody sees before the upload is completed.
         self._parts = opener(client_options, self._patience.retry_config(self._patience.tries))
         self._slots = BoundedSemaphore(REQUESTS_AT_ONCE)
 

@@ -23,6 +23,8 @@ _FINAL: Final = (
     exceptions.UnknownConfigurationKeyError,
 )
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})")
+# The last request of an upload in parts, which obstore may have sent before, unanswered.
+_COMPLETES: Final = re.compile(r"performing (POST \S*[?&]uploadId=|PUT \S*[?&]comp=blocklist)")
 _NOT_NOW: Final = frozenset({409, 429})
 _TOO_SLOW: Final = 408
 _ABSENT_OBJECT: Final = re.compile(r"NoSuchKey|BlobNotFound|PathNotFound|No such object")
@@ -48,6 +50,8 @@ class Failure(Enum):
 
 def failure_of(error: Exception) -> Failure:
     """Say what is known of a request that failed with one of `Failed`."""
+    if _COMPLETES.search(str(error)):
+        return Failure.LOST
     if isinstance(error, FileNotFoundError):
         return Failure.ABSENT
     if isinstance(error, _FINAL):
