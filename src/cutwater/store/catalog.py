@@ -8,7 +8,7 @@ on one uuid, because the name is created if absent. Upholds I8.
 import uuid
 from collections.abc import Callable
 
-from cutwater.errors import NotFound
+from cutwater.errors import NotFound, OutcomeUnknown
 from cutwater.ids import PipelineId
 from cutwater.store.backend import Backend
 from cutwater.store.forms import NAME
@@ -37,8 +37,15 @@ def open_pipeline(
         return find_pipeline(backend, label)
     except NotFound:
         path, pipeline = name(label), PipelineId(str(mint()))
-    if backend.create(path, encode(NAME, path, pipeline)):
-        return pipeline
+    try:
+        if backend.create(path, encode(NAME, path, pipeline)):
+            return pipeline
+    except OutcomeUnknown as unknown:
+        # Whatever is there now is the pipeline's, be it ours or another process's.
+        try:
+            return find_pipeline(backend, label)
+        except NotFound:
+            raise unknown from None
     return find_pipeline(backend, label)
 
 

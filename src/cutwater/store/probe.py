@@ -6,10 +6,14 @@ object: written, read back, refused a second time, listed, replaced and deleted.
 """
 
 import uuid
+from contextlib import suppress
+from typing import Final
 
-from cutwater.errors import ConfigError
+from cutwater.errors import ConfigError, OutcomeUnknown
 from cutwater.store.backend import Backend
-from cutwater.store.paths import PROBES, probe_object
+from cutwater.store.paths import PROBES, ObjectPath, probe_object
+
+_TRIES: Final = 3
 
 
 def probe(backend: Backend) -> None:
@@ -21,7 +25,15 @@ def probe(backend: Backend) -> None:
         ConfigError: If the backend lacks something; it says what.
         StoreError: If the store cannot be read or written now.
     """
-    path = probe_object(uuid.uuid4().hex)
+    for _ in range(_TRIES - 1):
+        # A lost answer says nothing about the store: another object is tried.
+        with suppress(OutcomeUnknown):
+            _try(backend, probe_object(uuid.uuid4().hex))
+            return
+    _try(backend, probe_object(uuid.uuid4().hex))
+
+
+def _try(backend: Backend, path: ObjectPath) -> None:
     try:
         _check(backend.create(path, b"first"), backend, "create a new object")
         _check(backend.read(path) == b"first", backend, "give back what was written")

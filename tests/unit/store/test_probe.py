@@ -1,8 +1,9 @@
 """The start-up probe: a backend that lacks something is refused by what it lacks."""
 
 import pytest
+from tests.unit.store.faulty import FaultyBackend
 
-from cutwater.errors import ConfigError
+from cutwater.errors import ConfigError, OutcomeUnknown
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.paths import PROBES, ObjectPath
 from cutwater.store.probe import probe
@@ -70,4 +71,23 @@ def test_a_probe_that_fails_leaves_nothing_behind() -> None:
     with pytest.raises(ConfigError):
         probe(backend)
 
+    assert backend.list(PROBES) == ()
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_lost_answer_is_no_reason_to_refuse_a_store(lost: int) -> None:
+    backend = FaultyBackend()
+    backend.after_create += [OutcomeUnknown("probe", "the answer was lost")] * lost
+
+    probe(backend)
+
+    assert backend.list(PROBES) == ()
+
+
+def test_a_store_that_loses_every_answer_is_not_trusted() -> None:
+    backend = FaultyBackend()
+    backend.after_create += [OutcomeUnknown("probe", "the answer was lost")] * 3
+
+    with pytest.raises(OutcomeUnknown):
+        probe(backend)
     assert backend.list(PROBES) == ()
