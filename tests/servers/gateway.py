@@ -129,7 +129,11 @@ def gateway_to(server_port: int) -> Iterator[Gateway]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """Say nothing: clients that are killed hang up."""
+
+    server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     gateway.port = server.server_port
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)

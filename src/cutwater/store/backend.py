@@ -9,7 +9,7 @@ exactly one of any number of writers win (rule F5). What a call has acknowledged
 from pathlib import Path
 from typing import Protocol
 
-from cutwater.errors import Conflict
+from cutwater.errors import Conflict, OutcomeUnknown
 from cutwater.store.paths import ObjectPath
 
 
@@ -125,11 +125,15 @@ class Backend(Protocol):
 def write_once(backend: Backend, path: ObjectPath, data: bytes) -> None:
     """Write an object that never changes; writing the same again changes nothing.
 
-    May therefore be repeated after any error.
+    May therefore be repeated after any error; after a lost answer it is, once.
 
     Raises:
         Conflict: If an object of that name has other content.
         StoreError: As `Backend.create` and `Backend.read` do.
     """
-    if not backend.create(path, data) and backend.read(path) != data:
+    try:
+        created = backend.create(path, data)
+    except OutcomeUnknown:
+        created = backend.create(path, data)
+    if not created and backend.read(path) != data:
         raise Conflict(path, "is written once, and has other content already")

@@ -13,7 +13,7 @@ from cutwater.errors import ConfigError, OutcomeUnknown
 from cutwater.store.backend import Backend
 from cutwater.store.paths import PROBES, ObjectPath, probe_object
 
-_TRIES: Final = 3
+_TRIES: Final = 5
 
 
 def probe(backend: Backend) -> None:
