@@ -43,8 +43,11 @@ _PARTS_MAX: Final = 9_000
 """Stores take 10,000 parts of one object: those of a file that is bigger still are bigger."""
 
 _PARTS_AT_ONCE: Final = 4
+UPLOADS_AT_ONCE: Final = 4
+"""How many big files one backend sends at the same time, each some parts at once."""
+
 REQUESTS_AT_ONCE: Final = 16
-"""How many calls of one backend are on their way at the same time; the others wait."""
+"""How many other requests are on their way; so a heartbeat never waits for a big file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +125,7 @@ class ObjectBackend:
         # Except for the parts of a big file, which nobody sees before the upload is completed.
         self._parts = opener(client_options, self._patience.retry_config(self._patience.tries))
         self._slots = BoundedSemaphore(REQUESTS_AT_ONCE)
+        self._uploads = BoundedSemaphore(UPLOADS_AT_ONCE)
 
     @property
     def url(self) -> str:
@@ -186,7 +190,8 @@ class ObjectBackend:
                 raise
 
         try:
-            self._write(path, put_parts)
+            with self._uploads:
+                self._asking(path, writes=True).until_answered(put_parts)
         except _LocalError as error:
             raise error.cause from None
 
