@@ -65,7 +65,7 @@ def store(s3: S3Server, gateway: Gateway) -> str:
 def run_of(directory: Path, store: str, *more: str) -> tuple[str, ...]:
     (directory / "once.py").write_text(ONCE)
     places = ("--store", store, "--scratch", str(directory / "scratch"))
-    table = ("--param", "rate=2000", "--param", f"table={directory / 'table'}")
+    table = ("--param", "rate=1000", "--param", f"table={directory / 'table'}")
     return ("run", "once.py:create", "--master", "local[2]", *places, *table, *more)
 
 
@@ -83,7 +83,7 @@ def test_a_killed_run_goes_on_exactly_from_a_bucket_although_answers_are_lost(
 
     gateway.always = lose_some
     process = subprocess.Popen(
-        command(*run_of(tmp_path, store, "--interval", "1s")),
+        command(*run_of(tmp_path, store, "--interval", "500ms")),
         cwd=tmp_path,
         env=environment(**CREDENTIALS),
         stdout=subprocess.DEVNULL,
@@ -92,7 +92,7 @@ def test_a_killed_run_goes_on_exactly_from_a_bucket_although_answers_are_lost(
         start_new_session=True,
     )
     try:
-        wait_for_file(process, tmp_path / "table" / "_delta_log" / f"{1:020}.json")
+        wait_for_file(process, tmp_path / "table" / "_delta_log" / f"{0:020}.json")
     finally:
         process.kill()
         process.communicate()
