@@ -18,11 +18,12 @@
     ├── Fenced                 CW-401  a newer generation has claimed the pipeline
     ├── Superseded             CW-402  a sink has acted on a later decision than this one
     ├── SinkError              CW-501  a sink could not do what was asked of it
-    └── RunError               CW-600  a pipeline could not be run
-        ├── SessionError       CW-601  this Spark session or Java cannot run a pipeline
-        ├── StepError          CW-602  a step failed, with the user's function and line
-        ├── RecoveryError      CW-603  the pipeline cannot go on from its last checkpoint
-        └── PipelineHeld       CW-604  another process runs the pipeline
+    ├── RunError               CW-600  a pipeline could not be run
+    │   ├── SessionError       CW-601  this Spark session or Java cannot run a pipeline
+    │   ├── StepError          CW-602  a step failed, with the user's function and line
+    │   ├── RecoveryError      CW-603  the pipeline cannot go on from its last checkpoint
+    │   └── PipelineHeld       CW-604  another process runs the pipeline
+    └── MoveRefused            CW-701  a rewind or fork that cannot be done
 
 Expected outcomes (a duplicate acknowledgement, a lost race, nothing to recover) are enums, not
 errors. All classes survive pickling, since they cross process boundaries on Spark.
@@ -379,3 +380,25 @@ class PipelineHeld(RunError):
         self.host = host
         self.process = process
         self.age_s = age_s
+
+
+class MoveRefused(CutwaterError):
+    """A rewind or fork cannot be done; nothing was changed.
+
+    Attributes:
+        pipeline: The pipeline's name.
+        reasons: Everything that stands against it, one sentence each.
+    """
+
+    code = "CW-701"
+    next_step = "Nothing was changed; choose another checkpoint, or remove what is in the way."
+
+    def __init__(self, pipeline: str, *reasons: str) -> None:
+        """Name the pipeline and list what stands against it."""
+        super().__init__(f"pipeline {pipeline} stays as it is: {'; '.join(reasons)}.")
+        self.pipeline = pipeline
+        self.reasons = reasons
+
+    def __reduce__(self) -> tuple[type["MoveRefused"], tuple[str, ...]]:
+        """Pickle by the arguments, not by the finished message."""
+        return (type(self), (self.pipeline, *self.reasons))

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar, get_type_hints
 import typer
 
 from cutwater._version import __version__
-from cutwater.cli import doctor, plan, run
+from cutwater.cli import doctor, fork, plan, rewind, run
 from cutwater.cli.output import FAILED, INTERRUPTED, complain, report_error, say
 from cutwater.errors import CutwaterError
 
@@ -119,6 +119,8 @@ def _guarded(command: Callable[[AnyArguments], int], arguments: AnyArguments) ->
 
 _add("plan", plan.PlanArguments, plan.plan_command, plan.HELP)
 _add("run", run.RunArguments, run.run_command, run.HELP)
+_add("rewind", rewind.RewindArguments, rewind.rewind_command, rewind.HELP)
+_add("fork", fork.ForkArguments, fork.fork_command, fork.HELP)
 _add("doctor", doctor.DoctorArguments, doctor.doctor_command, doctor.HELP)
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from cutwater.config import RestartConfig
@@ -29,7 +28,7 @@ from cutwater.protocol.pending import CheckpointRequest
 from cutwater.spark.analysis import failing_place
 from cutwater.spark.attempts import AttemptBook
 from cutwater.spark.causes import cause_of
-from cutwater.spark.clock import now_ms, wall_ms
+from cutwater.spark.clock import now_ms
 from cutwater.spark.context import RunContext
 from cutwater.spark.generation import End, Generation, Outcome
 from cutwater.spark.progress import (
@@ -40,7 +39,8 @@ from cutwater.spark.progress import (
     StepStatus,
 )
 from cutwater.spark.recover import Recovery
-from cutwater.store.lease import BEAT_MS, Lease, Leases
+from cutwater.store.holder import Heartbeat
+from cutwater.store.lease import Lease, Leases
 
 _LOG: Final = logging.getLogger(__name__)
 _FAILURES_KEPT: Final = 1000
@@ -54,8 +54,8 @@ class Supervisor:
         """Prepare a run."""
         self._context = context
         self._restart = restart
-        self._lease = lease
-        self._leases = Leases(context.store.backend, context.pipeline)
+        leases = Leases(context.store.backend, context.pipeline)
+        self._heartbeat = Heartbeat(leases, lease)
         self._book = AttemptBook()
         self._generation: Generation | None = None
         self._state = "STARTING"
@@ -79,8 +79,7 @@ class Supervisor:
             Fenced: If another process has claimed the pipeline.
             CutwaterError: Whatever else keeps it from running.
         """
-        beat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-        beat.start()
+        self._heartbeat.start()
         try:
             result = self._run()
         except BaseException as error:
@@ -90,8 +89,7 @@ class Supervisor:
         finally:
             self._over.set()
             self.started.set()
-            beat.join()
-            self._release()
+            self._heartbeat.stop()
         self._state = "FINISHED"
         self._book.abandon("the pipeline has ended")
         return result
@@ -149,6 +147,8 @@ class Supervisor:
     def _run_generation(self) -> Outcome:
         try:
             restore = Recovery(self._context, self._claims).run()
+            # Before anything is staged there: a rewind must find what this generation wrote to.
+            self._context.store.targets.record(restore.generation, self._context.targets)
             # Nothing of an earlier generation is needed any more: it lives in the store.
             self._clear_scratch()
             generation = Generation(self._context, restore, self._book)
@@ -171,29 +171,6 @@ class Supervisor:
     def _clear_scratch(self) -> None:
         for left in self._context.scratch.glob("g*"):
             shutil.rmtree(left, ignore_errors=True)
-
-    # -- the heartbeat
-
-    def _beat(self) -> None:
-        held = False
-        while not self._over.is_set():
-            try:
-                found = self._leases.read() if held else None
-                if found is not None and found.nonce != self._lease.nonce:
-                    # Somebody has taken over; this process finds out at its next decision.
-                    _LOG.warning("process %s on %s has taken over", found.process, found.host)
-                    return
-                self._leases.beat(replace(self._lease, beat_at_ms=wall_ms()))
-                held = True
-            except StoreError as error:
-                _LOG.warning("heartbeat: %s", error)
-            self._over.wait(BEAT_MS / 1000)
-
-    def _release(self) -> None:
-        try:
-            self._leases.release(replace(self._lease, beat_at_ms=wall_ms()))
-        except StoreError as error:
-            _LOG.warning("heartbeat: %s", error)
 
     # -- from any thread
 

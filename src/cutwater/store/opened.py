@@ -13,6 +13,7 @@ from cutwater.store.blobs import Blobs
 from cutwater.store.committed import Commits
 from cutwater.store.decisions import DecisionLog
 from cutwater.store.manifests import Manifests
+from cutwater.store.targets import Targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class OpenStore:
         manifests: Its manifests.
         attempts: The numbers its attempts have taken.
         commits: The records of its commits.
+        targets: Where its sinks write.
     """
 
     backend: Backend
@@ -34,6 +36,7 @@ class OpenStore:
     manifests: Manifests
     attempts: Attempts
     commits: Commits
+    targets: Targets
 
     @classmethod
     def of(cls, backend: Backend, pipeline: PipelineId) -> "OpenStore":
@@ -45,6 +48,7 @@ class OpenStore:
             Manifests(backend, pipeline),
             Attempts(backend, pipeline),
             Commits(backend, pipeline),
+            Targets(backend, pipeline),
         )
 
     def blobs(self, generation: Generation) -> Blobs:

@@ -1,0 +1,123 @@
+"""Opening a pipeline that nobody runs: its store by address, its sinks by what the store remembers.
+
+Nothing is made here: an address without a store and a name without a pipeline are mistakes of
+whoever typed them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from cutwater.errors import ConfigError, Corrupt, NewerFormat, NotFound, SinkError
+from cutwater.ids import SinkId
+from cutwater.moves.choose import Candidate
+from cutwater.protocol.cut import Cut
+from cutwater.protocol.decisions import Decision, LogView
+from cutwater.sinks.base import OpenSink
+from cutwater.sinks.reopen import reopen
+from cutwater.store.backend import Backend
+from cutwater.store.catalog import find_pipeline, list_pipelines
+from cutwater.store.local import LocalBackend
+from cutwater.store.opened import OpenStore
+from cutwater.store.targets import SinkTargets
+
+
+def store_at(url: str | Path, *, make: bool = False) -> Backend:
+    """Open the store at an address: a directory, as a path or a `file:` address.
+
+    Args:
+        url: The address.
+        make: Whether a store that is not there yet is made.
+
+    Raises:
+        ConfigError: If there is none, or the address is not one of a store.
+    """
+    address = urlsplit(str(url))
+    path = Path(url)
+    if address.scheme == "file" and address.netloc in {"", "localhost"}:
+        path = Path(unquote(address.path))
+    elif "://" in str(url) or not str(url).strip():
+        raise ConfigError("--store", f"{str(url)!r} is not a directory")
+    if not make and not path.is_dir():
+        raise ConfigError("--store", f"there is no store at {path}")
+    return LocalBackend(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Movable:
+    """A pipeline that can be moved: its store, and its sinks as far as they could be opened.
+
+    Attributes:
+        name: The pipeline's name.
+        store: The pipeline in its store.
+        targets: Where its sinks write today.
+        sinks: Those that are open.
+        unopened: Why the others are not.
+    """
+
+    name: str
+    store: OpenStore
+    targets: SinkTargets
+    sinks: Mapping[SinkId, OpenSink]
+    unopened: Mapping[SinkId, str] = field(default_factory=dict)
+
+
+def open_pipeline_in(backend: Backend, name: str, option: str = "PIPELINE") -> OpenStore:
+    """Open a pipeline by its name.
+
+    Raises:
+        ConfigError: If the store has none of that name; it says which it has.
+        StoreError: If the store cannot be read.
+    """
+    try:
+        return OpenStore.of(backend, find_pipeline(backend, name))
+    except NotFound:
+        names = ", ".join(list_pipelines(backend)) or "none at all"
+    raise ConfigError(option, f"{backend.url} has no pipeline {name}; it has {names}")
+
+
+def open_movable(backend: Backend, name: str) -> Movable:
+    """Open a pipeline and, without its file, its sinks.
+
+    Raises:
+        ConfigError: If the store has no pipeline of that name.
+        StoreError: If the store cannot be read.
+    """
+    store = open_pipeline_in(backend, name)
+    recorded = store.targets.newest() or {}
+    sinks: dict[SinkId, OpenSink] = {}
+    unopened: dict[SinkId, str] = {}
+    for sink, target in recorded.items():
+        try:
+            sinks[sink] = reopen(target, store.pipeline, sink)
+        except (ConfigError, SinkError) as error:
+            unopened[sink] = error.reason
+    return Movable(name, store, recorded, sinks, unopened)
+
+
+def candidates(store: OpenStore, log: LogView) -> tuple[Candidate, ...]:
+    """Read all decided checkpoints that are still there, oldest first.
+
+    Raises:
+        NewerFormat: If a manifest is of a newer Cutwater.
+        Unavailable: If the store does not answer.
+    """
+    there = set(store.manifests.ids())
+    decided = (one for one in log.decisions if one.checkpoint_id in there)
+    return tuple(Candidate(one, read_cut(store, one)) for one in decided)
+
+
+def read_cut(store: OpenStore, decision: Decision) -> Cut | None:
+    """Read a decided manifest; None if it is gone or damaged.
+
+    Raises:
+        NewerFormat: If it is of a newer Cutwater.
+        Unavailable: If the store does not answer.
+    """
+    try:
+        return store.manifests.read(decision.checkpoint_id, decision.manifest_sha256)
+    except NewerFormat:
+        raise
+    except (Corrupt, NotFound):
+        return None
