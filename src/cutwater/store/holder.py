@@ -65,10 +65,12 @@ class Heartbeat:
         self._lease = lease
         self._every_s = every_ms / 1000
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._has_beaten = False
+        self._thread = threading.Thread(target=self._go_on, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Show it once, so that others know before anything is done; then go on in a thread."""
+        self._beat()
         self._thread.start()
 
     def stop(self) -> None:
@@ -80,20 +82,24 @@ class Heartbeat:
         except StoreError as error:
             _LOG.warning("heartbeat: %s", error)
 
-    def _beat(self) -> None:
-        held = False
-        while not self._over.is_set():
-            try:
-                found = self._leases.read() if held else None
-                if found is not None and found.nonce != self._lease.nonce:
-                    # Somebody has taken over; this process finds out at its next decision.
-                    _LOG.warning("process %s on %s has taken over", found.process, found.host)
-                    return
-                self._leases.beat(replace(self._lease, beat_at_ms=_wall_ms()))
-                held = True
-            except StoreError as error:
-                _LOG.warning("heartbeat: %s", error)
-            self._over.wait(self._every_s)
+    def _go_on(self) -> None:
+        while not self._over.wait(self._every_s):
+            if not self._beat():
+                return
+
+    def _beat(self) -> bool:
+        """Show it; return whether the lease is still ours, as far as one can tell."""
+        try:
+            found = self._leases.read() if self._has_beaten else None
+            if found is not None and found.nonce != self._lease.nonce:
+                # Somebody has taken over; this process finds out at its next decision.
+                _LOG.warning("process %s on %s has taken over", found.process, found.host)
+                return False
+            self._leases.beat(replace(self._lease, beat_at_ms=_wall_ms()))
+            self._has_beaten = True
+        except StoreError as error:
+            _LOG.warning("heartbeat: %s", error)
+        return True
 
 
 @contextmanager
