@@ -2,10 +2,10 @@
 
     python -m tests.crash.mover
 
-Each line of its input is a task: `[STORE, "rewind", TO]` or `[STORE, "fork", NEW]`, and after that,
-if it shall die, `"before"` or `"after"`, the name of a write, and the how many-th. It is done by a
-fork of this process, which has imported everything and used nothing; the answer is a line with its
-exit code and the names of the writes it came to. So the list of writes to die at comes from the
+Each line of its input is a task: `[STORE, PIPELINE, "rewind", TO]` or `[…, "fork", NEW]`, and after
+that, if it shall die, `"before"` or `"after"`, the name of a write, and the how many-th. It is done
+by a fork of this process, which has imported everything and used nothing; the answer is a line with
+its exit code and the names of the writes it came to. So the list of writes to die at comes from the
 code itself. Needs no Spark.
 """
 
@@ -16,10 +16,10 @@ import sys
 import traceback
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any, Final
 
 from deltalake import DeltaTable
-from tests.unit.moves.handmade import NAME
 
 import cutwater
 from cutwater.sinks.delta_table import OpenDeltaTable  # noqa: F401 - imports what is wrapped
@@ -70,16 +70,16 @@ def name_writes(fate: Fate) -> None:
     for method in ("create", "put", "put_file", "delete"):
         wrap(LocalBackend, method, lambda _, path, *__: area(path), fate)
     for method in ("restore", "create_write_transaction"):
-        wrap(DeltaTable, method, lambda table, *_: table.table_uri.rstrip("/")[-5:], fate)
+        wrap(DeltaTable, method, lambda table, *_: Path(table.table_uri).name, fate)
 
 
-def move(store: str, what: str, given: str, *when: str) -> None:
+def move(store: str, pipeline: str, what: str, given: str, *when: str) -> None:
     """Do it, or die."""
     name_writes(Fate(when[0], when[1], int(when[2])) if when else Fate())
     if what == "rewind":
-        cutwater.rewind(NAME, to=given, store=store, yes=True)
+        cutwater.rewind(pipeline, to=given, store=store, yes=True)
     else:
-        cutwater.fork(NAME, given, start_from="2", store=store)
+        cutwater.fork(pipeline, given, start_from="2", store=store)
 
 
 def done_by_a_fork(task: list[str]) -> tuple[int, list[str]]:

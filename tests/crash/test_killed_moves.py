@@ -5,17 +5,14 @@ recovery that every run begins with must find the rewind finished or undone, nev
 next rewind must work.
 """
 
-import json
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.crash.drivers import ROOT
-from tests.unit.moves.handmade import NAME, Made, below, make
+from tests.crash.movers import Mover
+from tests.unit.moves.handmade import NAME, below, make
 
 import cutwater
 from cutwater.protocol.cut import CheckpointKind
@@ -24,36 +21,11 @@ from cutwater.store.local import LocalBackend
 
 WRITES_OF_A_REWIND = [
     *("lease", "log", "targets", "attempts", "manifests", "log"),
-    *("/left", "right", "committed", "lease"),
+    *("left", "right", "committed", "lease"),
 ]
 WRITES_OF_A_FORK = [
     *("blobs", "origin", "log", "attempts", "manifests", "log", "names"),
 ]
-
-
-class Mover:
-    """Moves pipelines in processes that die when they are told."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.mover"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def move(self, made: Made, *task: str) -> tuple[int, list[str]]:
-        """Return the exit code and the writes that it came to."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([str(made.store), *task]) + "\n")
-        self._process.stdin.flush()
-        code, writes = json.loads(self._process.stdout.readline())
-        return code, writes
-
-    def close(self) -> None:
-        self._process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +51,7 @@ def is_decided(moment: tuple[str, str, str]) -> bool:
 
 
 def test_a_rewind_makes_these_writes_in_this_order(mover: Mover, tmp_path: Path) -> None:
-    assert mover.move(make(tmp_path), "rewind", "2") == (0, WRITES_OF_A_REWIND)
+    assert mover.move(make(tmp_path).store, NAME, "rewind", "2") == (0, WRITES_OF_A_REWIND)
 
 
 def test_a_rewind_killed_at_any_write_is_finished_or_was_never_made(
@@ -89,7 +61,7 @@ def test_a_rewind_killed_at_any_write_is_finished_or_was_never_made(
     before, shown = 5, 50
     for number, moment in enumerate(moments(WRITES_OF_A_REWIND)):
         to = number % 2 + 1
-        code, _ = mover.move(made, "rewind", str(to), *moment)
+        code, _ = mover.move(made.store, NAME, "rewind", str(to), *moment)
         assert code == -signal.SIGKILL, moment
 
         restored = made.recover()
@@ -112,7 +84,7 @@ def test_rewinds_killed_one_after_the_other_never_lose_their_way(
 ) -> None:
     made = make(tmp_path)
     for number, moment in enumerate(moments(WRITES_OF_A_REWIND[1:-1])):
-        code, _ = mover.move(made, "rewind", str(number % 5 + 1), *moment)
+        code, _ = mover.move(made.store, NAME, "rewind", str(number % 5 + 1), *moment)
         assert code == -signal.SIGKILL, moment
 
     restored = made.recover()
@@ -126,7 +98,7 @@ def test_rewinds_killed_one_after_the_other_never_lose_their_way(
 
 
 def test_a_fork_makes_these_writes_in_this_order(mover: Mover, tmp_path: Path) -> None:
-    assert mover.move(make(tmp_path), "fork", "trial") == (0, WRITES_OF_A_FORK)
+    assert mover.move(make(tmp_path).store, NAME, "fork", "trial") == (0, WRITES_OF_A_FORK)
 
 
 def test_a_fork_killed_at_any_write_is_there_whole_or_not_at_all(
@@ -136,7 +108,7 @@ def test_a_fork_killed_at_any_write_is_there_whole_or_not_at_all(
     before = made.opened().log.read().entries
     for number, moment in enumerate(moments(WRITES_OF_A_FORK)):
         name = f"trial-{number}"
-        code, _ = mover.move(made, "fork", name, *moment)
+        code, _ = mover.move(made.store, NAME, "fork", name, *moment)
         assert code == -signal.SIGKILL, moment
 
         there = name in list_pipelines(LocalBackend(made.store))

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from tests.unit.store import cuts
 
-from cutwater.ids import CheckpointId, Slot
+from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.store.cut_form import MANIFEST
 from cutwater.store.forms import ATTEMPT, COMMITTED, LOG_ENTRY, NAME
 from cutwater.store.paths import ObjectPath, PipelinePaths, name
 from cutwater.store.records import FORMAT, RecordKind, decode, encode
+from cutwater.store.targets import ORIGIN, TARGETS
 
 GOLDEN = Path(__file__).parent / "store"
 PATHS = PipelinePaths(cuts.PIPELINE)
@@ -25,6 +26,8 @@ RECORDS: dict[str, tuple[RecordKind[Any, Any], ObjectPath, object]] = {
     "manifest": (MANIFEST, PATHS.manifest(CheckpointId(12)), cuts.sample_cut()),
     "attempt": (ATTEMPT, PATHS.attempt(CheckpointId(12)), cuts.sample_attempt()),
     "committed": (COMMITTED, PATHS.committed(Slot(2)), cuts.sample_committed()),
+    "targets": (TARGETS, PATHS.targets(Generation(3)), cuts.sample_targets()),
+    "origin": (ORIGIN, PATHS.origin, cuts.sample_origin()),
     "name": (NAME, name("orders"), cuts.PIPELINE),
 }
 

@@ -4,6 +4,7 @@ What tables must show follows from arithmetic, or from what they showed before; 
 read by its version from outside.
 """
 
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
+from tests.crash.movers import Mover
 from tests.spark.runs import DEADLINE_S, example, options, run, table, wait_until
 
 import cutwater
@@ -121,6 +123,29 @@ def test_a_rewind_to_any_checkpoint_and_on_to_the_end_gives_the_same_tables(
     decisions, end = begun(spark, tmp_path)
 
     rewound_to(spark, tmp_path, spread(decisions), end)
+    killed_rewinds(tmp_path, str(spread(decisions)[1].checkpoint_id))
+    run(three(tmp_path / "tables"), spark, options(tmp_path, checkpoint=OFTEN))
+    assert shown(tmp_path / "tables") == end
+
+
+def killed_rewinds(directory: Path, to: str) -> None:
+    """Kill one rewind after the other around its decision; the last one is never finished."""
+    mover = Mover()
+    for moment in (
+        ("after", "log", "1"),
+        ("before", "log", "2"),
+        ("after", "log", "2"),
+        ("after", "large", "1"),
+        ("before", "committed", "1"),
+        ("before", "sums", "1"),
+    ):
+        code, _ = mover.move(directory / "store", NAME, "rewind", to, *moment)
+        assert code == -signal.SIGKILL, moment
+    mover.close()
+    log = opened(directory).log.read()
+    assert log.head is not None
+    assert log.head.slot == log.last_slot
+    assert opened(directory).commits.slots()[-1] < log.last_slot
 
 
 @pytest.mark.long

@@ -30,6 +30,7 @@ from cutwater.protocol.cut import (
 from cutwater.protocol.decisions import Claim, Decision, LogEntry
 from cutwater.protocol.message import Event, Place
 from cutwater.store.forms import Attempt, Committed
+from cutwater.store.targets import Origin, SinkTargets, StoredTarget
 
 PIPELINE = PipelineId("0b9c4a52-6f0e-4d7c-9a53-2f3f4c1d8e77")
 
@@ -225,3 +226,16 @@ def sample_attempt(checkpoint_id: int = 12, generation: int = 3) -> Attempt:
 def sample_committed(slot: int = 2, version: str = "7") -> Committed:
     versions = {TABLE: version, SinkId("Übersicht"): "2026"}
     return Committed(Slot(slot), CheckpointId(12), versions)
+
+
+def sample_targets() -> SinkTargets:
+    return {
+        TABLE: StoredTarget("delta", "/data/table", {"partition_by": ("day", "é")}),
+        SinkId("Übersicht"): StoredTarget("delta", "s3://bucket/overview"),
+    }
+
+
+def sample_origin() -> Origin:
+    return Origin(
+        PIPELINE, "orders", "file:///data/store", CheckpointId(12), (*sample_targets().values(),)
+    )

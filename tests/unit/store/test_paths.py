@@ -63,6 +63,7 @@ def test_a_number_is_read_back_from_its_path(number: int) -> None:
     assert PATHS.slot_of_commit(PATHS.committed(Slot(number))) == number
     assert PATHS.generation_of_blob(PATHS.blob(Generation(number), SHA)) == number
     assert PATHS.generation_of_staged_file(staged) == number
+    assert PATHS.generation_of_targets(PATHS.targets(Generation(number))) == number
 
 
 def test_names_sort_like_the_numbers_in_them() -> None:
