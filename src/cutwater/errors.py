@@ -383,22 +383,14 @@ class PipelineHeld(RunError):
 
 
 class MoveRefused(CutwaterError):
-    """A rewind or fork cannot be done; nothing was changed.
-
-    Attributes:
-        pipeline: The pipeline's name.
-        reasons: Everything that stands against it, one sentence each.
-    """
+    """A rewind or fork of the pipeline cannot be done; nothing was changed."""
 
     code = "CW-701"
+    parameters: ClassVar[tuple[str, ...]] = ("pipeline", "reason")
     next_step = "Nothing was changed; choose another checkpoint, or remove what is in the way."
 
-    def __init__(self, pipeline: str, *reasons: str) -> None:
-        """Name the pipeline and list what stands against it."""
-        super().__init__(f"pipeline {pipeline} stays as it is: {'; '.join(reasons)}.")
+    def __init__(self, pipeline: str, reason: str) -> None:
+        """Name the pipeline and say what stands against it."""
+        super().__init__(f"pipeline {pipeline} stays as it is: {reason}.")
         self.pipeline = pipeline
-        self.reasons = reasons
-
-    def __reduce__(self) -> tuple[type["MoveRefused"], tuple[str, ...]]:
-        """Pickle by the arguments, not by the finished message."""
-        return (type(self), (self.pipeline, *self.reasons))
+        self.reason = reason

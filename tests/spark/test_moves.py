@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from tests.crash.movers import Mover
 from tests.spark.runs import DEADLINE_S, example, options, run, table, wait_until
 
 import cutwater
-from cutwater import CheckpointConfig, Pipeline
+from cutwater import CheckpointConfig, Pipeline, sinks
 from cutwater.errors import ConfigError, MoveRefused, PipelineHeld
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Decision
@@ -47,7 +47,7 @@ def opened(directory: Path, name: str = NAME) -> OpenStore:
 
 def shown(tables: Path, versions: Mapping[str, str | None] | None = None) -> dict[str, Any]:
     """What all tables show, now or at a version of each."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, columns in COLUMNS.items():
         version = None if versions is None else versions[SINKS[name]]
         if versions is not None and version in {None, "none"}:
@@ -191,6 +191,44 @@ def test_a_fork_runs_beside_its_original_into_tables_of_its_own(
     assert not (tables / "all" / "_cutwater" / made.pipeline_id).exists()
     # The fork is a pipeline of its own, whose first checkpoint nobody keeps for ever.
     assert opened(tmp_path, "trial").log.read().decisions[0].kind is CheckpointKind.CHECKPOINT
+
+
+def test_files_that_were_read_since_and_are_gone_stand_against_a_rewind(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    incoming = tmp_path / "in"
+    incoming.mkdir()
+
+    def files() -> Pipeline:
+        made = Pipeline("files")
+
+        @made.source
+        def numbers(spark: SparkSession) -> DataFrame:
+            return spark.readStream.schema("value long").json(str(incoming))
+
+        made.sink("t", sinks.delta(str(tmp_path / "t")), of=numbers)
+        return made
+
+    for name in ("a", "b b"):
+        (incoming / name).write_text(f'{{"value": {len(name)}}}\n')
+        run(files(), spark, options(tmp_path, available_now=True))
+    decisions = opened(tmp_path, "files").log.read().decisions
+    shown = [versions_at(opened(tmp_path, "files"), one)["t"] for one in decisions]
+    before = next(
+        str(one.checkpoint_id)
+        for one, version in zip(decisions, shown, strict=True)
+        if version not in {None, "none", shown[-1]}
+    )
+    (incoming / "b b").rename(tmp_path / "hidden")
+
+    with pytest.raises(MoveRefused, match="in/b b was read since and is gone"):
+        cutwater.rewind("files", to=before, store=tmp_path / "store", yes=True)
+    (tmp_path / "hidden").rename(incoming / "b b")
+    done = cutwater.rewind("files", to=before, store=tmp_path / "store", yes=True)
+    assert [one.checked for one in done.sources] == [True]
+    assert table(tmp_path / "t", "value") == [(1,)]
+    run(files(), spark, options(tmp_path, available_now=True))
+    assert table(tmp_path / "t", "value") == [(1,), (3,)]
 
 
 def test_what_stands_against_a_rewind_is_said_and_nothing_is_changed(

@@ -120,11 +120,10 @@ def lines_of(found: Rewind) -> Iterator[str]:
         yield f"  step {step.step}: batch {now} -> {step.batch_then}, {size} of state{in_flight}"
     for source in found.sources:
         then = source.position_then or "its beginning"
-        yield f"  source {source.stream}: {source.position or '?'} -> {then}"
+        asked = "" if source.checked else " (that it still has what follows shows when it runs)"
+        yield f"  source {source.stream}: {source.position or '?'} -> {then}{asked}"
     for sink in found.sinks:
         yield f"  sink {sink.sink}: {_sink_text(sink)}"
-    if found.sources:
-        yield "  that the sources still have what follows was not asked; if not, the run says so"
     for reason in found.refused:
         yield f"refused: {reason}"
     if found.done:

@@ -6,11 +6,12 @@ the pipeline (PROTOCOL.md section 11).
 
 from collections.abc import Mapping
 
-from cutwater.errors import NotFound, SinkError
+from cutwater.errors import Corrupt, NotFound, SinkError
 from cutwater.ids import SinkId
 from cutwater.moves.choose import Candidate
 from cutwater.moves.opening import Movable, read_cut
 from cutwater.moves.preview import Observed, shown_then
+from cutwater.moves.sources import forgotten
 from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.decisions import LogView
 from cutwater.protocol.recovery import Damage
@@ -44,10 +45,11 @@ def observe(
     )
     shown = shown_then(facts) or {}
     retreats, obstacles = _retreats(movable, target, shown)
+    head_cut = target.cut if head == target.decision else read_cut(movable.store, head)
     return Observed(
         pipeline=movable.name,
         target=target,
-        head=target.cut if head == target.decision else read_cut(movable.store, head),
+        head=head_cut,
         head_id=head.checkpoint_id,
         undone=tuple(one.checkpoint_id for one in log.decisions if one.slot > target.decision.slot),
         facts=RewindFacts(
@@ -56,6 +58,7 @@ def observe(
             damages=() if facts.cut is None else _damages(movable, facts.cut),
             committed=facts.committed,
             cannot_restore=obstacles,
+            forgotten=_forgotten(movable, head_cut, target),
             leave_sinks=leave_sinks,
             sinks=facts.sinks,
         ),
@@ -63,6 +66,16 @@ def observe(
         targets=movable.targets,
         held=held,
     )
+
+
+def _forgotten(movable: Movable, head: Cut | None, target: Candidate) -> Mapping[str, str]:
+    if target.cut is None:
+        return {}
+    try:
+        return forgotten(movable.store, head, target.cut)
+    except (Corrupt, NotFound):
+        # The head is damaged, which is why somebody goes back; what it has read is not known.
+        return {}
 
 
 def _committed(movable: Movable, target: Candidate) -> Mapping[SinkId, Version] | None:

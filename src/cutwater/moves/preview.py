@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from cutwater.ids import CheckpointId, SinkId, StepId
 from cutwater.moves.choose import Candidate
+from cutwater.moves.sources import is_checked
 from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.rewind import Refused, RewindFacts, plan_rewind
 from cutwater.sinks.base import Retreat
@@ -42,13 +43,14 @@ class SourceMove:
         stream: The step and its stream.
         position: Where it stands now, in the source's own words; None if it is not known.
         position_then: Where it goes back to; None for its beginning.
-        checked: Whether the source was asked if it still has what follows.
+        checked: Whether it is known that the source still has what follows: it is computed, or
+            its files were looked for. Any other source is first asked when the pipeline runs.
     """
 
     stream: str
     position: str | None
     position_then: str | None
-    checked: bool = False
+    checked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,8 @@ def _sources(head: Cut | None, cut: Cut) -> tuple[SourceMove, ...]:
     now = {} if head is None else head.stream_positions
     then = cut.stream_positions
     return tuple(
-        SourceMove(stream, now.get(stream), then.get(stream)) for stream in sorted({*now, *then})
+        SourceMove(stream, now.get(stream), then.get(stream), is_checked(now.get(stream)))
+        for stream in sorted({*now, *then})
     )
 
 

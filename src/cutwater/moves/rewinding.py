@@ -102,7 +102,7 @@ def perform(movable: Movable, log: LogView, target: Candidate, *, leave_sinks: b
     observed = observe(movable, log, target, leave_sinks=leave_sinks, held=None)
     preview = preview_of(observed)
     if preview.refused:
-        raise MoveRefused(movable.name, *preview.refused)
+        raise MoveRefused(movable.name, "; ".join(preview.refused))
     claim = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), uuid.uuid4().hex)
     _write(movable, claim)
     _check_still_there(movable, target)
