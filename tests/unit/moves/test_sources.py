@@ -93,6 +93,7 @@ def test_where_the_head_is_not_known_nothing_can_be_said(store: OpenStore, tmp_p
     [
         ('{"logOffset": 3}', True),
         ('{"sequence": 3}', True),
+        ('{"nexmark bids": 3}', True),
         ('{"topic": {"0": 3}}', False),
         ("7", False),
         ("seven", False),
