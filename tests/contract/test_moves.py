@@ -414,6 +414,13 @@ def test_a_link_to_the_originals_table_is_the_originals_table(made: Made) -> Non
     assert target.place == made.target(LEFT).stored().place
 
 
+def test_a_fork_that_has_never_run_has_no_tables_to_take_back(made: Made) -> None:
+    cutwater.fork(NAME, "trial", start_from="2", store=made.store)
+
+    with pytest.raises(MoveRefused, match="does not say where its sinks write; run it once"):
+        cutwater.rewind("trial", to="1", store=made.store)
+
+
 def test_a_fork_outlives_what_its_original_deletes(made: Made) -> None:
     cutwater.fork(NAME, "trial", start_from="2", store=made.store)
     original = made.opened().pipeline

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from cutwater.errors import ConfigError, Corrupt, NewerFormat, NotFound, SinkError
+from cutwater.errors import ConfigError, Corrupt, MoveRefused, NewerFormat, NotFound, SinkError
 from cutwater.ids import SinkId
 from cutwater.moves.choose import Candidate
 from cutwater.protocol.cut import Cut
@@ -82,10 +82,14 @@ def open_movable(backend: Backend, name: str) -> Movable:
 
     Raises:
         ConfigError: If the store has no pipeline of that name.
+        MoveRefused: If it has never run far enough to say where its sinks write.
         StoreError: If the store cannot be read.
     """
     store = open_pipeline_in(backend, name)
-    recorded = store.targets.newest() or {}
+    recorded = store.targets.newest()
+    if recorded is None:
+        reason = "its store does not say where its sinks write; run it once"
+        raise MoveRefused(name, f"{reason}, or use `cutwater run FILE --from`")
     sinks: dict[SinkId, OpenSink] = {}
     unopened: dict[SinkId, str] = {}
     for sink, target in recorded.items():
