@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from tests.crash.movers import Mover
-from tests.spark.runs import DEADLINE_S, example, options, run, table, wait_until
+from tests.spark.runs import DEADLINE_S, options, run, table, wait_until
 
 import cutwater
-from cutwater import CheckpointConfig, Pipeline, sinks
+from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.errors import ConfigError, MoveRefused, PipelineHeld
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Decision
@@ -26,17 +27,31 @@ from cutwater.store.catalog import find_pipeline
 from cutwater.store.local import LocalBackend
 from cutwater.store.opened import OpenStore
 
-OFTEN = CheckpointConfig(interval="250ms", min_pause="20ms", unaligned="forced", retained=1000)
-COLUMNS = {"all": ("value", "amount"), "large": ("value", "amount"), "sums": ("start", "sum")}
-SINKS = {"all": "all_orders", "large": "large_orders", "sums": "sums"}
-NAME = "three_sinks"
-RATE = 4000
-TOTAL = 3 * RATE
+OFTEN = CheckpointConfig(interval="200ms", min_pause="20ms", unaligned="forced", retained=1000)
+COLUMNS = {"every": ("value",), "sums": ("start", "sum")}
+NAME = "numbers"
+TOTAL = 6000
+SLOWLY = 4000.0
+AT_ONCE = 1e6
 
 
-def three(tables: Path, total: int = TOTAL) -> Pipeline:
-    made = example(NAME).create(total=str(total), rate=str(RATE), tables=str(tables))
-    assert isinstance(made, Pipeline)
+def numbers(tables: Path, rate: float, total: int = TOTAL) -> Pipeline:
+    """All numbers, and the sum of every thousand once the next two thousand have come."""
+    made = Pipeline(NAME)
+
+    @made.source
+    def source(spark: SparkSession) -> DataFrame:
+        rows = sources.sequence(spark, total=total, rate=rate, batch_max=1000)
+        time = F.timestamp_seconds(F.col("value") / 1000)
+        return rows.select("value", time.alias("time")).withWatermark("time", "1 second")
+
+    @made.step
+    def summed(source: DataFrame) -> DataFrame:
+        sums = source.groupBy(F.window("time", "1 second")).agg(F.sum("value").alias("sum"))
+        return sums.select("window.start", "sum")
+
+    made.sink("every", sinks.delta(str(tables / "every")), of=source)
+    made.sink("sums", sinks.delta(str(tables / "sums")), of=summed)
     return made
 
 
@@ -49,7 +64,7 @@ def shown(tables: Path, versions: Mapping[str, str | None] | None = None) -> dic
     """What all tables show, now or at a version of each."""
     found: dict[str, Any] = {}
     for name, columns in COLUMNS.items():
-        version = None if versions is None else versions[SINKS[name]]
+        version = None if versions is None else versions[name]
         if versions is not None and version in {None, "none"}:
             found[name] = []
             continue
@@ -93,13 +108,13 @@ def rewound_to(
             assert done.done
             assert shown(tables) == shown(tables, then), to
             for one in done.sinks:
-                name = next(key for key, sink in SINKS.items() if sink == one.sink)
+                name = str(one.sink)
                 assert (one.rows, one.rows_removed) == (
                     len(end[name]),
                     len(end[name]) - len(shown(tables)[name]),
                 )
             given = options(directory, checkpoint=OFTEN)
-        run(three(tables), spark, given)
+        run(numbers(tables, AT_ONCE), spark, given)
         assert shown(tables) == end, to
     rewinds = [one for one in store.log.read().decisions if one.kind is CheckpointKind.REWIND]
     origins = [store.log.read().at(one.origin) for one in rewinds if one.origin is not None]
@@ -109,9 +124,12 @@ def rewound_to(
 def begun(spark: SparkSession, directory: Path) -> tuple[tuple[Decision, ...], dict[str, Any]]:
     """Run the pipeline to its end; return its decisions and what its tables show then."""
     tables = directory / "tables"
-    run(three(tables), spark, options(directory, checkpoint=OFTEN))
+    run(numbers(tables, SLOWLY), spark, options(directory, checkpoint=OFTEN))
     end = shown(tables)
-    assert [value for value, _ in end["all"]] == list(range(TOTAL))
+    assert end["every"] == [(one,) for one in range(TOTAL)]
+    assert [found for _, found in end["sums"]] == [
+        sum(range(one, one + 1000)) for one in range(0, TOTAL - 2000, 1000)
+    ]
     decisions = opened(directory).log.read().decisions
     assert len(decisions) >= 4
     return decisions, end
@@ -124,7 +142,7 @@ def test_a_rewind_to_any_checkpoint_and_on_to_the_end_gives_the_same_tables(
 
     rewound_to(spark, tmp_path, spread(decisions), end)
     killed_rewinds(tmp_path, str(spread(decisions)[1].checkpoint_id))
-    run(three(tmp_path / "tables"), spark, options(tmp_path, checkpoint=OFTEN))
+    run(numbers(tmp_path / "tables", AT_ONCE), spark, options(tmp_path, checkpoint=OFTEN))
     assert shown(tmp_path / "tables") == end
 
 
@@ -135,7 +153,7 @@ def killed_rewinds(directory: Path, to: str) -> None:
         ("after", "log", "1"),
         ("before", "log", "2"),
         ("after", "log", "2"),
-        ("after", "large", "1"),
+        ("after", "every", "1"),
         ("before", "committed", "1"),
         ("before", "sums", "1"),
     ):
@@ -162,7 +180,7 @@ def test_a_fork_runs_beside_its_original_into_tables_of_its_own(
 ) -> None:
     tables, trial, store = tmp_path / "tables", tmp_path / "trial", tmp_path / "store"
     checkpoint = CheckpointConfig(interval="1h", retained=1000)
-    original = three(tables, 10**9).start(spark, options(tmp_path, checkpoint=checkpoint))
+    original = numbers(tables, SLOWLY, 10**9).start(spark, options(tmp_path, checkpoint=checkpoint))
     try:
         wait_until(original, lambda status: all(one.rows for one in status.steps), "rows")
         asked = CheckpointRequest(CheckpointKind.SAVEPOINT, "before")
@@ -171,24 +189,24 @@ def test_a_fork_runs_beside_its_original_into_tables_of_its_own(
         with pytest.raises(PipelineHeld):
             cutwater.rewind(NAME, to="before", store=store, yes=True)
         made = cutwater.fork(NAME, "trial", start_from="before", store=store)
-        position = len(table(tables / "all", "value"))
+        position = len(table(tables / "every", "value"))
         given = options(tmp_path, checkpoint=OFTEN, name="trial", scratch=tmp_path / "scratch2")
-        with pytest.raises(MoveRefused, match="all_orders"):
-            three(tables).start(spark, given)
-        before = set(DeltaTable(tables / "all").file_uris())
+        with pytest.raises(MoveRefused, match="every"):
+            numbers(tables, AT_ONCE).start(spark, given)
+        before = set(DeltaTable(tables / "every").file_uris())
 
-        run(three(trial, position + 4000), spark, given)
+        run(numbers(trial, AT_ONCE, position + 4000), spark, given)
 
         assert made.to == taken.id
-        values = [value for (value,) in table(trial / "all", "value")]
+        values = [value for (value,) in table(trial / "every", "value")]
         assert values == list(range(position, position + 4000))
-        assert before <= set(DeltaTable(tables / "all").file_uris())
+        assert before <= set(DeltaTable(tables / "every").file_uris())
     finally:
         original.stop()
         original.wait(DEADLINE_S)
-    count = len(table(tables / "all", "value"))
-    assert table(tables / "all", "value") == [(one,) for one in range(count)]
-    assert not (tables / "all" / "_cutwater" / made.pipeline_id).exists()
+    count = len(table(tables / "every", "value"))
+    assert table(tables / "every", "value") == [(one,) for one in range(count)]
+    assert not (tables / "every" / "_cutwater" / made.pipeline_id).exists()
     # The fork is a pipeline of its own, whose first checkpoint nobody keeps for ever.
     assert opened(tmp_path, "trial").log.read().decisions[0].kind is CheckpointKind.CHECKPOINT
 
@@ -203,10 +221,10 @@ def test_files_that_were_read_since_and_are_gone_stand_against_a_rewind(
         made = Pipeline("files")
 
         @made.source
-        def numbers(spark: SparkSession) -> DataFrame:
+        def read(spark: SparkSession) -> DataFrame:
             return spark.readStream.schema("value long").json(str(incoming))
 
-        made.sink("t", sinks.delta(str(tmp_path / "t")), of=numbers)
+        made.sink("t", sinks.delta(str(tmp_path / "t")), of=read)
         return made
 
     for name in ("a", "b b"):
@@ -235,26 +253,26 @@ def test_what_stands_against_a_rewind_is_said_and_nothing_is_changed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     tables, store = tmp_path / "tables", tmp_path / "store"
-    run(three(tables), spark, options(tmp_path, checkpoint=OFTEN))
-    run(three(tables, 5000), spark, options(tmp_path, checkpoint=OFTEN))
+    run(numbers(tables, AT_ONCE, 3000), spark, options(tmp_path, checkpoint=OFTEN))
+    run(numbers(tables, AT_ONCE, 5000), spark, options(tmp_path, checkpoint=OFTEN))
     first, *_, last = opened(tmp_path).log.read().decisions
     to = str(first.checkpoint_id)
     write_deltalake(
-        str(tables / "large"),
-        pa.table({"value": pa.array([-1], pa.int64())}),
+        str(tables / "sums"),
+        pa.table({"sum": pa.array([-1], pa.int64())}),
         mode="append",
         schema_mode="merge",
     )
     entries = opened(tmp_path).log.read().entries
 
-    with pytest.raises(MoveRefused, match=r"large_orders: version .* written by somebody else"):
+    with pytest.raises(MoveRefused, match=r"sums: version .* written by somebody else"):
         cutwater.rewind(NAME, to=to, store=store, yes=True)
     with pytest.raises(MoveRefused, match="written by somebody else"):
-        three(tables).start(spark, options(tmp_path, start_from=to))
+        numbers(tables, AT_ONCE).start(spark, options(tmp_path, start_from=to))
     assert opened(tmp_path).log.read().entries == entries
-    moved = three(tmp_path / "elsewhere", 5000)
+    moved = numbers(tmp_path / "elsewhere", AT_ONCE, 5000)
     run(moved, spark, options(tmp_path, checkpoint=OFTEN))
-    with pytest.raises(MoveRefused, match=r"wrote to .*tables/all since then"):
+    with pytest.raises(MoveRefused, match=r"wrote to .*tables/every since then"):
         cutwater.rewind(NAME, to=str(last.checkpoint_id), store=store, yes=True)
     with pytest.raises(ConfigError, match="there are checkpoints"):
-        three(tables).start(spark, options(tmp_path, start_from="yesterday"))
+        numbers(tables, AT_ONCE).start(spark, options(tmp_path, start_from="yesterday"))
