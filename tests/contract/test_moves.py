@@ -30,7 +30,7 @@ from cutwater.moves.choose import time_text
 from cutwater.moves.forking import shared_targets
 from cutwater.moves.preview import Rewind
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.store.catalog import find_pipeline, list_pipelines
+from cutwater.store.catalog import find_pipeline, list_pipelines, open_pipeline
 from cutwater.store.lease import Lease, Leases
 from cutwater.store.local import LocalBackend
 from cutwater.store.paths import PipelinePaths
@@ -456,6 +456,21 @@ def test_a_recovery_point_cannot_be_forked(made: Made) -> None:
     with pytest.raises(MoveRefused, match="recovery point"):
         cutwater.fork(NAME, "trial", start_from="4", store=made.store)
     assert list(list_pipelines(LocalBackend(made.store))) == [NAME]
+
+
+def test_a_fork_of_a_manifest_that_cannot_be_read_is_refused(made: Made) -> None:
+    path = next(made.store.glob("pipelines/*/manifests/*2"))
+    path.write_bytes(path.read_bytes()[:-3])
+
+    with pytest.raises(MoveRefused, match="manifest is gone or cannot be read"):
+        cutwater.fork(NAME, "trial", start_from="2", store=made.store)
+
+
+def test_a_pipeline_without_checkpoints_cannot_be_forked(tmp_path: Path) -> None:
+    open_pipeline(LocalBackend(tmp_path / "store"), NAME)
+
+    with pytest.raises(ConfigError, match="orders has never taken a checkpoint"):
+        cutwater.fork(NAME, "trial", start_from="2", store=tmp_path / "store")
 
 
 def test_a_fork_of_a_damaged_cut_is_refused_by_the_objects_name(made: Made) -> None:
