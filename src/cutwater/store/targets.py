@@ -2,7 +2,7 @@
 
 Each generation records its sinks' targets before any of them acts, so that a rewind can open them
 again without the user's file, and can see that a sink writes elsewhere than it did then. A fork
-remembers its original's targets and never writes to them (rule F14, docs/adr/0010). A record holds
+remembers its original's targets and never writes to them (rule F14, docs/adr/0011). A record holds
 no secret. Upholds I8.
 """
 
