@@ -31,8 +31,9 @@ from cutwater.ids import BatchId, Generation
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.run import PipelineRun
-from cutwater.sinks.base import SinkContext
+from cutwater.sinks.base import Retreat, SinkContext
 from cutwater.spark.session import embedded_session
+from cutwater.store.targets import StoredTarget
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DEADLINE_S: Final = 1800.0
@@ -358,6 +359,10 @@ class Discard:
         """Open it; there is nothing to check."""
         return OpenDiscard()
 
+    def stored(self) -> StoredTarget:
+        """Say where it is: nowhere."""
+        return StoredTarget(self.format, "nowhere")
+
 
 class OpenDiscard:
     """`Discard` in use; fills `OpenSink`."""
@@ -384,6 +389,10 @@ class OpenDiscard:
     ) -> Version:
         """Do nothing."""
         return ""
+
+    def look_back(self, version: Version | None) -> Retreat:  # noqa: ARG002
+        """Return that going back changes nothing."""
+        return Retreat("")
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:  # noqa: ARG002
         """Do nothing."""

@@ -19,13 +19,14 @@
     ├── Fenced                 CW-401  a newer generation has claimed the pipeline
     ├── Superseded             CW-402  a sink has acted on a later decision than this one
     ├── SinkError              CW-501  a sink could not do what was asked of it
-    └── RunError               CW-600  a pipeline could not be run
-        ├── SessionError       CW-601  this Spark session or Java cannot run a pipeline
-        ├── StepError          CW-602  a step failed, with the user's function and line
-        ├── RecoveryError      CW-603  the pipeline cannot go on from its last checkpoint
-        ├── PipelineHeld       CW-604  another process runs the pipeline
-        ├── NotRunning         CW-611  nobody runs the pipeline that was asked for something
-        └── RequestFailed      CW-612  a running pipeline did not do what it was asked for
+    ├── RunError               CW-600  a pipeline could not be run
+    │   ├── SessionError       CW-601  this Spark session or Java cannot run a pipeline
+    │   ├── StepError          CW-602  a step failed, with the user's function and line
+    │   ├── RecoveryError      CW-603  the pipeline cannot go on from its last checkpoint
+    │   ├── PipelineHeld       CW-604  another process runs the pipeline
+    │   ├── NotRunning         CW-611  nobody runs the pipeline that was asked for something
+    │   └── RequestFailed      CW-612  a running pipeline did not do what it was asked for
+    └── MoveRefused            CW-701  a rewind or fork that cannot be done
 
 Expected outcomes (a duplicate acknowledgement, a lost race, nothing to recover) are enums, not
 errors. All classes survive pickling, since they cross process boundaries on Spark.
@@ -408,3 +409,17 @@ class RequestFailed(RunError):
 
     code = "CW-612"
     next_step = "Nothing is lost; `cutwater checkpoints list` shows how its attempts went."
+
+
+class MoveRefused(CutwaterError):
+    """A rewind or fork of the pipeline cannot be done; nothing was changed."""
+
+    code = "CW-701"
+    parameters: ClassVar[tuple[str, ...]] = ("pipeline", "reason")
+    next_step = "Nothing was changed; choose another checkpoint, or remove what is in the way."
+
+    def __init__(self, pipeline: str, reason: str) -> None:
+        """Name the pipeline and say what stands against it."""
+        super().__init__(f"pipeline {pipeline} stays as it is: {reason}.")
+        self.pipeline = pipeline
+        self.reason = reason

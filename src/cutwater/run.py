@@ -5,23 +5,23 @@ while it runs; `PipelineRun` is the handle to it. What runs is `cutwater.spark`;
 puts a user's pipeline and options together with it.
 """
 
-import os
-import socket
 import threading
-import uuid
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cutwater.config import CheckpointConfig, RestartConfig
-from cutwater.errors import ConfigError, PipelineHeld, RunError
+from cutwater.errors import ConfigError, MoveRefused, RunError
 from cutwater.ids import PipelineId, SinkId
+from cutwater.moves.forking import shared_targets
+from cutwater.moves.opening import Movable
+from cutwater.moves.rewinding import find_target, perform
 from cutwater.physical_plan import PhysicalPlan
 from cutwater.plan import plan
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.sinks.base import OpenSink, Sink, SinkContext
-from cutwater.spark.clock import wall_ms
 from cutwater.spark.context import RunContext, is_local
 from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import hush_callbacks
@@ -35,12 +35,12 @@ from cutwater.spark.progress import (
 from cutwater.spark.scratch import Scratch
 from cutwater.spark.session import prepare_session
 from cutwater.spark.supervisor import Supervisor, in_background
-from cutwater.store.backend import Backend
-from cutwater.store.catalog import open_pipeline
-from cutwater.store.lease import Holding, Lease, Leases, holding, process_is_dead
+from cutwater.store.catalog import identify, open_pipeline
+from cutwater.store.holder import held, take_lease
 from cutwater.store.location import backend_for_writing
 from cutwater.store.opened import OpenStore
 from cutwater.store.savepoints import savepoint_name
+from cutwater.store.targets import StoredTarget, read_origin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,10 +59,6 @@ __all__ = [
 ]
 
 
-_LIVE: Final[set[str]] = set()
-"""The nonces of all leases of this process: what has its number and none of these is dead."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """How a pipeline is run.
@@ -74,9 +70,11 @@ class RunOptions:
         checkpoint: When checkpoints are taken.
         restart: What follows a failure.
         available_now: Process what is there now, take a last checkpoint and end.
-        start_from: `latest`, or `none` to begin anew, which only a pipeline that has never taken
-            a checkpoint may.
+        start_from: `latest`; `none` to begin anew, which only a pipeline that has never taken a
+            checkpoint may; or a checkpoint's number, a savepoint's name or a time: then the
+            pipeline is rewound first, its sinks included, and every start does so again.
         takeover: Start although another process seems to run the pipeline; it is fenced out.
+        name: Run it under this name instead of its own, as a fork of it is run.
     """
 
     store: str | Path
@@ -86,6 +84,7 @@ class RunOptions:
     available_now: bool = False
     start_from: str = "latest"
     takeover: bool = False
+    name: str | None = None
 
 
 class PipelineRun:
@@ -202,31 +201,44 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
         ConfigError: If an option cannot work.
         SessionError: If the session cannot run a pipeline.
         RunError: If another process runs it.
+        MoveRefused: If it cannot be rewound to where it shall start from, or if it is a fork
+            that would write to its original's tables.
         CutwaterError: Whatever else keeps it from starting.
     """
-    if options.start_from not in {"latest", "none"}:
-        raise ConfigError("from", f"{options.start_from!r} is neither latest nor none")
-    physical = plan(pipeline)
+    name = options.name or pipeline.name
+    goes_back = options.start_from not in {"latest", "none"}
+    physical = replace(plan(pipeline), pipeline=name)
     prepare_session(spark)
     internals = Internals(spark)
     internals.self_check()
     hush_callbacks()
     backend = backend_for_writing(options.store)
-    identity = open_pipeline(backend, pipeline.name)
+    if goes_back:
+        identify(backend, name, "from")
+    identity = open_pipeline(backend, name)
     store = OpenStore.of(backend, identity)
-    lease = _lease(backend, identity, pipeline.name, takeover=options.takeover)
+    lease = take_lease(backend, identity, name, takeover=options.takeover)
     if options.start_from == "none" and store.log.read().head is not None:
-        raise ConfigError("from", f"{pipeline.name} has checkpoints; none would forget them")
+        raise ConfigError("from", f"{name} has checkpoints; none would forget them")
+    targets = _stored_targets(physical)
+    shared = shared_targets(backend, identity, targets)
+    if shared is not None:
+        raise MoveRefused(name, shared)
+    sinks = _open_sinks(physical, spark, identity)
+    if goes_back:
+        _go_back(Movable(name, store, targets, sinks), options)
     scratch = Scratch.make(options.scratch, identity, shared=not is_local(spark))
     context = RunContext(
         plan=physical,
         internals=internals,
         store=store,
-        sinks=_open_sinks(physical, spark, identity),
+        sinks=sinks,
         options=options.checkpoint.options(),
         bound=options.checkpoint.channel_bound(),
         scratch=scratch.path,
         available_now=options.available_now,
+        targets=targets,
+        is_fork=read_origin(backend, identity) is not None,
     )
     run = PipelineRun(Supervisor(context, options.restart, lease), scratch)
     run.wait_until_started()
@@ -240,30 +252,34 @@ def _known(report: CheckpointReport | None, timeout_s: float | None) -> Checkpoi
     return report
 
 
-def _lease(backend: Backend, pipeline: PipelineId, name: str, *, takeover: bool) -> Lease:
-    """Say who we are, unless somebody else holds the pipeline."""
-    found = Leases(backend, pipeline).read()
-    at_ms = wall_ms()
-    held = holding(found, at_ms, is_dead=found is not None and process_is_dead(found, _LIVE))
-    if held is Holding.HELD and not takeover:
-        assert found is not None
-        age_s = max(0, at_ms - found.beat_at_ms) // 1000
-        raise PipelineHeld(name, found.host, found.process, age_s)
-    lease = Lease(socket.gethostname(), os.getpid(), uuid.uuid4().hex, at_ms)
-    _LIVE.add(lease.nonce)
-    return lease
+def _go_back(movable: Movable, options: RunOptions) -> None:
+    """Rewind to where the pipeline shall start from, unless it stands there."""
+    log = movable.store.log.read()
+    target = find_target(movable, log, options.start_from, "from")
+    if target.decision == log.head:
+        return
+    identity = movable.store.pipeline
+    with held(movable.store.backend, identity, movable.name, takeover=options.takeover):
+        perform(movable, log, target, leave_sinks=False)
 
 
-def _open_sinks(
-    physical: PhysicalPlan, spark: "SparkSession", pipeline: PipelineId
-) -> dict[SinkId, OpenSink]:
-    opened: dict[SinkId, OpenSink] = {}
+def _stored_targets(physical: PhysicalPlan) -> dict[SinkId, StoredTarget]:
+    return {name: target.stored() for name, target in _targets(physical)}
+
+
+def _targets(physical: PhysicalPlan) -> Iterator[tuple[SinkId, Sink]]:
     for step in physical.steps:
         node = step.sink
         if node is None:
             continue
         if not isinstance(node.target, Sink):
             raise ConfigError(node.name, f"{node.target!r} cannot be opened; use one of sinks.…")
-        name = SinkId(node.name)
-        opened[name] = node.target.open(SinkContext(spark, pipeline, name))
-    return opened
+        yield SinkId(node.name), node.target
+
+
+def _open_sinks(
+    physical: PhysicalPlan, spark: "SparkSession", pipeline: PipelineId
+) -> dict[SinkId, OpenSink]:
+    return {
+        name: target.open(SinkContext(spark, pipeline, name)) for name, target in _targets(physical)
+    }

@@ -126,7 +126,8 @@ def test_a_run_is_told_to_a_program_by_flinks_names(start: Start) -> None:
 def test_options_reach_the_run_as_they_were_given(start: Start, tmp_path: Path) -> None:
     flags = ["--store", (tmp_path / "a b").as_uri(), "--scratch", str(tmp_path / "fast")]
     flags += ["--interval", "5s", "--alignment-timeout", "2s", "--forced", "--available-now"]
-    process = start("finish", *flags, "--from", "before", "--takeover", "--output", "json")
+    more = ["--name", "trial", "--takeover", "--output", "json"]
+    process = start("finish", *flags, "--from", "before", "--yes", *more)
 
     said, _ = process.communicate(timeout=DEADLINE_S)
 
@@ -140,6 +141,7 @@ def test_options_reach_the_run_as_they_were_given(start: Start, tmp_path: Path) 
         "available_now": True,
         "start_from": "before",
         "takeover": True,
+        "name": "trial",
     }
     assert (checkpoint["interval"], checkpoint["alignment_timeout"]) == ("5s", "2s")
     assert checkpoint["unaligned"] == "forced"

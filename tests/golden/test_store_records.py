@@ -18,6 +18,7 @@ from cutwater.store.records import FORMAT, RecordKind, decode, encode
 from cutwater.store.reports import RECOVERY, REPORT
 from cutwater.store.requests import ANSWER, REQUEST
 from cutwater.store.savepoints import DROPPED
+from cutwater.store.targets import ORIGIN, TARGETS
 
 GOLDEN = Path(__file__).parent / "store"
 PATHS = PipelinePaths(cuts.PIPELINE)
@@ -28,6 +29,8 @@ RECORDS: dict[str, tuple[RecordKind[Any, Any], ObjectPath, object]] = {
     "manifest": (MANIFEST, PATHS.manifest(CheckpointId(12)), cuts.sample_cut()),
     "attempt": (ATTEMPT, PATHS.attempt(CheckpointId(12)), cuts.sample_attempt()),
     "committed": (COMMITTED, PATHS.committed(Slot(2)), cuts.sample_committed()),
+    "targets": (TARGETS, PATHS.targets(Generation(3)), cuts.sample_targets()),
+    "origin": (ORIGIN, PATHS.origin, cuts.sample_origin()),
     "name": (NAME, name("orders"), cuts.PIPELINE),
     "dropped": (DROPPED, PATHS.dropped(CheckpointId(12)), CheckpointId(12)),
     "report": (REPORT, PATHS.report(CheckpointId(12)), cuts.sample_report()),

@@ -22,9 +22,11 @@ from cutwater.cli import (
     diff,
     doctor,
     eject,
+    fork,
     plan,
     prune,
     requests,
+    rewind,
     run,
 )
 from cutwater.cli.output import FAILED, INTERRUPTED, complain, report_error, say
@@ -142,6 +144,8 @@ _add("plan", plan.PlanArguments, plan.plan_command, plan.HELP)
 _add("run", run.RunArguments, run.run_command, run.HELP)
 _add("adopt", adopt.AdoptArguments, adopt.adopt_command, adopt.HELP)
 _add("eject", eject.EjectArguments, eject.eject_command, eject.HELP)
+_add("rewind", rewind.RewindArguments, rewind.rewind_command, rewind.HELP)
+_add("fork", fork.ForkArguments, fork.fork_command, fork.HELP)
 _add("doctor", doctor.DoctorArguments, doctor.doctor_command, doctor.HELP)
 
 _add(

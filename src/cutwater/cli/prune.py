@@ -20,12 +20,12 @@ from cutwater.cli.stores import (
     StoreUrl,
     checkpoint_of,
     find,
-    held,
 )
 from cutwater.config import CheckpointConfig
 from cutwater.errors import ConfigError
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
+from cutwater.store.holder import held
 from cutwater.store.prune import Prospect, prospect, prune
 
 HELP: Final = """Show which checkpoints and objects would be deleted; with --yes delete them.
@@ -70,7 +70,7 @@ def prune_command(arguments: PruneArguments) -> int:
         going = prospect(found.store, arguments.keep, drop)
         _show(going, arguments, deleted=False)
         return FAILED if going.unreadable else SUCCESS
-    with held(found):
+    with held(found.store.backend, found.store.pipeline, found.name, takeover=False):
         going = prospect(found.store, arguments.keep, drop)
         prune(found.store, arguments.keep, uuid.uuid4().hex, drop)
         found.store.reports.trim()

@@ -27,6 +27,7 @@ from cutwater.cli.output import INTERRUPTED, SUCCESS, Output
 from cutwater.cli.plan import Debug, Parameters, Target
 from cutwater.config import CheckpointConfig, Unaligned
 from cutwater.errors import ConfigError
+from cutwater.moves import rewind
 from cutwater.plan import plan
 from cutwater.store.location import Location
 from cutwater.units import milliseconds
@@ -121,11 +122,22 @@ class RunArguments:
         str,
         typer.Option(
             "--from",
-            metavar="latest|none|ID|NAME",
-            help="The checkpoint to begin with: the latest, none at all, the number of one, or "
-            "the name of a savepoint.",
+            metavar="latest|none|ID|NAME|TIME",
+            help="The checkpoint to begin with: the latest, none at all, the number of one, the "
+            "name of a savepoint, or a time. One that is not the latest is a rewind: needs --yes.",
         ),
     ] = "latest"
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Take the sinks back to the checkpoint of --from.")
+    ] = False
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Run it under another name, as a fork of it is run.",
+            show_default="the pipeline's own",
+        ),
+    ] = None
     takeover: Annotated[
         bool,
         typer.Option("--takeover", help="Run even if another process seems to; that one ends."),
@@ -165,6 +177,7 @@ def run_command(arguments: RunArguments) -> int:
         available_now=arguments.available_now,
         start_from=arguments.start_from,
         takeover=arguments.takeover,
+        name=arguments.name,
     )
     with _screen(arguments) as screen:
         name = f"cutwater {Path(arguments.target).name}"
@@ -172,18 +185,32 @@ def run_command(arguments: RunArguments) -> int:
         loaded = load(arguments.target, parameters, session)
         # Planned here although a run plans it again: a mistake shows before Spark has started.
         plan(loaded.pipeline)
+        pipeline = arguments.name or loaded.pipeline.name
+        if arguments.start_from not in {"latest", "none"} and not arguments.yes:
+            _check_consent(arguments, pipeline)
         screen.tell(f"starting Spark on {arguments.master}")
         spark = session()
         for warning in check_session(spark):
             screen.tell(f"warning: {warning}")
         ship_by_value(loaded.modules)
-        screen.tell(f"starting {loaded.pipeline.name}; its checkpoints are in {options.store}")
+        screen.tell(f"starting {pipeline}; its checkpoints are in {options.store}")
         run = start(loaded.pipeline, spark, options)
         if not _follow(run, screen, duration_s):
             # The JVM goes with this process; to wait for it would not be "at once".
             return INTERRUPTED
     spark.stop()
     return SUCCESS
+
+
+def _check_consent(arguments: RunArguments, pipeline: str) -> None:
+    """Refuse to go back in time unasked, and say what it would do; before Spark has started."""
+    found = rewind(
+        pipeline, to=arguments.start_from, store=arguments.store, takeover=arguments.takeover
+    )
+    if found.undone:
+        reason = f"{found.title} is not where {pipeline} stands: this is a rewind"
+        look = f"`cutwater rewind {pipeline} --to {found.to}` shows what it does"
+        raise ConfigError("--from", f"{reason}. {look}; add --yes to do it")
 
 
 def store_location(text: str) -> Location:

@@ -4,27 +4,19 @@ A pipeline is named by its name or its uuid. A store that is not there is an err
 whoever looks for checkpoints has mistyped the address.
 """
 
-import os
-import socket
-import threading
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 
-from cutwater.cli.output import Output, complain
-from cutwater.cli.run import store_location
-from cutwater.errors import ConfigError, NotFound, PipelineHeld, StoreError
-from cutwater.ids import CheckpointId, PipelineId
-from cutwater.store.backend import Backend
-from cutwater.store.catalog import find_pipeline, list_pipelines
-from cutwater.store.lease import BEAT_MS, Holding, Lease, Leases, holding, process_is_dead
+from cutwater.cli.output import Output
+from cutwater.errors import ConfigError
+from cutwater.ids import CheckpointId
+from cutwater.store.catalog import identify
+from cutwater.store.lease import Holding, Lease, Leases, holding, process_is_dead
+from cutwater.store.location import existing_backend
 from cutwater.store.opened import OpenStore
-from cutwater.store.paths import NAMES
 
 PipelineName = Annotated[
     str, typer.Argument(metavar="PIPELINE", help="The pipeline's name, or its uuid.")
@@ -34,8 +26,6 @@ OutputForm = Annotated[Output, typer.Option(help="For people or for programs.")]
 CheckpointName = Annotated[
     str, typer.Argument(metavar="ID|NAME", help="A checkpoint's number, or a savepoint's name.")
 ]
-
-_LISTED_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +57,6 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def open_backend(url: str) -> Backend:
-    """Open a store that is there.
-
-    Raises:
-        ConfigError: If there is none at that address.
-    """
-    location = store_location(url)
-    directory = location.directory
-    if directory is not None and not (directory / NAMES).is_dir():
-        raise ConfigError("--store", f"there is no store with a pipeline in it at {directory}")
-    return location.backend()
-
-
 def find(url: str, pipeline: str) -> Found:
     """Open a pipeline by its name or its uuid, and see whether somebody runs it.
 
@@ -87,8 +64,8 @@ def find(url: str, pipeline: str) -> Found:
         ConfigError: If there is no such store or pipeline; it lists what is there.
         StoreError: If the store cannot be read.
     """
-    backend = open_backend(url)
-    name, identity = _identity(backend, pipeline)
+    backend = existing_backend(url)
+    name, identity = identify(backend, pipeline)
     return looked_at(name, OpenStore.of(backend, identity))
 
 
@@ -99,19 +76,6 @@ def looked_at(name: str, store: OpenStore) -> Found:
     held = holding(lease, at_ms, is_dead=lease is not None and process_is_dead(lease))
     age_s = 0 if lease is None else max(0, at_ms - lease.beat_at_ms) // 1000
     return Found(name, store, lease, held, age_s)
-
-
-def _identity(backend: Backend, pipeline: str) -> tuple[str, PipelineId]:
-    try:
-        return pipeline, find_pipeline(backend, pipeline)
-    except NotFound:
-        known = list_pipelines(backend)
-    for name, identity in known.items():
-        if identity == pipeline:
-            return name, identity
-    listed = ", ".join(list(known)[:_LISTED_MAX]) or "no pipeline at all"
-    more = f" and {len(known) - _LISTED_MAX} more" if len(known) > _LISTED_MAX else ""
-    raise ConfigError("PIPELINE", f"{backend.url} has no {pipeline!r}; it has {listed}{more}")
 
 
 def checkpoint_of(found: Found, text: str) -> CheckpointId:
@@ -134,36 +98,3 @@ def checkpoint_of(found: Found, text: str) -> CheckpointId:
             return checkpoint_id
     listed = ", ".join(sorted(name for name in names.values() if name)) or "none"
     raise ConfigError("NAME", f"{found.name} has no savepoint {text!r}; its savepoints: {listed}")
-
-
-@contextmanager
-def held(found: Found) -> Iterator[None]:
-    """Hold a pipeline's lease while a command changes its store, so that nobody starts it.
-
-    Raises:
-        PipelineHeld: If somebody runs it.
-        StoreError: If the lease cannot be written.
-    """
-    if found.is_running:
-        assert found.lease is not None
-        raise PipelineHeld(found.name, found.lease.host, found.lease.process, found.age_s)
-    leases = Leases(found.store.backend, found.store.pipeline)
-    lease = Lease(socket.gethostname(), os.getpid(), uuid.uuid4().hex, now_ms())
-    leases.beat(lease)
-    over = threading.Event()
-
-    def beat() -> None:
-        while not over.wait(BEAT_MS / 1000):
-            try:
-                leases.beat(replace(lease, beat_at_ms=now_ms()))
-            except StoreError as error:
-                complain(f"heartbeat: {error}")
-
-    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        leases.release(replace(lease, beat_at_ms=now_ms()))

@@ -115,7 +115,8 @@ def plan_fork(cut: Cut, shared_targets: tuple[SinkId, ...] = ()) -> Cut | Refuse
     """Return the first cut of a new pipeline, or why not.
 
     It carries no committables, and its sinks show nothing yet: they are other tables, and the
-    fork's uuid makes other idempotence keys.
+    fork's uuid makes other idempotence keys. A fork of a savepoint begins with a checkpoint: the
+    savepoint stays with the original.
 
     Args:
         cut: The cut to begin from.
@@ -129,6 +130,8 @@ def plan_fork(cut: Cut, shared_targets: tuple[SinkId, ...] = ()) -> Cut | Refuse
         cut,
         checkpoint_id=CheckpointId(1),
         generation=Generation(1),
+        kind=CheckpointKind.CHECKPOINT,
+        name=None,
         commit={},
         carried={},
         visible=dict.fromkeys(cut.visible),

@@ -8,14 +8,16 @@ permit, and is asked again until it succeeds: acting twice on one slot must chan
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId
 from cutwater.node import SinkTarget
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
+from cutwater.store.targets import StoredTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +25,12 @@ class SinkContext:
     """Who opens a sink.
 
     Attributes:
-        spark: The session whose executors write.
+        spark: The session whose executors write; None for whoever only commits and restores.
         pipeline: The pipeline's uuid, part of every idempotence key.
         sink: The sink's name in the pipeline.
     """
 
-    spark: SparkSession
+    spark: "SparkSession | None"
     pipeline: PipelineId
     sink: SinkId
 
@@ -46,11 +48,34 @@ class Sink(SinkTarget, Protocol):
         """
         ...
 
+    def stored(self) -> StoredTarget:
+        """Say how to find the target again without the user's file; holds no secret."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Retreat:
+    """What taking a target back to a version would do; nothing has been done.
+
+    Attributes:
+        version: What the target shows now.
+        rows: How many rows it shows now; None if that is not known.
+        rows_then: How many it showed at that version; None if that is not known.
+        obstacle: Why it cannot go back, in words that follow the sink's name; None if it can.
+    """
+
+    version: Version
+    rows: int | None = None
+    rows_then: int | None = None
+    obstacle: str | None = None
+
 
 class OpenSink(Protocol):
     """A target in use by one generation. `stage` and `commit` come from different threads."""
 
-    def stage(self, rows: DataFrame, generation: Generation, batch: BatchId) -> Committable | None:
+    def stage(
+        self, rows: "DataFrame", generation: Generation, batch: BatchId
+    ) -> Committable | None:
         """Write the rows of one batch where no reader sees them, with exactly one Spark action.
 
         May be called again for a (generation, batch) whose first call failed: what that call
@@ -77,8 +102,19 @@ class OpenSink(Protocol):
         """
         ...
 
+    def look_back(self, version: Version | None) -> Retreat:
+        """Say what `restore` would do, and whether it can; changes nothing.
+
+        Raises:
+            SinkError: If the target cannot be looked at now.
+        """
+        ...
+
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         """Take the target back to a version (None: as before the first commit), as a new one.
+
+        Acting again on a slot changes nothing and returns the version of the first time. What
+        others have written since that version is never taken away: that is an error.
 
         Raises:
             Superseded: If a later slot was acted on and this one never was.

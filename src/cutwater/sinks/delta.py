@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from cutwater.errors import ConfigError
+from cutwater.errors import ConfigError, SinkError
 from cutwater.sinks.base import OpenSink, SinkContext
+from cutwater.store.targets import StoredTarget
 
 _SESSION: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -90,7 +91,8 @@ class DeltaTarget:
                 that Delta readers misread, or the table is one that we cannot append to.
             SinkError: If the table cannot be read now.
         """
-        for key, needed in _SESSION.items():
+        for key, needed in _SESSION.items() if context.spark else ():
+            assert context.spark is not None
             found = str(context.spark.conf.get(key))
             if found.upper() != needed.upper():
                 raise ConfigError(key, f"{found!r} makes files that Delta misreads; set {needed}")
@@ -102,6 +104,24 @@ class DeltaTarget:
             reason = "needs the package deltalake: pip install 'cutwater[delta]'"
             raise ConfigError("sinks.delta", reason) from error
         return OpenDeltaTable(_local_path(self.uri).absolute(), self.partition_by, context)
+
+    def stored(self) -> StoredTarget:
+        """Say how to find the table again: its real directory, whatever links lead to it."""
+        place = str(_local_path(self.uri).resolve())
+        return StoredTarget(self.format, place, {"partition_by": self.partition_by})
+
+
+def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:
+    """Open a table that a store remembers; makes no directory.
+
+    Raises:
+        ConfigError: As `DeltaTarget.open` does.
+        SinkError: If its directory is gone, or the table cannot be read now.
+    """
+    if not Path(target.uri).is_dir():
+        raise SinkError(context.sink, f"there is no directory {target.uri} any more")
+    partition_by = tuple(target.options.get("partition_by", ()))
+    return DeltaTarget(target.uri, partition_by).open(context)
 
 
 def _local_path(uri: str) -> Path:

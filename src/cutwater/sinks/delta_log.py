@@ -7,7 +7,7 @@ the newest version down may stop at the first slot that is low enough.
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cutwater.ids import Slot
+from cutwater.ids import PipelineId, SinkId, Slot
 from cutwater.store.files import sync_directory
 
 _TEXT_MAX: Final = 32
@@ -46,11 +46,13 @@ class OwnCommit:
 class DeltaLog:
     """The log of one table in a directory. Lets every `OSError` through."""
 
-    def __init__(self, root: Path, app_id: str) -> None:
+    def __init__(self, root: Path, pipeline: PipelineId, sink: SinkId) -> None:
         """Look at a table with the eyes of one sink."""
         self._root = root
         self._directory = root / "_delta_log"
-        self._app_id = app_id
+        self._pipeline = pipeline
+        self._sink = sink
+        self._app_id = f"{pipeline}/{sink}"
         self._synced: int | None = None
 
     @property
@@ -71,6 +73,21 @@ class DeltaLog:
                 action = json.loads(line).get("txn")
                 if action is not None and action["appId"] == self._app_id:
                     yield OwnCommit(version, Slot(action["version"]))
+
+    def foreign_actions(self, version: int) -> list[Mapping[str, Any]]:
+        """Return what a version did; nothing if this sink made it.
+
+        Raises:
+            FileNotFoundError: If the log no longer has it.
+        """
+        lines = self._file(version).read_text(encoding="utf-8").splitlines()
+        actions = [json.loads(line) for line in lines if line.strip()]
+        for action in actions:
+            info = action.get("commitInfo", {})
+            made_by = (info.get("cutwater.pipeline"), info.get("cutwater.sink"))
+            if made_by == (self._pipeline, self._sink):
+                return []
+        return actions
 
     @property
     def is_whole(self) -> bool:

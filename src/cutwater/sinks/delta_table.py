@@ -37,14 +37,12 @@ from cutwater.errors import ConfigError, SinkError, Superseded
 from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import BlobRef, Committable, Version
-from cutwater.sinks.base import SinkContext
+from cutwater.sinks.base import Retreat, SinkContext
 from cutwater.sinks.delta_log import DeltaLog, statistics
+from cutwater.sinks.delta_past import NO_TABLE, foreign_commit, look_back, no_table
 from cutwater.sinks.delta_schema import added_columns, obstacle, spark_schema, table_schema
 from cutwater.sinks.staged_files import HIDDEN, StagedFiles
 from cutwater.store.files import make_lasting
-
-NO_TABLE: Final[Version] = "none"
-"""The version of a table that does not exist yet."""
 
 _TRIES: Final = 20
 _NULL_IN_PATH: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -64,12 +62,13 @@ class OpenDeltaTable:
         self._sink = context.sink
         self._app_id = f"{context.pipeline}/{context.sink}"
         self._files = StagedFiles(root, context.pipeline, context.sink)
-        self._log = DeltaLog(root, self._app_id)
+        self._log = DeltaLog(root, context.pipeline, context.sink)
         self._table: DeltaTable | None = None
         # The table's schema when it was last looked at; `stage` runs beside `commit`.
         self._schema: StructType | None = None
         # On a cluster the driver may see another disk than the executors, and no files.
-        self._shares_disk = str(context.spark.sparkContext.master).startswith("local")
+        master = "local" if context.spark is None else str(context.spark.sparkContext.master)
+        self._shares_disk = master.startswith("local")
         try:
             make_lasting(root / HIDDEN)
             table = self._load()
@@ -131,17 +130,36 @@ class OpenDeltaTable:
         self._files.forget(committables)
         return version
 
+    def look_back(self, version: Version | None) -> Retreat:
+        """Say what going back to a version would do, and whether it can be done.
+
+        Raises:
+            SinkError: If the table cannot be read now.
+        """
+        try:
+            table = self._load()
+            if table is None:
+                return no_table(self._root, None if version == NO_TABLE else version)
+            try:
+                target = self._target(table, version)
+            except SinkError as error:
+                return Retreat(str(table.version()), obstacle=error.reason)
+            return look_back(self._root, self._log, table, target)
+        except (DeltaError, OSError) as error:
+            self._table = None
+            raise SinkError(self._sink, _words(error)) from error
+
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         """Take the table back to a version (None: as before the first commit), as a new one.
 
         Raises:
             Superseded: If a later slot was acted on and this one never was.
-            SinkError: If it cannot be done now: the log or files of that version may be gone.
+            SinkError: If it cannot be done now: the log or files of that version may be gone,
+                or somebody else has written to the table since.
         """
-        target = None if version in {None, NO_TABLE} else version
-        if target is None and not self._log.exists:
+        if version in {None, NO_TABLE} and not self._log.exists:
             return NO_TABLE
-        return self._act(permit, lambda table: self._go_back(table, permit, target))
+        return self._act(permit, lambda table: self._go_back(table, permit, version))
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
         """Delete what generations before this one staged and nobody will commit.
@@ -243,11 +261,19 @@ class OpenDeltaTable:
     def _go_back(self, table: DeltaTable | None, permit: CommitPermit, to: Version | None) -> None:
         if table is None:
             raise SinkError(self._sink, f"there is no table in {self._root} to take back")
-        target = self._beginning(table) if to is None else int(to)
+        target = self._target(table, to)
+        foreign = foreign_commit(self._log, target, table.version())
+        if foreign is not None:
+            # Found before the decision, as a rule; who wrote since then keeps its rows.
+            reason = f"{foreign}; rewind once more, with --leave-sinks, to leave it there"
+            raise SinkError(self._sink, reason)
         if target == table.version():
             self._write(table, permit, [])
         else:
             table.restore(target, commit_properties=self._properties(permit))
+
+    def _target(self, table: DeltaTable, to: Version | None) -> int:
+        return self._beginning(table) if to in {None, NO_TABLE} else int(str(to))
 
     def _beginning(self, table: DeltaTable) -> int:
         """Return the version before the first commit of this sink."""

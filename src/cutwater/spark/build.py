@@ -24,7 +24,7 @@ from cutwater.protocol.recovery import Restore
 from cutwater.protocol.restored import Restored
 from cutwater.protocol.step import Step
 from cutwater.protocol.topology import StepSpec, Topology
-from cutwater.spark import query_files
+from cutwater.spark import query_files, query_log
 from cutwater.spark.analysis import Analysis, StepForm, Way
 from cutwater.spark.batch_step import BatchStep
 from cutwater.spark.channel import Channel, ChannelForm, Signal
@@ -200,6 +200,9 @@ class Build:
                 into.mkdir(parents=True)
                 blobs.fetch_tree(state, into)
                 query_files.settle(into)
+                if self.context.is_fork:
+                    # Spark runs one query of an id at a time, and the original may be running.
+                    query_log.mint_query_id(into)
 
         with ThreadPoolExecutor(_FETCHERS, thread_name_prefix="fetch") as pool:
             list(pool.map(fetch, topology.steps))

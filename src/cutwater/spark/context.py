@@ -4,7 +4,7 @@ Made once per process by whoever starts the pipeline; every generation uses the 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -16,6 +16,7 @@ from cutwater.protocol.options import CheckpointOptions
 from cutwater.sinks.base import OpenSink
 from cutwater.spark.internals import Internals
 from cutwater.store.opened import OpenStore
+from cutwater.store.targets import SinkTargets
 
 
 def is_local(spark: SparkSession) -> bool:
@@ -37,6 +38,8 @@ class RunContext:
         bound: How far a channel's slowest reader may lie behind.
         scratch: A directory for generations; its content may be lost at any time.
         available_now: Run until what is there now is processed.
+        targets: Where the sinks write, as the store remembers it.
+        is_fork: Whether it began from another pipeline's cut, which may run at the same time.
     """
 
     plan: PhysicalPlan
@@ -47,6 +50,8 @@ class RunContext:
     bound: Bound
     scratch: Path
     available_now: bool = False
+    targets: SinkTargets = field(default_factory=dict)
+    is_fork: bool = False
 
     @property
     def spark(self) -> SparkSession:

@@ -31,9 +31,9 @@ from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.in_flight import InFlightRange
 from cutwater.protocol.retention import reusable
 from cutwater.protocol.step_events import Stored
+from cutwater.sinks.committing import act
 from cutwater.spark.clock import now_ms
 from cutwater.spark.context import RunContext
-from cutwater.spark.recover import act
 from cutwater.spark.step import RunningStep
 from cutwater.store.bundles import BundleMemory
 from cutwater.store.collect import Collector
@@ -208,7 +208,7 @@ class Effects:
     def _commit(self, command: CommitSink) -> None:
         slot, sink = command.permit.slot, command.sink
         try:
-            version = act(self._context, command)
+            version = act(self._context.sinks, command)
         except Superseded:
             self._post(events.SinkFenced(slot, sink, now_ms()))
         except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again

@@ -6,7 +6,6 @@ new generation stands.
 """
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cutwater.errors import (
@@ -15,11 +14,9 @@ from cutwater.errors import (
     NewerFormat,
     NotFound,
     RecoveryError,
-    SinkError,
 )
-from cutwater.ids import NO_SLOT, CheckpointId, Generation, SinkId
-from cutwater.protocol.commit import CommitSink, Committer, RecordCommit
-from cutwater.protocol.cut import Cut, Version
+from cutwater.ids import NO_SLOT, CheckpointId, Generation
+from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.protocol.recovery import (
     ClaimGeneration,
@@ -34,10 +31,9 @@ from cutwater.protocol.recovery import (
     VerifyObjects,
     next_action,
 )
-from cutwater.spark.clock import now_ms
+from cutwater.sinks.committing import see_through
 from cutwater.spark.context import RunContext
 from cutwater.spark.phases import Phase, Phases
-from cutwater.store.forms import Committed
 
 
 @dataclass(slots=True)
@@ -84,8 +80,10 @@ class Recovery:
                 case VerifyObjects(decision, cut, committed):
                     self._verified[decision.checkpoint_id] = self._damages(cut, committed)
                 case RepeatCommit(decision, cut):
+                    self._check_targets(decision, cut)
+                    options = self.context.options.commit
                     with self.phases.during(Phase.COMMIT_REPLAY):
-                        self._repeat(decision, cut)
+                        see_through(self.context.store, self.context.sinks, decision, cut, options)
                     self.phases.repeated_commits += 1
                 case Restore():
                     return action
@@ -139,35 +137,17 @@ class Recovery:
                     found.append(Damage(f"what sink {sink} staged in batch {one.batch}", problem))
         return tuple(found)
 
-    def _repeat(self, decision: Decision, cut: Cut) -> None:
-        committer = Committer(self.context.pipeline, self.context.options.commit)
-        commands = list(committer.decided(decision.slot, cut, now_ms()))
-        while commands:
-            command = commands.pop(0)
-            if isinstance(command, RecordCommit):
-                versions: Mapping[SinkId, Version] = command.versions
-                self.context.store.commits.record(
-                    Committed(decision.slot, decision.checkpoint_id, versions)
+    def _check_targets(self, decision: Decision, cut: Cut) -> None:
+        """Refuse to take another table back than the one a rewind was decided for."""
+        then = self.context.store.targets.read(decision.generation) or {}
+        for sink in cut.restores:
+            before, now = then.get(sink), self.context.targets.get(sink)
+            if before is not None and now is not None and before.place != now.place:
+                message = (
+                    f"a rewind takes sink {sink} back at {before.uri}, and is not finished; the "
+                    f"sink writes to {now.uri} now. Run it once as it was."
                 )
-                return
-            assert isinstance(command, CommitSink)
-            version = act(self.context, command)
-            commands += committer.sink_done(decision.slot, command.sink, version)
-
-
-def act(context: RunContext, command: CommitSink) -> Version:
-    """Let one sink act on a decision.
-
-    Raises:
-        Superseded: If it has acted on a later one instead.
-        SinkError: If it cannot now.
-    """
-    sink = context.sinks.get(command.sink)
-    if sink is None:
-        raise SinkError(command.sink, "is not a sink of this pipeline")
-    if command.restore:
-        return sink.restore(command.permit, command.version)
-    return sink.commit(command.permit, command.committables)
+                raise RecoveryError(message)
 
 
 def _refusal(action: Refuse) -> str:

@@ -10,7 +10,6 @@ import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from cutwater.config import RestartConfig
@@ -23,7 +22,6 @@ from cutwater.errors import (
     RunError,
     SinkError,
     StepError,
-    StoreError,
     Unavailable,
 )
 from cutwater.ids import Generation as GenerationNumber
@@ -33,7 +31,7 @@ from cutwater.protocol.pending import CheckpointRequest
 from cutwater.spark.analysis import failing_place
 from cutwater.spark.attempts import AttemptBook, Waiter
 from cutwater.spark.causes import cause_of
-from cutwater.spark.clock import now_ms, wall_ms
+from cutwater.spark.clock import now_ms
 from cutwater.spark.context import RunContext
 from cutwater.spark.desk import Desk
 from cutwater.spark.generation import Generation
@@ -47,7 +45,8 @@ from cutwater.spark.progress import (
     StepStatus,
 )
 from cutwater.spark.recover import Recovery
-from cutwater.store.lease import BEAT_MS, Lease, Leases
+from cutwater.store.holder import Heartbeat
+from cutwater.store.lease import Lease, Leases
 from cutwater.store.reports import RecoveryReport
 from cutwater.store.savepoints import savepoint_name
 
@@ -63,8 +62,8 @@ class Supervisor:
         """Prepare a run."""
         self._context = context
         self._restart = restart
-        self._lease = lease
-        self._leases = Leases(context.store.backend, context.pipeline)
+        leases = Leases(context.store.backend, context.pipeline)
+        self._heartbeat = Heartbeat(leases, lease)
         self._desk = Desk(context.store, lease.nonce, self)
         self._book = AttemptBook(lambda report: self._desk.report(report.record()))
         self._takes_requests = False
@@ -92,8 +91,7 @@ class Supervisor:
             Fenced: If another process has claimed the pipeline.
             CutwaterError: Whatever else keeps it from running.
         """
-        beat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-        beat.start()
+        self._heartbeat.start()
         self._desk.start()
         end = "the pipeline has ended"
         try:
@@ -109,8 +107,7 @@ class Supervisor:
             self._book.abandon(end)
             # Everybody is answered before the lease is released: who waits looks at both.
             self._desk.close()
-            beat.join()
-            self._release()
+            self._heartbeat.stop()
         return result
 
     def _run(self) -> RunResult:
@@ -169,6 +166,8 @@ class Supervisor:
         phases = Phases(self._detail if self._restarts else "")
         try:
             restore = Recovery(self._context, self._claims, phases=phases).run()
+            # Before anything is staged there: a rewind must find what this generation wrote to.
+            self._context.store.targets.record(restore.generation, self._context.targets)
             # Nothing of an earlier generation is needed any more: it lives in the store.
             self._clear_scratch()
             generation = Generation(self._context, restore, self._book, phases, self._recovered)
@@ -209,29 +208,6 @@ class Supervisor:
     def _clear_scratch(self) -> None:
         for left in self._context.scratch.glob("g*"):
             shutil.rmtree(left, ignore_errors=True)
-
-    # -- the heartbeat
-
-    def _beat(self) -> None:
-        held = False
-        while not self._over.is_set():
-            try:
-                found = self._leases.read() if held else None
-                if found is not None and found.nonce != self._lease.nonce:
-                    # Somebody has taken over; this process finds out at its next decision.
-                    _LOG.warning("process %s on %s has taken over", found.process, found.host)
-                    return
-                self._leases.beat(replace(self._lease, beat_at_ms=wall_ms()))
-                held = True
-            except StoreError as error:
-                _LOG.warning("heartbeat: %s", error)
-            self._over.wait(BEAT_MS / 1000)
-
-    def _release(self) -> None:
-        try:
-            self._leases.release(replace(self._lease, beat_at_ms=wall_ms()))
-        except StoreError as error:
-            _LOG.warning("heartbeat: %s", error)
 
     # -- from any thread
 

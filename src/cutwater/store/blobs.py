@@ -140,7 +140,7 @@ class Blobs:
 
     # -- fetching
 
-    def fetch_tree(self, refs: Sequence[BlobRef], into: Path) -> None:
+    def fetch_tree(self, refs: Sequence[BlobRef], into: Path, below: str = "") -> None:
         """Write the files of a stored tree below a directory, which is made if it is not there.
 
         Replaces files of the same names, so that it may be repeated after an error, when a part
@@ -149,6 +149,7 @@ class Blobs:
         Args:
             refs: What `store_tree` returned.
             into: The directory.
+            below: Only files whose paths begin with this are fetched.
 
         Raises:
             Corrupt: If an object is missing or is not what was stored; it is named.
@@ -165,6 +166,8 @@ class Blobs:
                 None: opened.enter_context(self._bundle(first, Path(beside)))
             }
             for one in bundles[None].header.files:
+                if not one.path.startswith(below):
+                    continue
                 target = into / one.path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 wanted = one.sha256 if one.offset is None else one.bundle

@@ -7,13 +7,16 @@ on one uuid, because the name is created if absent. Upholds I8.
 
 import uuid
 from collections.abc import Callable
+from typing import Final
 
-from cutwater.errors import NotFound, OutcomeUnknown
+from cutwater.errors import ConfigError, NotFound, OutcomeUnknown
 from cutwater.ids import PipelineId
 from cutwater.store.backend import Backend
 from cutwater.store.forms import NAME
 from cutwater.store.paths import NAMES, label_of, name
 from cutwater.store.records import decode, encode
+
+_LISTED_MAX: Final = 20
 
 
 def open_pipeline(
@@ -61,6 +64,25 @@ def find_pipeline(backend: Backend, label: str) -> PipelineId:
     """
     path = name(label)
     return decode(NAME, path, backend.read(path))
+
+
+def identify(backend: Backend, text: str, option: str = "PIPELINE") -> tuple[str, PipelineId]:
+    """Return name and uuid of the pipeline that a person names by either.
+
+    Raises:
+        ConfigError: If the store has none; it says which it has.
+        StoreError: If the store cannot be read.
+    """
+    try:
+        return text, find_pipeline(backend, text)
+    except NotFound:
+        known = list_pipelines(backend)
+    for label, pipeline in known.items():
+        if pipeline == text:
+            return label, pipeline
+    listed = ", ".join(list(known)[:_LISTED_MAX]) or "no pipeline at all"
+    more = f" and {len(known) - _LISTED_MAX} more" if len(known) > _LISTED_MAX else ""
+    raise ConfigError(option, f"{backend.url} has no {text!r}; it has {listed}{more}")
 
 
 def list_pipelines(backend: Backend) -> dict[str, PipelineId]:

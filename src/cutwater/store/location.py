@@ -24,6 +24,7 @@ from cutwater.errors import ConfigError
 from cutwater.store.backend import Backend
 from cutwater.store.local import LocalBackend
 from cutwater.store.memory import MemoryBackend
+from cutwater.store.paths import NAMES
 from cutwater.store.probe import probe
 
 if TYPE_CHECKING:
@@ -153,6 +154,19 @@ def backend_at(store: str | Path) -> Backend:
         ConfigError: If there is no such kind of store, or it cannot be opened.
     """
     return Location.of(store).backend()
+
+
+def existing_backend(store: str | Path, option: str = "--store") -> Backend:
+    """Open a store that is there; none is made, since whoever looks for one has mistyped it.
+
+    Raises:
+        ConfigError: If there is none at that address, or the address is none of a store.
+    """
+    location = Location.of(store, option)
+    if location.directory is not None and not (location.directory / NAMES).is_dir():
+        reason = f"there is no store with a pipeline in it at {location.directory}"
+        raise ConfigError(option, reason)
+    return location.backend()
 
 
 def backend_for_writing(store: str | Path) -> Backend:

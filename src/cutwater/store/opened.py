@@ -16,6 +16,7 @@ from cutwater.store.manifests import Manifests
 from cutwater.store.reports import Reports
 from cutwater.store.requests import Requests
 from cutwater.store.savepoints import Savepoints
+from cutwater.store.targets import Targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class OpenStore:
         savepoints: The names of its savepoints.
         reports: What its drivers tell of attempts and recoveries.
         requests: What is asked of the process that runs it.
+        targets: Where its sinks write.
     """
 
     backend: Backend
@@ -43,6 +45,7 @@ class OpenStore:
     savepoints: Savepoints
     reports: Reports
     requests: Requests
+    targets: Targets
 
     @classmethod
     def of(cls, backend: Backend, pipeline: PipelineId) -> "OpenStore":
@@ -57,6 +60,7 @@ class OpenStore:
             Savepoints(backend, pipeline),
             Reports(backend, pipeline),
             Requests(backend, pipeline),
+            Targets(backend, pipeline),
         )
 
     def blobs(self, generation: Generation) -> Blobs:

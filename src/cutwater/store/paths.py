@@ -8,6 +8,8 @@
     pipelines/<uuid>/committed/<slot>              what the sinks made visible
     pipelines/<uuid>/blobs/<generation>/<sha256>   state and in-flight data
     pipelines/<uuid>/staged/<generation>/<sink>/<batch>/<file>
+    pipelines/<uuid>/targets/<generation>          where a generation's sinks write
+    pipelines/<uuid>/origin/cut                    of a fork: where it comes from
     pipelines/<uuid>/lease/heartbeat               who runs the pipeline; replaced all the time
     pipelines/<uuid>/dropped/<id>                  cuts that their owner has given up
     pipelines/<uuid>/reports/<id>                  how an attempt went, for people; may be lost
@@ -98,6 +100,8 @@ class _Area(StrEnum):
     REPORTS = "reports"
     RECOVERIES = "recoveries"
     REQUESTS = "requests"
+    TARGETS = "targets"
+    ORIGIN = "origin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +213,28 @@ class PipelinePaths:
     def generation_of_staged_file(self, path: ObjectPath) -> Generation:
         """Return the generation that staged a file."""
         return Generation(self._number(_Area.STAGED, path, depth=4))
+
+    # -- sinks' targets, and where a fork comes from
+
+    @property
+    def all_targets(self) -> ObjectPath:
+        """The prefix of what says where sinks write."""
+        return self._under(_Area.TARGETS)
+
+    def targets(self, generation: Generation) -> ObjectPath:
+        """Return what says where a generation's sinks write."""
+        return self._under(_Area.TARGETS, _digits(generation))
+
+    def generation_of_targets(self, path: ObjectPath) -> Generation:
+        """Return the generation whose sinks' targets an object names."""
+        return Generation(self._number(_Area.TARGETS, path))
+
+    @property
+    def origin(self) -> ObjectPath:
+        """What says which pipeline a fork comes from."""
+        return self._under(_Area.ORIGIN, "cut")
+
+    # -- the lease
 
     @property
     def heartbeat(self) -> ObjectPath:

@@ -172,6 +172,15 @@ def test_a_fork_begins_a_history_of_its_own() -> None:
     assert (fork.checkpoint_id, fork.generation, fork.origin) == (1, 1, None)
 
 
+def test_a_fork_of_a_savepoint_begins_with_a_checkpoint_that_may_be_pruned() -> None:
+    """The savepoint belongs to whoever took it, in the pipeline it was taken of."""
+    savepoint = replace(cut(4), kind=CheckpointKind.SAVEPOINT, name="before the change")
+
+    fork = forked(savepoint)
+
+    assert (fork.kind, fork.name) == (CheckpointKind.CHECKPOINT, None)
+
+
 def test_a_fork_into_the_same_tables_is_refused() -> None:
     """Rule F14."""
     assert plan_fork(cut(4), (SinkId("t"),)) == Refused(RewindRefusal.SAME_TARGET, ("t",))

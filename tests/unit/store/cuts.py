@@ -32,6 +32,7 @@ from cutwater.protocol.message import Event, Place
 from cutwater.store.forms import Attempt, Committed
 from cutwater.store.reports import AttemptReport, AttemptStatus, RecoveryReport, StepReport
 from cutwater.store.requests import Answer, AnswerState, Request, Wish
+from cutwater.store.targets import Origin, SinkTargets, StoredTarget
 
 PIPELINE = PipelineId("0b9c4a52-6f0e-4d7c-9a53-2f3f4c1d8e77")
 
@@ -297,4 +298,17 @@ def sample_answer() -> Answer:
         answered_at_ms=1_700_000_000_456,
         message="all is well",
         report=sample_report(),
+    )
+
+
+def sample_targets() -> SinkTargets:
+    return {
+        TABLE: StoredTarget("delta", "/data/table", {"partition_by": ("day", "é")}),
+        SinkId("Übersicht"): StoredTarget("delta", "s3://bucket/overview"),
+    }
+
+
+def sample_origin() -> Origin:
+    return Origin(
+        PIPELINE, "orders", "file:///data/store", CheckpointId(12), (*sample_targets().values(),)
     )

@@ -96,6 +96,18 @@ def test_a_tree_comes_back_as_it_was_stored(blobs: Blobs, tmp_path: Path) -> Non
     assert {one.name for one in (tmp_path / "new").iterdir()} == {"scratch"}
 
 
+def test_a_part_of_a_tree_comes_back_without_the_rest(
+    backend: CountingBackend, blobs: Blobs, tmp_path: Path
+) -> None:
+    tree = {"a/1": b"one", "a/2": b"two", "b/1": b"three", "b/big": BIG}
+    bundle, big = blobs.store_tree(planted(tmp_path / "pins", tree), {})
+    backend.delete(ObjectPath(big.name))
+
+    blobs.fetch_tree((bundle, big), tmp_path / "part", "a/")
+
+    assert found(tmp_path / "part") == {"a/1": b"one", "a/2": b"two"}
+
+
 def test_refs_are_the_bundle_and_one_blob_for_every_big_file(
     backend: CountingBackend, blobs: Blobs, tmp_path: Path
 ) -> None:

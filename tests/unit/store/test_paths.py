@@ -75,6 +75,7 @@ def test_a_number_is_read_back_from_its_path(number: int) -> None:
     assert PATHS.generation_of_staged_file(staged) == number
     assert PATHS.id_of_dropped(PATHS.dropped(CheckpointId(number))) == number
     assert PATHS.generation_of_recovery(PATHS.recovery(Generation(number))) == number
+    assert PATHS.generation_of_targets(PATHS.targets(Generation(number))) == number
 
 
 def test_a_token_is_read_back_from_both_of_its_paths() -> None:

@@ -1,0 +1,105 @@
+"""Choosing the checkpoint to go to: by number, by a savepoint's name, or by a time.
+
+Pure: the log and the manifests have been read. Every decided cut whose manifest is still there can
+be chosen, also one that a later rewind has left behind. A time stands for the last checkpoint that
+began at or before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from cutwater.errors import ConfigError
+from cutwater.protocol.cut import CheckpointKind, Cut
+from cutwater.protocol.decisions import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A decided checkpoint that can be gone to.
+
+    Attributes:
+        decision: Its decision.
+        cut: Its manifest; None if it is damaged.
+    """
+
+    decision: Decision
+    cut: Cut | None
+
+    @property
+    def name(self) -> str | None:
+        """The savepoint's name, if it is one."""
+        return None if self.cut is None else self.cut.name
+
+    @property
+    def title(self) -> str:
+        """What it is called in a sentence."""
+        number = self.decision.checkpoint_id
+        if self.decision.kind is CheckpointKind.SAVEPOINT:
+            return f"savepoint {self.name or '(its name is lost)'} (checkpoint {number})"
+        return f"checkpoint {number}"
+
+
+def choose(text: str, candidates: Sequence[Candidate], option: str) -> Candidate:
+    """Return the checkpoint that a text means.
+
+    Args:
+        text: A number, the name of a savepoint, or a time.
+        candidates: What there is, oldest first.
+        option: The option that the text was given as, for messages.
+
+    Raises:
+        ConfigError: If there is no such checkpoint, or more than one savepoint of that name.
+    """
+    text = text.strip()
+    named = [one for one in candidates if one.name == text]
+    if len(named) > 1:
+        numbers = ", ".join(str(one.decision.checkpoint_id) for one in named)
+        raise ConfigError(
+            option, f"several savepoints are called {text}; name one by its number: {numbers}"
+        )
+    if named:
+        return named[0]
+    if text.isascii() and text.isdigit():
+        return _numbered(int(text), candidates, option)
+    at_ms = milliseconds_of(text)
+    if at_ms is None:
+        reason = f"{text!r} is no checkpoint's number, no savepoint's name and no time"
+        raise ConfigError(option, f"{reason}; {offer(candidates)}")
+    before = [one for one in candidates if one.cut is not None and one.cut.started_at_ms <= at_ms]
+    if not before:
+        raise ConfigError(option, f"no checkpoint began at or before {text}; {offer(candidates)}")
+    return before[-1]
+
+
+def _numbered(number: int, candidates: Sequence[Candidate], option: str) -> Candidate:
+    for one in candidates:
+        if one.decision.checkpoint_id == number:
+            return one
+    raise ConfigError(option, f"checkpoint {number} is not there; {offer(candidates)}")
+
+
+def offer(candidates: Sequence[Candidate]) -> str:
+    """Say what could have been chosen."""
+    if not candidates:
+        return "the pipeline has no checkpoints"
+    numbers = [str(one.decision.checkpoint_id) for one in candidates]
+    listed = ", ".join(numbers if len(numbers) <= 8 else [*numbers[:3], "…", *numbers[-4:]])
+    names = ", ".join(sorted(one.name for one in candidates if one.name))
+    return f"there are checkpoints {listed}" + (f" and savepoints {names}" if names else "")
+
+
+def milliseconds_of(text: str) -> int | None:
+    """Return the time that a text in ISO 8601 means, local unless it names a zone; None if none."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    # A time without a zone is read as this machine's, as people write it.
+    return int(at.astimezone(UTC).timestamp() * 1000)
+
+
+def time_text(at_ms: int) -> str:
+    """Write a time for people: local, with its zone's distance from UTC."""
+    at = datetime.fromtimestamp(at_ms / 1000, tz=UTC).astimezone()
+    return at.isoformat(sep=" ", timespec="seconds")

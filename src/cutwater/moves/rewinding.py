@@ -1,0 +1,178 @@
+"""Rewinding a pipeline: prove, claim, decide, take the sinks back, record (PROTOCOL.md section 11).
+
+The order of durable writes is that of a checkpoint: a claim, the sinks' targets, a number, the
+manifest, the decision, the sinks, the record. Before the decision nothing has happened but a claim;
+after it the next run, or the next rewind, finishes what is left. Upholds I7 and I8.
+"""
+
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+from cutwater.errors import ConfigError, Fenced, MoveRefused, OutcomeUnknown, SinkError
+from cutwater.ids import CheckpointId, Generation, Slot
+from cutwater.moves.choose import Candidate, choose
+from cutwater.moves.observe import observe
+from cutwater.moves.opening import Movable, candidates, open_movable, read_cut
+from cutwater.moves.preview import Observed, Rewind, done, preview_of
+from cutwater.protocol.cut import CheckpointKind, Cut
+from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogEntry, LogView
+from cutwater.protocol.rewind import plan_rewind
+from cutwater.sinks.committing import see_through
+from cutwater.store.forms import Attempt
+from cutwater.store.holder import held, holder_of
+from cutwater.store.location import existing_backend
+
+
+def rewind(
+    pipeline: str,
+    *,
+    to: str,
+    store: str | Path,
+    yes: bool = False,
+    leave_sinks: bool = False,
+    takeover: bool = False,
+) -> Rewind:
+    """Take a pipeline back to an older checkpoint, sinks included; needs neither Spark nor a file.
+
+    Args:
+        pipeline: The pipeline's name.
+        to: A checkpoint's number, a savepoint's name, or a time in ISO 8601 (local unless it names
+            a zone), which stands for the last checkpoint that began at or before it.
+        store: The address of its store.
+        yes: Do it; otherwise it is only described.
+        leave_sinks: Leave the sinks as they are: rows after the checkpoint come a second time.
+        takeover: Do it although another process seems to run the pipeline; that one ends.
+
+    Returns:
+        What it does, or would do, to every step, source and sink; `refused` says what stands
+        against it.
+
+    Raises:
+        ConfigError: If there is no such store, pipeline or checkpoint.
+        PipelineHeld: If another process runs the pipeline.
+        MoveRefused: If it cannot be done; nothing was changed.
+        SinkError: If a sink could not be taken back now: the rewind is decided, and the next run
+            finishes it.
+        StoreError: If the store cannot be read or written.
+    """
+    backend = existing_backend(store)
+    movable = open_movable(backend, pipeline)
+    identity = movable.store.pipeline
+    if not yes:
+        holder = None if takeover else holder_of(backend, identity, pipeline)
+        log = movable.store.log.read()
+        target = find_target(movable, log, to, "--to")
+        refusal = None if holder is None else holder.message.rstrip(".")
+        return preview_of(observe(movable, log, target, leave_sinks=leave_sinks, held=refusal))
+    with held(backend, identity, pipeline, takeover=takeover):
+        log = movable.store.log.read()
+        target = find_target(movable, log, to, "--to")
+        return perform(movable, log, target, leave_sinks=leave_sinks)
+
+
+def find_target(movable: Movable, log: LogView, text: str, option: str) -> Candidate:
+    """Return the checkpoint that a text means.
+
+    Raises:
+        ConfigError: If there is none.
+        StoreError: If the store cannot be read.
+    """
+    if log.head is None:
+        raise ConfigError(option, f"{movable.name} has never taken a checkpoint")
+    return choose(text, candidates(movable.store, log), option)
+
+
+def perform(movable: Movable, log: LogView, target: Candidate, *, leave_sinks: bool) -> Rewind:
+    """Rewind a pipeline that this process holds.
+
+    Args:
+        movable: The pipeline.
+        log: Its log as it was just read: whoever writes to it meanwhile makes the claim fail.
+        target: The checkpoint to go back to.
+        leave_sinks: Whether the sinks are left as they are.
+
+    Raises:
+        MoveRefused: If it cannot be done; nothing was changed.
+        Fenced: If another process has claimed the pipeline meanwhile; nothing was decided.
+        OutcomeUnknown: If nobody can say whether it is decided; the next run reads the truth.
+        SinkError: If a sink could not be taken back now.
+        StoreError: If the store cannot be read or written.
+    """
+    observed = observe(movable, log, target, leave_sinks=leave_sinks, held=None)
+    preview = preview_of(observed)
+    if preview.refused:
+        raise MoveRefused(movable.name, "; ".join(preview.refused))
+    claim = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), uuid.uuid4().hex)
+    _write(movable, claim)
+    _check_still_there(movable, target)
+    movable.store.targets.record(claim.generation, movable.targets)
+    decision, cut = _decide(movable, observed, claim)
+    if leave_sinks and movable.unopened:
+        # They have nothing to do, and the next run, which can open them, records that.
+        return done(preview, cut.checkpoint_id)
+    try:
+        see_through(movable.store, movable.sinks, decision, cut)
+    except SinkError as error:
+        reason = f"{error.reason}. The rewind is decided, and the next run finishes it"
+        raise SinkError(error.sink, reason) from error
+    return done(preview, cut.checkpoint_id)
+
+
+def _check_still_there(movable: Movable, target: Candidate) -> None:
+    """Read the manifest again, now that nobody else may delete anything.
+
+    Retention deletes a manifest before the objects it names, and looks for a newer claim before
+    each: a manifest that is there now proves that none of its objects were deleted.
+    """
+    if read_cut(movable.store, target.decision) != target.cut:
+        raise MoveRefused(movable.name, f"{target.title} was deleted while it was looked at")
+
+
+def _decide(movable: Movable, observed: Observed, claim: Claim) -> tuple[Decision, Cut]:
+    """Take a number, publish the manifest, and write the decision."""
+    number = _reserve(movable, claim.generation)
+    planned = plan_rewind(observed.facts, number, claim.generation)
+    assert isinstance(planned, Cut), planned
+    cut = replace(planned, started_at_ms=_now_ms())
+    decision = Decision(
+        slot=Slot(claim.slot + 1),
+        generation=claim.generation,
+        nonce=uuid.uuid4().hex,
+        kind=cut.kind,
+        checkpoint_id=number,
+        manifest_sha256=movable.store.manifests.publish(cut),
+        commit_point=cut.commit_point,
+        origin=cut.origin,
+    )
+    _write(movable, decision)
+    return decision, cut
+
+
+def _reserve(movable: Movable, generation: Generation) -> CheckpointId:
+    """Take the next number that nobody has, as every attempt does."""
+    store = movable.store
+    number = max(store.attempts.highest(), store.log.read().highest_id)
+    while True:
+        number = CheckpointId(number + 1)
+        if store.attempts.reserve(Attempt(number, generation, CheckpointKind.REWIND, _now_ms())):
+            return number
+
+
+def _write(movable: Movable, entry: LogEntry) -> None:
+    """Create an entry of the log, or raise why it is not ours."""
+    log = movable.store.log
+    match log.create(entry):
+        case DecisionOutcome.WRITTEN:
+            return
+        case DecisionOutcome.TAKEN:
+            newer = log.read().generation
+            raise Fenced(movable.store.pipeline, entry.generation, newer)
+        case DecisionOutcome.UNKNOWN:
+            place = f"slot {entry.slot} of pipeline {movable.name}"
+            raise OutcomeUnknown(place, "it may or may not be written; the next run tells")
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

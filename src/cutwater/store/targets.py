@@ -1,0 +1,194 @@
+"""Where a pipeline's sinks write, and where a fork comes from: what moves in time need to know.
+
+Each generation records its sinks' targets before any of them acts, so that a rewind can open them
+again without the user's file, and can see that a sink writes elsewhere than it did then. A fork
+remembers its original's targets and never writes to them (rule F14, docs/adr/0013). A record holds
+no secret. Upholds I8.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from cutwater.errors import NotFound
+from cutwater.ids import CheckpointId, Generation, PipelineId, SinkId
+from cutwater.store.backend import Backend, write_once
+from cutwater.store.paths import PipelinePaths
+from cutwater.store.records import RecordKind, decode, encode
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTarget:
+    """A sink's target as a store remembers it: enough to open it again.
+
+    Attributes:
+        format: The kind of target, such as `delta`.
+        uri: Where it is, whoever asks from wherever: absolute, and without secrets.
+        options: What else opening it needs, by option.
+    """
+
+    format: str
+    uri: str
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """What two targets share if they are the same table, however it is opened."""
+        return self.format, self.uri
+
+
+SinkTargets = Mapping[SinkId, StoredTarget]
+
+
+class TargetForm(msgspec.Struct, frozen=True):
+    """A `StoredTarget`."""
+
+    format: str
+    uri: str
+    options: dict[str, tuple[str, ...]]
+
+
+def _pack_target(target: StoredTarget) -> TargetForm:
+    return TargetForm(target.format, target.uri, dict(target.options))
+
+
+def _unpack_target(form: TargetForm) -> StoredTarget:
+    return StoredTarget(form.format, form.uri, form.options)
+
+
+def _pack_targets(targets: SinkTargets) -> dict[SinkId, TargetForm]:
+    return {sink: _pack_target(one) for sink, one in targets.items()}
+
+
+def _unpack_targets(form: dict[SinkId, TargetForm]) -> SinkTargets:
+    return {sink: _unpack_target(one) for sink, one in form.items()}
+
+
+TARGETS: Final = RecordKind(
+    "targets", _pack_targets, msgspec.json.Decoder(dict[SinkId, TargetForm]), _unpack_targets
+)
+
+
+class Targets:
+    """The targets of one pipeline's sinks, by generation."""
+
+    def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
+        """Read and write in this store."""
+        self._backend = backend
+        self._paths = PipelinePaths(pipeline)
+
+    def record(self, generation: Generation, targets: SinkTargets) -> None:
+        """Record where a generation's sinks write. May be repeated after any error.
+
+        Raises:
+            Conflict: If something else is recorded for the generation.
+            Unavailable: If it was certainly not recorded.
+            OutcomeUnknown: If it may or may not have been recorded.
+        """
+        path = self._paths.targets(generation)
+        write_once(self._backend, path, encode(TARGETS, path, targets))
+
+    def read(self, generation: Generation) -> SinkTargets | None:
+        """Read where a generation's sinks wrote; None if it did not come to that.
+
+        Raises:
+            Corrupt: If the record is damaged.
+            NewerFormat: If it is of a newer Cutwater.
+            Unavailable: If the store does not answer.
+        """
+        path = self._paths.targets(generation)
+        try:
+            return decode(TARGETS, path, self._backend.read(path))
+        except NotFound:
+            return None
+
+    def newest(self) -> SinkTargets | None:
+        """Read where the newest generation's sinks write; None if there never was one.
+
+        Raises:
+            StoreError: As `read` does.
+        """
+        numbers = self._generations()
+        return self.read(numbers[-1]) if numbers else None
+
+    def since(self, generation: Generation) -> tuple[SinkTargets, ...]:
+        """Read the targets of a generation and of all after it, oldest first.
+
+        Raises:
+            StoreError: As `read` does.
+        """
+        found = (self.read(one) for one in self._generations() if one >= generation)
+        return tuple(one for one in found if one is not None)
+
+    def _generations(self) -> list[Generation]:
+        listed = self._backend.list(self._paths.all_targets)
+        return sorted(self._paths.generation_of_targets(path) for path in listed)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a fork comes from.
+
+    Attributes:
+        pipeline: The original's uuid.
+        name: The original's name at that time.
+        store: The address of its store.
+        checkpoint_id: The cut that the fork began from.
+        targets: All targets that the original's sinks had: the fork never writes to them.
+    """
+
+    pipeline: PipelineId
+    name: str
+    store: str
+    checkpoint_id: CheckpointId
+    targets: tuple[StoredTarget, ...]
+
+
+class OriginForm(msgspec.Struct, frozen=True):
+    """An `Origin`."""
+
+    pipeline: PipelineId
+    name: str
+    store: str
+    checkpoint_id: CheckpointId
+    targets: tuple[TargetForm, ...]
+
+
+def _pack_origin(origin: Origin) -> OriginForm:
+    targets = tuple(_pack_target(one) for one in origin.targets)
+    return OriginForm(origin.pipeline, origin.name, origin.store, origin.checkpoint_id, targets)
+
+
+def _unpack_origin(form: OriginForm) -> Origin:
+    targets = tuple(_unpack_target(one) for one in form.targets)
+    return Origin(form.pipeline, form.name, form.store, form.checkpoint_id, targets)
+
+
+ORIGIN: Final = RecordKind("origin", _pack_origin, msgspec.json.Decoder(OriginForm), _unpack_origin)
+
+
+def record_origin(backend: Backend, pipeline: PipelineId, origin: Origin) -> None:
+    """Record where a fork comes from. May be repeated after any error.
+
+    Raises:
+        StoreError: As `write_once` does.
+    """
+    path = PipelinePaths(pipeline).origin
+    write_once(backend, path, encode(ORIGIN, path, origin))
+
+
+def read_origin(backend: Backend, pipeline: PipelineId) -> Origin | None:
+    """Read where a pipeline comes from; None if it is no fork.
+
+    Raises:
+        Corrupt: If the record is damaged.
+        NewerFormat: If it is of a newer Cutwater.
+        Unavailable: If the store does not answer.
+    """
+    path = PipelinePaths(pipeline).origin
+    try:
+        return decode(ORIGIN, path, backend.read(path))
+    except NotFound:
+        return None

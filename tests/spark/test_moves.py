@@ -1,0 +1,278 @@
+"""Moving a pipeline in time on real Spark: back to every checkpoint, and into a fork.
+
+What tables must show follows from arithmetic, or from what they showed before; a table's past is
+read by its version from outside.
+"""
+
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.crash.movers import Mover
+from tests.spark.runs import DEADLINE_S, options, run, table, wait_until
+
+import cutwater
+from cutwater import CheckpointConfig, Pipeline, sinks, sources
+from cutwater.errors import ConfigError, MoveRefused, PipelineHeld
+from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.decisions import Decision
+from cutwater.protocol.pending import CheckpointRequest
+from cutwater.store.catalog import find_pipeline
+from cutwater.store.local import LocalBackend
+from cutwater.store.opened import OpenStore
+
+OFTEN = CheckpointConfig(interval="200ms", min_pause="20ms", unaligned="forced", retained=1000)
+COLUMNS = {"every": ("value",), "sums": ("start", "sum")}
+NAME = "numbers"
+TOTAL = 6000
+SLOWLY = 4000.0
+AT_ONCE = 1e6
+
+
+def numbers(tables: Path, rate: float, total: int = TOTAL) -> Pipeline:
+    """All numbers, and the sum of every thousand once the next two thousand have come."""
+    made = Pipeline(NAME)
+
+    @made.source
+    def source(spark: SparkSession) -> DataFrame:
+        rows = sources.sequence(spark, total=total, rate=rate, batch_max=1000)
+        time = F.timestamp_seconds(F.col("value") / 1000)
+        return rows.select("value", time.alias("time")).withWatermark("time", "1 second")
+
+    @made.step
+    def summed(source: DataFrame) -> DataFrame:
+        sums = source.groupBy(F.window("time", "1 second")).agg(F.sum("value").alias("sum"))
+        return sums.select("window.start", "sum")
+
+    made.sink("every", sinks.delta(str(tables / "every")), of=source)
+    made.sink("sums", sinks.delta(str(tables / "sums")), of=summed)
+    return made
+
+
+def opened(directory: Path, name: str = NAME) -> OpenStore:
+    backend = LocalBackend(directory / "store")
+    return OpenStore.of(backend, find_pipeline(backend, name))
+
+
+def shown(tables: Path, versions: Mapping[str, str | None] | None = None) -> dict[str, Any]:
+    """What all tables show, now or at a version of each."""
+    found: dict[str, Any] = {}
+    for name, columns in COLUMNS.items():
+        version = None if versions is None else versions[name]
+        if versions is not None and version in {None, "none"}:
+            found[name] = []
+            continue
+        at = DeltaTable(tables / name, version=None if version is None else int(version))
+        rows = at.to_pyarrow_table(columns=list(columns)).to_pylist()
+        found[name] = sorted(tuple(row[one] for one in columns) for row in rows)
+    return found
+
+
+def versions_at(store: OpenStore, decision: Decision) -> Mapping[str, str | None]:
+    """What the sinks showed when a cut was decided and, if it commits, committed."""
+    if decision.commit_point:
+        return {str(sink): one for sink, one in store.commits.read(decision.slot).versions.items()}
+    visible = store.manifests.read(decision.checkpoint_id).visible
+    return {str(sink): one for sink, one in visible.items()}
+
+
+def spread(decisions: tuple[Decision, ...]) -> list[Decision]:
+    """The first, and one of each kind in the middle."""
+    points = [one for one in decisions if not one.commit_point]
+    commits = [one for one in decisions if one.commit_point]
+    chosen = {decisions[0], points[len(points) // 2], commits[len(commits) // 2]}
+    return sorted(chosen, key=lambda one: one.slot, reverse=True)
+
+
+def rewound_to(
+    spark: SparkSession, directory: Path, decisions: list[Decision], end: Mapping[str, Any]
+) -> None:
+    tables, store = directory / "tables", opened(directory)
+    for number, decision in enumerate(decisions):
+        to = str(decision.checkpoint_id)
+        then = versions_at(store, decision)
+        if number % 2:
+            # A run that starts from it goes back by itself.
+            given = options(directory, checkpoint=OFTEN, start_from=to)
+        else:
+            before = cutwater.rewind(NAME, to=to, store=directory / "store")
+            assert not before.done
+            assert shown(tables) == end
+            done = cutwater.rewind(NAME, to=to, store=directory / "store", yes=True)
+            assert done.done
+            assert shown(tables) == shown(tables, then), to
+            for one in done.sinks:
+                name = str(one.sink)
+                assert (one.rows, one.rows_removed) == (
+                    len(end[name]),
+                    len(end[name]) - len(shown(tables)[name]),
+                )
+            given = options(directory, checkpoint=OFTEN)
+        run(numbers(tables, AT_ONCE), spark, given)
+        assert shown(tables) == end, to
+    rewinds = [one for one in store.log.read().decisions if one.kind is CheckpointKind.REWIND]
+    origins = [store.log.read().at(one.origin) for one in rewinds if one.origin is not None]
+    assert origins == decisions
+
+
+def begun(spark: SparkSession, directory: Path) -> tuple[tuple[Decision, ...], dict[str, Any]]:
+    """Run the pipeline to its end; return its decisions and what its tables show then."""
+    tables = directory / "tables"
+    run(numbers(tables, SLOWLY), spark, options(directory, checkpoint=OFTEN))
+    end = shown(tables)
+    assert end["every"] == [(one,) for one in range(TOTAL)]
+    assert [found for _, found in end["sums"]] == [
+        sum(range(one, one + 1000)) for one in range(0, TOTAL - 2000, 1000)
+    ]
+    decisions = opened(directory).log.read().decisions
+    assert len(decisions) >= 4
+    return decisions, end
+
+
+def test_a_rewind_to_any_checkpoint_and_on_to_the_end_gives_the_same_tables(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    decisions, end = begun(spark, tmp_path)
+
+    rewound_to(spark, tmp_path, spread(decisions), end)
+    killed_rewinds(tmp_path, str(spread(decisions)[1].checkpoint_id))
+    run(numbers(tmp_path / "tables", AT_ONCE), spark, options(tmp_path, checkpoint=OFTEN))
+    assert shown(tmp_path / "tables") == end
+
+
+def killed_rewinds(directory: Path, to: str) -> None:
+    """Kill one rewind after the other around its decision; the last one is never finished."""
+    mover = Mover()
+    for moment in (
+        ("after", "log", "1"),
+        ("before", "log", "2"),
+        ("after", "log", "2"),
+        ("after", "every", "1"),
+        ("before", "committed", "1"),
+        ("before", "sums", "1"),
+    ):
+        code, _ = mover.move(directory / "store", NAME, "rewind", to, *moment)
+        assert code == -signal.SIGKILL, moment
+    mover.close()
+    log = opened(directory).log.read()
+    assert log.head is not None
+    assert log.head.slot == log.last_slot
+    assert opened(directory).commits.slots()[-1] < log.last_slot
+
+
+@pytest.mark.long
+def test_a_rewind_to_each_checkpoint_and_on_to_the_end_gives_the_same_tables(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    decisions, end = begun(spark, tmp_path)
+
+    rewound_to(spark, tmp_path, list(decisions), end)
+
+
+def test_a_fork_runs_beside_its_original_into_tables_of_its_own(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    tables, trial, store = tmp_path / "tables", tmp_path / "trial", tmp_path / "store"
+    checkpoint = CheckpointConfig(interval="1h", retained=1000)
+    original = numbers(tables, SLOWLY, 10**9).start(spark, options(tmp_path, checkpoint=checkpoint))
+    try:
+        wait_until(original, lambda status: all(one.rows for one in status.steps), "rows")
+        asked = CheckpointRequest(CheckpointKind.SAVEPOINT, "before")
+        taken = original._supervisor.checkpoint(asked, DEADLINE_S)
+        assert taken is not None
+        with pytest.raises(PipelineHeld):
+            cutwater.rewind(NAME, to="before", store=store, yes=True)
+        made = cutwater.fork(NAME, "trial", start_from="before", store=store)
+        position = len(table(tables / "every", "value"))
+        given = options(tmp_path, checkpoint=OFTEN, name="trial", scratch=tmp_path / "scratch2")
+        with pytest.raises(MoveRefused, match="every"):
+            numbers(tables, AT_ONCE).start(spark, given)
+        before = set(DeltaTable(tables / "every").file_uris())
+
+        run(numbers(trial, AT_ONCE, position + 4000), spark, given)
+
+        assert made.to == taken.id
+        values = [value for (value,) in table(trial / "every", "value")]
+        assert values == list(range(position, position + 4000))
+        assert before <= set(DeltaTable(tables / "every").file_uris())
+    finally:
+        original.stop()
+        original.wait(DEADLINE_S)
+    count = len(table(tables / "every", "value"))
+    assert table(tables / "every", "value") == [(one,) for one in range(count)]
+    assert not (tables / "every" / "_cutwater" / made.pipeline_id).exists()
+    # The fork is a pipeline of its own, whose first checkpoint nobody keeps for ever.
+    assert opened(tmp_path, "trial").log.read().decisions[0].kind is CheckpointKind.CHECKPOINT
+
+
+def test_files_that_were_read_since_and_are_gone_stand_against_a_rewind(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    incoming = tmp_path / "in"
+    incoming.mkdir()
+
+    def files() -> Pipeline:
+        made = Pipeline("files")
+
+        @made.source
+        def read(spark: SparkSession) -> DataFrame:
+            return spark.readStream.schema("value long").json(str(incoming))
+
+        made.sink("t", sinks.delta(str(tmp_path / "t")), of=read)
+        return made
+
+    for name in ("a", "b b"):
+        (incoming / name).write_text(f'{{"value": {len(name)}}}\n')
+        run(files(), spark, options(tmp_path, available_now=True))
+    decisions = opened(tmp_path, "files").log.read().decisions
+    shown = [versions_at(opened(tmp_path, "files"), one)["t"] for one in decisions]
+    before = next(
+        str(one.checkpoint_id)
+        for one, version in zip(decisions, shown, strict=True)
+        if version not in {None, "none", shown[-1]}
+    )
+    (incoming / "b b").rename(tmp_path / "hidden")
+
+    with pytest.raises(MoveRefused, match="in/b b was read since and is gone"):
+        cutwater.rewind("files", to=before, store=tmp_path / "store", yes=True)
+    (tmp_path / "hidden").rename(incoming / "b b")
+    done = cutwater.rewind("files", to=before, store=tmp_path / "store", yes=True)
+    assert [one.checked for one in done.sources] == [True]
+    assert table(tmp_path / "t", "value") == [(1,)]
+    run(files(), spark, options(tmp_path, available_now=True))
+    assert table(tmp_path / "t", "value") == [(1,), (3,)]
+
+
+def test_what_stands_against_a_rewind_is_said_and_nothing_is_changed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    tables, store = tmp_path / "tables", tmp_path / "store"
+    run(numbers(tables, AT_ONCE, 3000), spark, options(tmp_path, checkpoint=OFTEN))
+    run(numbers(tables, AT_ONCE, 5000), spark, options(tmp_path, checkpoint=OFTEN))
+    first, *_, last = opened(tmp_path).log.read().decisions
+    to = str(first.checkpoint_id)
+    write_deltalake(
+        str(tables / "sums"),
+        pa.table({"sum": pa.array([-1], pa.int64())}),
+        mode="append",
+        schema_mode="merge",
+    )
+    entries = opened(tmp_path).log.read().entries
+
+    with pytest.raises(MoveRefused, match=r"sums: version .* written by somebody else"):
+        cutwater.rewind(NAME, to=to, store=store, yes=True)
+    with pytest.raises(MoveRefused, match="written by somebody else"):
+        numbers(tables, AT_ONCE).start(spark, options(tmp_path, start_from=to))
+    assert opened(tmp_path).log.read().entries == entries
+    moved = numbers(tmp_path / "elsewhere", AT_ONCE, 5000)
+    run(moved, spark, options(tmp_path, checkpoint=OFTEN))
+    with pytest.raises(MoveRefused, match=r"wrote to .*tables/every since then"):
+        cutwater.rewind(NAME, to=str(last.checkpoint_id), store=store, yes=True)
+    with pytest.raises(ConfigError, match="there are checkpoints"):
+        numbers(tables, AT_ONCE).start(spark, options(tmp_path, start_from="yesterday"))

@@ -1,0 +1,229 @@
+"""A pipeline in memory whose processes die: before or after any write, of the store or of a table.
+
+The store is the real one, in memory; tables remember their versions by slot. What must hold in the
+end is arithmetic: a cut at position n is right if what the tables show and what it carries are,
+together, the numbers below n, each once.
+"""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, cast
+
+from cutwater.errors import SinkError, Superseded
+from cutwater.ids import BatchId, CheckpointId, Generation, SinkId, Slot, StepId
+from cutwater.moves.opening import Movable, candidates
+from cutwater.moves.rewinding import perform
+from cutwater.protocol.commit import CommitPermit
+from cutwater.protocol.cut import CheckpointKind, Committable, Cut, StepSnapshot, Version
+from cutwater.protocol.decisions import Claim, Decision
+from cutwater.protocol.options import CheckpointOptions
+from cutwater.protocol.recovery import Restore
+from cutwater.sinks.base import OpenSink, Retreat
+from cutwater.sinks.committing import see_through
+from cutwater.spark.context import RunContext
+from cutwater.spark.recover import Recovery
+from cutwater.store.catalog import open_pipeline
+from cutwater.store.memory import MemoryBackend
+from cutwater.store.opened import OpenStore
+from cutwater.store.paths import ObjectPath
+from cutwater.store.targets import StoredTarget
+
+SINKS = (SinkId("a"), SinkId("b"))
+SOURCE = StepId("numbers")
+TARGETS = {sink: StoredTarget("memory", sink) for sink in SINKS}
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+@dataclass
+class Life:
+    """How many writes a process makes before it dies, and on which side of the last."""
+
+    left: int = 10**9
+    after: bool = False
+
+    def write(self, act: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it returns
+        """Make a write, unless this process dies before it; perhaps it dies after it."""
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise Died
+        result = act()
+        if self.left == 0:
+            raise Died
+        return result
+
+
+class Mortal(MemoryBackend):
+    """A store whose writers may die."""
+
+    life = Life()
+
+    def create(self, path: ObjectPath, data: bytes) -> bool:
+        created = self.life.write(lambda: super(Mortal, self).create(path, data))
+        assert isinstance(created, bool)
+        return created
+
+    def put(self, path: ObjectPath, data: bytes) -> None:
+        self.life.write(lambda: super(Mortal, self).put(path, data))
+
+    def put_file(self, path: ObjectPath, local_file: Path) -> None:
+        self.life.write(lambda: super(Mortal, self).put_file(path, local_file))
+
+
+@dataclass
+class Table:
+    """A table with versions; fills `OpenSink` as far as recovery and rewinds use it."""
+
+    backend: Mortal
+    name: SinkId
+    versions: list[tuple[int, ...]] = field(default_factory=lambda: [()])
+    slots: dict[Slot, int] = field(default_factory=dict)
+    refuses: str = ""
+
+    def _act(self, permit: CommitPermit, rows: tuple[int, ...]) -> Version:
+        newest = max(self.slots, default=Slot(0))
+        if permit.slot not in self.slots and newest > permit.slot:
+            raise Superseded(self.name, permit.slot, newest)
+        if permit.slot not in self.slots:
+            self.backend.life.write(lambda: self._add(permit.slot, rows))
+        return str(self.slots[permit.slot])
+
+    def _add(self, slot: Slot, rows: tuple[int, ...]) -> None:
+        self.slots[slot] = len(self.versions)
+        self.versions.append(rows)
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
+        added = tuple(number for one in committables for number in numbers_of(one))
+        return self._act(permit, self.versions[-1] + added)
+
+    def look_back(self, version: Version | None) -> Retreat:
+        self._check("look back")
+        then = self.versions[int(version or 0)]
+        return Retreat(str(len(self.versions) - 1), len(self.versions[-1]), len(then))
+
+    def restore(self, permit: CommitPermit, version: Version | None) -> Version:
+        self._check("restore")
+        return self._act(permit, self.versions[int(version or 0)])
+
+    def _check(self, what: str) -> None:
+        if self.refuses == what:
+            raise SinkError(self.name, "is away")
+
+    def problem(self, committable: Committable) -> None:
+        """Nothing staged is ever damaged."""
+
+
+def numbers_of(committable: Committable) -> range:
+    """Each batch has as many rows as are said, and ends where the next one begins."""
+    return range(committable.batch, committable.batch + committable.rows)
+
+
+@dataclass
+class World:
+    """A pipeline whose processes die."""
+
+    backend: Mortal
+    tables: dict[SinkId, Table] = field(default_factory=dict)
+
+    def opened(self) -> OpenStore:
+        return OpenStore.of(
+            self.backend, open_pipeline(self.backend, "p", lambda: uuid.UUID(int=1))
+        )
+
+    @property
+    def sinks(self) -> Mapping[SinkId, OpenSink]:
+        return cast(Mapping[SinkId, OpenSink], self.tables)
+
+    def recover(self) -> Restore:
+        context = RunContext(
+            plan=cast(Any, None),
+            internals=cast(Any, None),
+            store=self.opened(),
+            sinks=self.sinks,
+            options=CheckpointOptions(),
+            bound=cast(Any, None),
+            scratch=Path(),
+            targets=TARGETS,
+        )
+        return Recovery(context, set()).run()
+
+    def rewind(self, choice: int, *, leave_sinks: bool = False) -> Decision | None:
+        """Rewind to one of the checkpoints; None if that one is refused."""
+        store = self.opened()
+        log = store.log.read()
+        found = candidates(store, log)
+        target = found[choice % len(found)]
+        is_committed = target.decision.slot in store.commits.slots()
+        if target.decision.commit_point and not is_committed:
+            return None
+        movable = Movable("p", store, TARGETS, self.sinks)
+        perform(movable, log, target, leave_sinks=leave_sinks)
+        return target.decision
+
+
+def begin(points: list[bool], backend: Mortal | None = None) -> World:
+    """Make a past: a checkpoint for each, of which some are recovery points."""
+    world = World(backend or Mortal())
+    world.tables.update({sink: Table(world.backend, sink) for sink in SINKS})
+    store = world.opened()
+    store.log.create(Claim(Slot(1), Generation(1), "first"))
+    store.targets.record(Generation(1), TARGETS)
+    carried: dict[SinkId, tuple[Committable, ...]] = dict.fromkeys(SINKS, ())
+    visible: dict[SinkId, Version | None] = dict.fromkeys(SINKS)
+    nothing: dict[SinkId, tuple[Committable, ...]] = dict.fromkeys(SINKS, ())
+    with NamedTemporaryFile() as state:
+        blob = store.blobs(Generation(1)).store_file(Path(state.name), {})
+    for number, is_point in enumerate(points, start=1):
+        batch = BatchId((number - 1) * 3)
+        staged = {
+            sink: (*carried[sink], Committable(sink, Generation(1), batch, 3, ())) for sink in SINKS
+        }
+        snapshot = StepSnapshot(
+            SOURCE,
+            CheckpointId(number),
+            Generation(1),
+            batch,
+            offsets={"0": str(number * 3)},
+            state=(blob,),
+        )
+        cut = Cut(
+            CheckpointId(number),
+            Generation(1),
+            CheckpointKind.CHECKPOINT,
+            {SOURCE: snapshot},
+            commit=nothing if is_point else staged,
+            carried=staged if is_point else nothing,
+            commit_point=not is_point,
+            visible=dict(visible),
+        )
+        decision = Decision(
+            Slot(number + 1),
+            Generation(1),
+            f"{number}",
+            cut.kind,
+            cut.checkpoint_id,
+            store.manifests.publish(cut),
+            cut.commit_point,
+        )
+        store.log.create(decision)
+        carried = dict(cut.carried)
+        visible.update(see_through(store, world.sinks, decision, cut))
+    return world
+
+
+def position(cut: Cut | None) -> int:
+    assert cut is not None
+    return int(cut.stream_positions["numbers/0"])
+
+
+def check_exact(world: World, restored: Restore) -> None:
+    """What is shown and what is carried are the numbers below the position, each once."""
+    assert restored.cut is not None
+    for sink, table in world.tables.items():
+        carried = [number for one in restored.cut.carried[sink] for number in numbers_of(one)]
+        assert [*table.versions[-1], *carried] == list(range(position(restored.cut)))

@@ -1,0 +1,148 @@
+"""Rewinding beside others: who comes in between, and what is said when nobody can tell."""
+
+from collections.abc import Callable
+
+import pytest
+from tests.unit.moves.mortal import TARGETS, Mortal, World, begin, check_exact, position
+
+from cutwater.errors import ConfigError, Fenced, MoveRefused, OutcomeUnknown, SinkError, Unavailable
+from cutwater.ids import CheckpointId, Generation, Slot
+from cutwater.moves.opening import Movable, candidates
+from cutwater.moves.rewinding import find_target, perform
+from cutwater.protocol.decisions import Claim, LogView
+from cutwater.store.catalog import open_pipeline
+from cutwater.store.forms import Attempt
+from cutwater.store.memory import MemoryBackend
+from cutwater.store.opened import OpenStore
+from cutwater.store.paths import ObjectPath, PipelinePaths
+
+
+class Meddled(Mortal):
+    """A store in which something happens right before a write to one place, once."""
+
+    place = "nowhere"
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+    def create(self, path: ObjectPath, data: bytes) -> bool:
+        if f"/{self.place}" in path:
+            act, self.place = self.meanwhile, "nowhere"
+            act()
+        return super().create(path, data)
+
+
+def meddled(place: str, meanwhile: Callable[[World], object]) -> World:
+    """A pipeline with three checkpoints, and what happens before a rewind's write."""
+    world = begin([False, False, False], Meddled())
+    assert isinstance(world.backend, Meddled)
+    world.backend.place = place
+    world.backend.meanwhile = lambda: meanwhile(world)
+    return world
+
+
+def claim(world: World) -> None:
+    log = world.opened().log.read()
+    claimed = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), "theirs")
+    world.opened().log.create(claimed)
+
+
+def test_who_is_claimed_from_before_the_rewind_decides_nothing() -> None:
+    world = meddled("log/", claim)
+
+    with pytest.raises(Fenced):
+        world.rewind(0)
+    check_exact(world, world.recover())
+    assert len(world.opened().log.read().decisions) == 3
+
+
+def test_who_is_claimed_from_after_its_own_claim_decides_nothing_either() -> None:
+    world = meddled("manifests/", claim)
+
+    with pytest.raises(Fenced):
+        world.rewind(0)
+    restored = world.recover()
+    check_exact(world, restored)
+    assert position(restored.cut) == 9
+
+
+def test_a_checkpoint_that_was_deleted_meanwhile_is_not_gone_back_to() -> None:
+    def delete(world: World) -> None:
+        paths = PipelinePaths(world.opened().pipeline)
+        world.backend.delete(paths.manifest(CheckpointId(1)))
+
+    world = meddled("log/", delete)
+
+    with pytest.raises(MoveRefused, match="checkpoint 1 was deleted while it was looked at"):
+        world.rewind(0)
+    check_exact(world, world.recover())
+
+
+def test_a_number_that_somebody_else_took_is_not_used() -> None:
+    def take(world: World) -> None:
+        world.opened().attempts.reserve(
+            Attempt(CheckpointId(4), Generation(1), world.opened().log.read().decisions[0].kind, 0)
+        )
+
+    world = meddled("attempts/", take)
+
+    world.rewind(0)
+
+    head = world.opened().log.read().head
+    assert head is not None
+    assert head.checkpoint_id == 5
+    check_exact(world, world.recover())
+
+
+def test_a_decision_that_may_or_may_not_be_written_is_left_to_recovery() -> None:
+    def vanish(_: World) -> None:
+        raise Unavailable("log", "it is away")
+
+    world = meddled("log/", vanish)
+
+    with pytest.raises(OutcomeUnknown, match="the next run tells"):
+        world.rewind(0)
+    check_exact(world, world.recover())
+
+
+def test_a_sink_that_cannot_act_now_leaves_a_decision_that_recovery_finishes() -> None:
+    world = begin([False, False])
+    table = world.tables[next(iter(world.tables))]
+    table.refuses = "restore"
+
+    with pytest.raises(SinkError, match=r"is away\. The rewind is decided, and the next run"):
+        world.rewind(0)
+    table.refuses = ""
+    restored = world.recover()
+
+    check_exact(world, restored)
+    assert position(restored.cut) == 3
+
+
+def test_a_sink_that_cannot_be_looked_at_now_cannot_go_back() -> None:
+    world = begin([False, False])
+    world.tables[next(iter(world.tables))].refuses = "look back"
+
+    with pytest.raises(MoveRefused, match="a: is away"):
+        world.rewind(0)
+
+
+def test_a_pipeline_without_checkpoints_has_nowhere_to_go() -> None:
+    backend = MemoryBackend()
+    store = OpenStore.of(backend, open_pipeline(backend, "p"))
+
+    with pytest.raises(ConfigError, match="p has never taken a checkpoint"):
+        find_target(Movable("p", store, TARGETS, {}), LogView(), "1", "--to")
+
+
+def test_a_commit_that_was_never_finished_is_not_gone_back_to() -> None:
+    world = begin([False, False])
+    store = world.opened()
+    world.backend.delete(PipelinePaths(store.pipeline).committed(Slot(2)))
+    log = store.log.read()
+
+    with pytest.raises(MoveRefused, match="its sinks have not committed it yet"):
+        perform(
+            Movable("p", store, TARGETS, world.sinks),
+            log,
+            candidates(store, log)[0],
+            leave_sinks=False,
+        )

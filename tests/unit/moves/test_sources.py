@@ -1,0 +1,104 @@
+"""Whether a source still has what follows a cut: files are looked for, by the source's own log."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.store.cuts import PIPELINE
+
+from cutwater.ids import BatchId, CheckpointId, Generation, StepId
+from cutwater.moves.sources import forgotten, is_checked
+from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
+from cutwater.store.memory import MemoryBackend
+from cutwater.store.opened import OpenStore
+
+STEP = StepId("files")
+STREAM = "0:FileStreamSource"
+
+
+@pytest.fixture
+def store() -> OpenStore:
+    return OpenStore.of(MemoryBackend(), PIPELINE)
+
+
+def cut_at(store: OpenStore, directory: Path, offset: int | None, read: Sequence[Path]) -> Cut:
+    """A cut through a step that reads files, one for each entry of its log."""
+    query = directory / "query"
+    log = query / "sources" / "0"
+    log.mkdir(parents=True, exist_ok=True)
+    for number, file in enumerate(read):
+        entry = {"path": file.as_uri(), "timestamp": 1, "batchId": number}
+        (log / str(number)).write_text(f"v1\n{json.dumps(entry)}\n")
+    snapshot = StepSnapshot(
+        STEP,
+        CheckpointId(1),
+        Generation(1),
+        BatchId(len(read) - 1),
+        offsets={} if offset is None else {STREAM: json.dumps({"logOffset": offset})},
+        state=store.blobs(Generation(1)).store_tree(query, {}),
+    )
+    return Cut(CheckpointId(1), Generation(1), CheckpointKind.CHECKPOINT, {STEP: snapshot})
+
+
+def files(directory: Path, *names: str) -> list[Path]:
+    for name in names:
+        (directory / name).write_text("rows")
+    return [directory / name for name in names]
+
+
+def test_files_that_both_cuts_have_read_may_be_gone(store: OpenStore, tmp_path: Path) -> None:
+    read = files(tmp_path, "a", "b b", "c")
+    head = cut_at(store, tmp_path, 2, read)
+    target = cut_at(store, tmp_path, 0, read[:1])
+
+    read[0].unlink()
+
+    assert forgotten(store, head, target) == {}
+
+
+def test_files_that_only_the_newer_cut_has_read_must_be_there(
+    store: OpenStore, tmp_path: Path
+) -> None:
+    read = files(tmp_path, "a", "b b", "c")
+    head = cut_at(store, tmp_path, 2, read)
+    target = cut_at(store, tmp_path, 0, read[:1])
+
+    read[1].unlink()
+    assert forgotten(store, head, target) == {
+        f"files/{STREAM}": f"{read[1]} was read since and is gone"
+    }
+    read[2].unlink()
+    assert "b b and 1 more was read" in forgotten(store, head, target)[f"files/{STREAM}"]
+
+
+def test_a_step_that_had_read_nothing_needs_every_file(store: OpenStore, tmp_path: Path) -> None:
+    read = files(tmp_path, "a")
+    head = cut_at(store, tmp_path, 0, read)
+    fresh = cut_at(store, tmp_path, None, ())
+
+    read[0].unlink()
+
+    assert forgotten(store, head, fresh)
+    assert forgotten(store, head, replace(fresh, snapshots={}))
+
+
+def test_where_the_head_is_not_known_nothing_can_be_said(store: OpenStore, tmp_path: Path) -> None:
+    assert forgotten(store, None, cut_at(store, tmp_path, 0, ())) == {}
+
+
+@pytest.mark.parametrize(
+    ("offset", "known"),
+    [
+        ('{"logOffset": 3}', True),
+        ('{"sequence": 3}', True),
+        ('{"nexmark bids": 3}', True),
+        ('{"topic": {"0": 3}}', False),
+        ("7", False),
+        ("seven", False),
+        (None, False),
+    ],
+)
+def test_what_is_known_of_a_source_is_told_by_its_offset(offset: str | None, known: bool) -> None:
+    assert is_checked(offset) is known

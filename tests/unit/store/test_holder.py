@@ -1,0 +1,117 @@
+"""Holding a pipeline: others are told before anything is done, and as long as it is."""
+
+import logging
+import os
+import socket
+import threading
+import time
+
+import pytest
+from tests.unit.store.cuts import PIPELINE
+
+from cutwater.errors import PipelineHeld, Unavailable
+from cutwater.store.holder import Heartbeat, held, holder_of, take_lease
+from cutwater.store.lease import STALE_MS, Lease, Leases
+from cutwater.store.memory import MemoryBackend
+from cutwater.store.paths import ObjectPath
+
+DEADLINE_S = 30
+
+
+class Beaten(MemoryBackend):
+    """Counts what is put, and can refuse it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.puts = 0
+        self.down = False
+        self.changed = threading.Condition()
+
+    def put(self, path: ObjectPath, data: bytes) -> None:
+        with self.changed:
+            self.puts += 1
+            self.changed.notify_all()
+        if self.down:
+            raise Unavailable(path, "the store is down")
+        super().put(path, data)
+
+    def wait_for_puts(self, count: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.puts >= count, DEADLINE_S)
+
+
+def theirs(age_ms: int) -> Lease:
+    return Lease("elsewhere", 7, "theirs", int(time.time() * 1000) - age_ms)
+
+
+def test_whoever_holds_a_pipeline_is_known_to_others_before_it_does_anything() -> None:
+    backend = MemoryBackend()
+    leases = Leases(backend, PIPELINE)
+
+    with held(backend, PIPELINE, "orders", takeover=False):
+        found = leases.read()
+        assert found is not None
+        assert (found.host, found.process) == (socket.gethostname(), os.getpid())
+        with pytest.raises(PipelineHeld), held(backend, PIPELINE, "orders", takeover=False):
+            pass
+
+    ended = leases.read()
+    assert ended is not None
+    assert ended.released
+    assert holder_of(backend, PIPELINE, "orders") is None
+
+
+def test_a_fresh_lease_of_another_is_respected_unless_told_otherwise() -> None:
+    backend = MemoryBackend()
+    Leases(backend, PIPELINE).beat(theirs(0))
+
+    with pytest.raises(PipelineHeld, match="elsewhere"):
+        take_lease(backend, PIPELINE, "orders", takeover=False)
+    assert take_lease(backend, PIPELINE, "orders", takeover=True).process == os.getpid()
+
+
+def test_a_stale_lease_is_taken_over() -> None:
+    backend = MemoryBackend()
+    Leases(backend, PIPELINE).beat(theirs(STALE_MS))
+
+    assert holder_of(backend, PIPELINE, "orders") is None
+
+
+def test_a_heartbeat_goes_on_while_the_store_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    backend = Beaten()
+    lease = take_lease(backend, PIPELINE, "orders", takeover=False)
+    heartbeat = Heartbeat(Leases(backend, PIPELINE), lease, every_ms=1)
+
+    with caplog.at_level(logging.WARNING):
+        backend.down = True
+        heartbeat.start()
+        backend.wait_for_puts(3)
+        backend.down = False
+        backend.wait_for_puts(6)
+        backend.down = True
+        heartbeat.stop()
+
+    found = Leases(backend, PIPELINE).read()
+    assert found is not None
+    assert (found.nonce, found.released) == (lease.nonce, False)
+    assert "the store is down" in caplog.text
+
+
+def test_a_heartbeat_ends_when_somebody_else_has_taken_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    backend = Beaten()
+    leases = Leases(backend, PIPELINE)
+    lease = take_lease(backend, PIPELINE, "orders", takeover=False)
+    heartbeat = Heartbeat(leases, lease, every_ms=100)
+
+    with caplog.at_level(logging.WARNING):
+        heartbeat.start()
+        leases.beat(theirs(0))
+        heartbeat._thread.join(DEADLINE_S)
+        heartbeat.stop()
+
+    found = leases.read()
+    assert found is not None
+    assert (found.nonce, found.released) == ("theirs", False)
+    assert "process 7 on elsewhere has taken over" in caplog.text
