@@ -33,7 +33,6 @@ def test_a_running_pipeline_is_operated_through_its_store(
         with pytest.raises(RunError, match=r"goes on.*could not store its snapshot"):
             running.stop(savepoint="last")
     still = running.status().state
-    during = look(tmp_path, "checkpoints", "list", "union")
     stopped = ask(tmp_path, "stop", "union", "--savepoint", "last", "--drain")
     result = running.wait(DEADLINE_S)
     after = look(tmp_path, "checkpoints", "list", "union")
@@ -54,7 +53,7 @@ def test_a_running_pipeline_is_operated_through_its_store(
     assert {one["id"] for one in verified["checkpoints"]} == completed
     # A savepoint that could not be taken was no end, and its name was free for the next.
     assert still == "RUNNING"
-    failures = {one["failure_message"] for one in during["checkpoints"]} - {None}
+    failures = {one["failure_message"] for one in after["checkpoints"]} - {None}
     assert any("could not store its snapshot" in one for one in failures)
     # The list is in order, and says of every step how it fared.
     assert list(taken) == sorted(taken)
