@@ -22,6 +22,7 @@
         ├── SessionError       CW-601  this Spark session or Java cannot run a pipeline
         ├── StepError          CW-602  a step failed, with the user's function and line
         ├── RecoveryError      CW-603  the pipeline cannot go on from its last checkpoint
+        │   └── CodeChanged    CW-608  its code has changed in a way that needs a decision
         └── PipelineHeld       CW-604  another process runs the pipeline
 
 Expected outcomes (a duplicate acknowledgement, a lost race, nothing to recover) are enums, not
@@ -30,7 +31,7 @@ errors. All classes survive pickling, since they cross process boundaries on Spa
 
 from typing import ClassVar
 
-from cutwater.ids import Generation, PipelineId, SinkId, Slot, StepId
+from cutwater.ids import CheckpointId, Generation, PipelineId, SinkId, Slot, StepId
 
 
 class CutwaterError(Exception):
@@ -353,6 +354,24 @@ class RecoveryError(RunError):
 
     code = "CW-603"
     next_step = "Nothing was changed; rewind to a sound checkpoint, or bring the object back."
+
+
+class CodeChanged(RecoveryError):
+    """A checkpoint cannot be restored into the code as it is now; all that is against it is said.
+
+    `problems` has one sentence for each thing that stands against it.
+    """
+
+    code = "CW-608"
+    parameters: ClassVar[tuple[str, ...]] = ("checkpoint_id", "problems")
+    next_step = "Nothing was changed; `cutwater plan FILE --against PIPELINE` shows all of it."
+
+    def __init__(self, checkpoint_id: CheckpointId, problems: tuple[str, ...]) -> None:
+        """Name the checkpoint and say all that stands against it."""
+        start = f"checkpoint {checkpoint_id} cannot be restored into the pipeline as it is now:"
+        super().__init__("\n  ".join((start, *problems)) + "\n")
+        self.checkpoint_id = checkpoint_id
+        self.problems = problems
 
 
 class PipelineHeld(RunError):

@@ -18,6 +18,7 @@ from cutwater.errors import ConfigError, PipelineHeld, RunError
 from cutwater.ids import PipelineId, SinkId
 from cutwater.physical_plan import PhysicalPlan
 from cutwater.plan import plan
+from cutwater.protocol.change import Allowances, Change
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.sinks.base import OpenSink, Sink, SinkContext
 from cutwater.spark.clock import wall_ms
@@ -75,6 +76,10 @@ class RunOptions:
         start_from: `latest`, or `none` to begin anew, which only a pipeline that has never taken
             a checkpoint may.
         takeover: Start although another process seems to run the pipeline; it is fenced out.
+        allow_new: Steps with state, sources and sinks that the checkpoint does not know may begin.
+        allow_dropped: Those that are gone may be forgotten.
+        swap: Sources that are other ones than in the checkpoint, and begin at their beginning
+            while all state is kept. Does nothing once a checkpoint knows the new source.
     """
 
     store: Path
@@ -84,6 +89,14 @@ class RunOptions:
     available_now: bool = False
     start_from: str = "latest"
     takeover: bool = False
+    allow_new: bool = False
+    allow_dropped: bool = False
+    swap: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> Allowances:
+        """What a restore into changed code may do."""
+        return Allowances(new=self.allow_new, dropped=self.allow_dropped, swap=frozenset(self.swap))
 
 
 class PipelineRun:
@@ -105,6 +118,11 @@ class PipelineRun:
     def status(self) -> RunStatus:
         """Return how things are; cheap."""
         return self._supervisor.status()
+
+    @property
+    def change(self) -> Change | None:
+        """What became of the checkpoint that the pipeline goes on from; None without one."""
+        return self._supervisor.change
 
     def checkpoint(self, timeout_s: float | None = None) -> CheckpointReport:
         """Take a checkpoint now and wait until it is decided and its sinks have committed.
@@ -187,6 +205,7 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
         bound=options.checkpoint.channel_bound(),
         scratch=scratch.path,
         available_now=options.available_now,
+        allowed=options.allowed,
     )
     run = PipelineRun(Supervisor(context, options.restart, lease), scratch)
     run.wait_until_started()

@@ -7,6 +7,7 @@ it; `change` compares two of them (PROTOCOL.md section 15, rule F16). Values are
 are stored field by field.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -106,6 +107,21 @@ class StepIdentity:
             for at, one in enumerate(self.inputs)
             if one.kind is InputKind.SOURCE and one.name == source
         )
+
+    @property
+    def wires(self) -> Counter[str]:
+        """What it reads, whatever the order."""
+        return Counter(
+            f"{one.kind.value} {one.name}" for one in self.inputs if one.kind is not InputKind.PULSE
+        )
+
+    def has_lines_of(self, other: "StepIdentity") -> bool:
+        """Say whether the offsets of both mean the same, line by line."""
+        mine, others = (
+            [(one.kind, one.name, one.ordinal, one.log) for one in step.inputs]
+            for step in (self, other)
+        )
+        return self.is_query == other.is_query and mine == others
 
     @property
     def channels(self) -> tuple[InputIdentity, ...]:

@@ -127,7 +127,7 @@ class _Mapper:
         lines = tuple(self._lines(step, identity, notes))
         self._check_wiring(step, identity)
         snapshot = self._at_positions(snapshot, identity)
-        changed = old is None or not _same_lines(old, identity) or _is_swapped(old, lines, snapshot)
+        changed = old is None or not old.has_lines_of(identity) or _is_swapped(old, lines, snapshot)
         if changed and any(one.text is not None for one in lines):
             snapshot = self._with_offsets(snapshot, identity, lines)
         elif changed and snapshot.batch == NO_BATCH:
@@ -172,10 +172,10 @@ class _Mapper:
             notes.append("goes on with other expressions in its state")
         if old.columns != identity.columns:
             notes.append("puts out other columns")
-        now, then = _wires(identity), _wires(old)
+        now, then = identity.wires, old.wires
         notes += [f"reads {one} now" for one in sorted((now - then).elements())]
         notes += [f"no longer reads {one}" for one in sorted((then - now).elements())]
-        if now == then and not _same_lines(old, identity):
+        if now == then and not old.has_lines_of(identity):
             notes.append("reads its inputs in another order")
         return notes
 
@@ -328,7 +328,7 @@ class _Mapper:
         old = self.old.get(step)
         if old is None or self._is_aligned:
             return
-        now, then = _wires(identity), _wires(old)
+        now, then = identity.wires, old.wires
         if now != then:
             self._refuse(
                 f"step {step}",
@@ -367,24 +367,8 @@ class _Mapper:
         self.fates.append(StepFate(step, Fate.DROPPED if dropped else Fate.MERGED))
 
 
-def _wires(identity: StepIdentity) -> Counter[str]:
-    """Count what a step reads, whatever the order."""
-    return Counter(
-        f"{one.kind.value} {one.name}" for one in identity.inputs if one.kind is not InputKind.PULSE
-    )
-
-
 def _named(wires: Counter[str]) -> str:
     return ", ".join(sorted(wires.elements()))
-
-
-def _same_lines(old: StepIdentity, new: StepIdentity) -> bool:
-    """Say whether a query's offsets mean the same, line by line."""
-
-    def meaning(identity: StepIdentity) -> list[tuple[object, ...]]:
-        return [(one.kind, one.name, one.ordinal, one.log) for one in identity.inputs]
-
-    return old.is_query == new.is_query and meaning(old) == meaning(new)
 
 
 def _is_swapped(old: StepIdentity, lines: tuple[Line, ...], snapshot: StepSnapshot) -> bool:

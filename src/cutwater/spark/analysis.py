@@ -20,8 +20,10 @@ from pyspark.sql.types import StructType
 from cutwater.ids import InputId
 from cutwater.node import Node
 from cutwater.physical_plan import PhysicalStep
+from cutwater.protocol.identity import StepIdentity
 from cutwater.spark.channel import ChannelForm
 from cutwater.spark.channel_source import ChannelSource
+from cutwater.spark.identify import identify, origins
 from cutwater.spark.internals import Internals, PlanNode
 from cutwater.spark.native_source import NativeSource, native_source
 from cutwater.spark.pulse import PulseSource
@@ -68,6 +70,7 @@ class StepForm:
         pinned_start: Whether a restart before its first batch begins at the same place (F12).
         streams: For each outside stream, in the order of its query's offset log, the source node
             that reads it.
+        identity: What the step is, as its manifest says it.
     """
 
     frame: DataFrame
@@ -79,6 +82,7 @@ class StepForm:
     foreign: tuple[str, ...] = ()
     pinned_start: bool = True
     streams: tuple[str, ...] = ()
+    identity: StepIdentity = field(default_factory=StepIdentity)
 
     @property
     def stream_keys(self) -> tuple[str, ...]:
@@ -284,7 +288,11 @@ def _form(
     )
     return StepForm(
         frame=frame,
-        rows=replace(channel_form(frame.schema), merged_by=_merged_by(step, plan)),
+        rows=replace(
+            channel_form(frame.schema),
+            merged_by=_merged_by(step, plan),
+            origins=origins(plan, names),
+        ),
         way=way,
         is_stateful=bool(stateful),
         has_watermark=any(node.kind == "EventTimeWatermark" for node in nodes),
@@ -292,6 +300,7 @@ def _form(
         foreign=tuple(foreign),
         pinned_start=all(source.startswith("FileSource") for source in foreign),
         streams=tuple(names.get(leaf.source, "pulse") for leaf in leaves if leaf.source),
+        identity=identify(step, frame, plan, names, query=way is Way.QUERY),
     )
 
 

@@ -4,13 +4,14 @@ Made once per process by whoever starts the pipeline; every generation uses the 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from cutwater.ids import PipelineId, SinkId
 from cutwater.physical_plan import PhysicalPlan
+from cutwater.protocol.change import Allowances
 from cutwater.protocol.channel import Bound
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.sinks.base import OpenSink
@@ -37,6 +38,7 @@ class RunContext:
         bound: How far a channel's slowest reader may lie behind.
         scratch: A directory for generations; its content may be lost at any time.
         available_now: Run until what is there now is processed.
+        allowed: What a restore into changed code may do.
     """
 
     plan: PhysicalPlan
@@ -47,6 +49,7 @@ class RunContext:
     bound: Bound
     scratch: Path
     available_now: bool = False
+    allowed: Allowances = field(default_factory=Allowances)
 
     @property
     def spark(self) -> SparkSession:

@@ -7,7 +7,7 @@ and by name (docs/adr/0007). Tested on Spark 4.3; the package of the streaming r
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from cutwater.errors import SessionError
+from cutwater.spark.operators import StateOperator, state_operator
 
 SOURCE_INTERFACE: Final = "org.apache.spark.sql.execution.streaming.Source"
 ADMISSION_INTERFACE: Final = (
@@ -40,6 +41,9 @@ class PlanNode:
         has_subquery: Whether one of its expressions holds a plan of its own.
         source: For a leaf that reads a stream: its description; empty for anything else.
         options: For such a leaf: the options it was made with.
+        relation: For such a leaf: which use it is; two that are equal share one source.
+        state: What it keeps state by, if it does.
+        text: For the top of a plan: all of it as Spark prints it.
     """
 
     kind: str
@@ -48,6 +52,9 @@ class PlanNode:
     has_subquery: bool
     source: str = ""
     options: tuple[tuple[str, str], ...] = ()
+    relation: str = ""
+    state: StateOperator | None = None
+    text: str = ""
 
     def walk(self) -> Sequence["PlanNode"]:
         """Return this node and all below it, parents first."""
@@ -189,7 +196,8 @@ class Internals:
 
     def plan_of(self, frame: DataFrame) -> PlanNode:
         """Return the analysed plan of a frame."""
-        return self._node(frame._jdf.queryExecution().analyzed())
+        analysed = frame._jdf.queryExecution().analyzed()
+        return replace(self._node(analysed), text=str(analysed.toString()))
 
     def _node(self, plan: Any) -> PlanNode:
         kind = plan.getClass().getSimpleName()
@@ -202,6 +210,8 @@ class Internals:
             has_subquery=not plan.subqueries().isEmpty(),
             source=source,
             options=options,
+            relation=f"{source} {plan.output().toString()}" if source else "",
+            state=state_operator(kind, plan),
         )
 
     def _source_of(self, kind: str, plan: Any) -> tuple[str, tuple[tuple[str, str], ...]]:

@@ -1,0 +1,145 @@
+"""Code that changes between two runs: state, positions and tables go on exactly.
+
+Every run processes what is there and ends, so the pipeline of the next run is restored from a cut
+with nothing in flight. What the tables must show is computed from the input alone.
+"""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.spark.runs import options, run, table
+
+from cutwater import Pipeline, sinks
+from cutwater.errors import CodeChanged
+
+Order = dict[str, Any]
+SCHEMA = "id long, customer string, region string, amount long"
+
+
+class Shop:
+    """Orders in directories, and the pipelines that read them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.orders: dict[str, list[Order]] = defaultdict(list)
+
+    def write(self, place: str, count: int) -> None:
+        """Let one more file of orders appear."""
+        first = sum(len(one) for one in self.orders.values())
+        rows = [
+            {"id": one, "customer": f"c{one % 7}", "region": f"r{one % 3}", "amount": one - 5}
+            for one in range(first, first + count)
+        ]
+        self.orders[place] += rows
+        into = self.directory / place
+        into.mkdir(exist_ok=True)
+        hidden = into / f".{first:05}"
+        hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        hidden.rename(into / f"{first:05}")
+
+    def pipeline(
+        self, *, place: str = "backfill", key: str = "customer", big: bool = False
+    ) -> Pipeline:
+        """Orders, of which valid ones are counted; and, if asked for, the big ones of them."""
+        made = Pipeline("shop")
+
+        @made.source
+        def orders(spark: SparkSession) -> DataFrame:
+            return spark.readStream.schema(SCHEMA).json(str(self.directory / place))
+
+        @made.view
+        def valid(orders: DataFrame) -> DataFrame:
+            return orders.where("amount > 0")
+
+        @made.step(output_mode="update", partitions=2)
+        def totals(valid: DataFrame) -> DataFrame:
+            return valid.groupBy(key).agg(F.sum("amount").alias("total"), F.count("*").alias("n"))
+
+        @made.step(updates=[key])
+        def newest(totals: DataFrame) -> DataFrame:
+            return totals
+
+        made.sink("t", sinks.delta(str(self.directory / "t")), of=newest)
+        if big:
+
+            @made.sink(sinks.delta(str(self.directory / "big")))
+            def large(valid: DataFrame) -> DataFrame:
+                return valid.where("amount > 40").select("id", "amount")
+
+        return made
+
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """What the newest row of every customer must say, from the input alone."""
+        found: dict[str, tuple[int, int]] = {}
+        for row in (row for rows in self.orders.values() for row in rows):
+            if row["amount"] > 0:
+                total, number = found.get(row["customer"], (0, 0))
+                found[row["customer"]] = (total + row["amount"], number + 1)
+        return found
+
+    def shown(self) -> dict[str, tuple[int, int]]:
+        """The newest row of every customer: updates are appended, and counts only grow."""
+        found: dict[str, tuple[int, int]] = {}
+        for customer, total, number in table(self.directory / "t", "customer", "total", "n"):
+            if number > found.get(customer, (0, 0))[1]:
+                found[customer] = (total, number)
+        return found
+
+
+def test_state_goes_on_through_added_removed_and_swapped_parts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path)
+
+    def go(pipeline: Pipeline, **given: Any) -> None:  # noqa: ANN401
+        assert run(pipeline, spark, options(tmp_path, available_now=True, **given)).finished
+        assert shop.shown() == shop.totals()
+
+    shop.write("backfill", 50)
+    go(shop.pipeline())
+    shop.write("backfill", 30)
+    go(shop.pipeline())
+
+    # A second consumer of the view: it becomes a step, and takes the source with it.
+    with pytest.raises(CodeChanged, match=r"sink large is new: .* after checkpoint .*--allow-new"):
+        run(shop.pipeline(big=True), spark, options(tmp_path, available_now=True))
+    assert not (tmp_path / "big" / "_delta_log").exists()
+    shop.write("backfill", 25)
+    late = [row for row in shop.orders["backfill"][80:] if row["amount"] > 40]
+    go(shop.pipeline(big=True), allow_new=True)
+    assert table(tmp_path / "big", "id", "amount") == [(one["id"], one["amount"]) for one in late]
+    shop.write("backfill", 10)
+    go(shop.pipeline(big=True))
+
+    # Other keys mean other state.
+    with pytest.raises(CodeChanged) as refused:
+        run(shop.pipeline(key="region", big=True), spark, options(tmp_path, available_now=True))
+    assert (
+        "step totals keys the state of its Aggregate by region string now, and keyed it by "
+        "customer string. Change it back, or give the step another name"
+    ) in str(refused.value)
+
+    # Without it again: the source goes back into the step that counts.
+    with pytest.raises(CodeChanged, match=r"sink large is gone\. .*--allow-dropped"):
+        run(shop.pipeline(), spark, options(tmp_path, available_now=True))
+    shop.write("backfill", 20)
+    go(shop.pipeline(), allow_dropped=True)
+    kept = table(tmp_path / "big", "id", "amount")
+    shop.write("backfill", 5)
+    go(shop.pipeline())
+    assert table(tmp_path / "big", "id", "amount") == kept
+
+    # The past came from files; the stream begins elsewhere.
+    shop.write("stream", 40)
+    go(shop.pipeline(place="stream"), swap=("orders",))
+    shop.write("stream", 15)
+    # The same command again, as after a crash: what was swapped is not begun anew.
+    go(shop.pipeline(place="stream"), swap=("orders",))
+    go(shop.pipeline(place="stream", big=True), allow_new=True)
+    shop.write("stream", 15)
+    go(shop.pipeline(place="stream", big=True))
