@@ -22,10 +22,11 @@ from urllib.parse import unquote, urlsplit
 import typer
 from rich.console import Console
 
+from cutwater.cli.change_text import change_lines
 from cutwater.cli.live import JsonScreen, LineScreen, LiveScreen, Screen
 from cutwater.cli.load import load, parse_pairs
 from cutwater.cli.output import INTERRUPTED, SUCCESS, Output
-from cutwater.cli.plan import Debug, Parameters, Target
+from cutwater.cli.plan import AllowDropped, AllowNew, Debug, Parameters, Swap, Target
 from cutwater.config import CheckpointConfig, Unaligned
 from cutwater.errors import ConfigError
 from cutwater.plan import plan
@@ -125,6 +126,9 @@ class RunArguments:
         bool,
         typer.Option("--takeover", help="Run even if another process seems to; that one ends."),
     ] = False
+    allow_new: AllowNew = False
+    allow_dropped: AllowDropped = False
+    swap: Swap = field(default_factory=list)
     output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
     live: Annotated[
         bool,
@@ -159,6 +163,9 @@ def run_command(arguments: RunArguments) -> int:
         available_now=arguments.available_now,
         start_from=arguments.start_from,
         takeover=arguments.takeover,
+        allow_new=arguments.allow_new,
+        allow_dropped=arguments.allow_dropped,
+        swap=tuple(arguments.swap),
     )
     with _screen(arguments) as screen:
         name = f"cutwater {Path(arguments.target).name}"
@@ -173,6 +180,9 @@ def run_command(arguments: RunArguments) -> int:
         ship_by_value(loaded.modules)
         screen.tell(f"starting {loaded.pipeline.name}; its checkpoints are in {options.store}")
         run = start(loaded.pipeline, spark, options)
+        if run.change is not None and run.change.is_change:
+            for line in change_lines(run.change):
+                screen.tell(line)
         if not _follow(run, screen, duration_s):
             # The JVM goes with this process; to wait for it would not be "at once".
             return INTERRUPTED

@@ -193,7 +193,7 @@ class _Mapper:
                 case InputKind.SOURCE:
                     found.append(self._source_line(step, one, seen[one.name], notes))
                     seen[one.name] += 1
-                case InputKind.PULSE:
+                case _:
                     found.append(Line(self._pulse(step)))
         return found
 
@@ -210,23 +210,23 @@ class _Mapper:
         if owner is None:
             return begins
         then = self.old[owner].streams(now.name)
-        streams = len(self.now[step].streams(now.name))
+        streams = self.now[step].streams(now.name)
         swap = now.name in self.allowed.swap
         if swap and self._is_empty(step):
             return begins
         subject = f"source {now.name}"
-        is_other = number >= len(then) or then[number][1].settings != now.settings
+        is_other = [one.settings for _, one in then] != [one.settings for _, one in streams]
         if swap and is_other:
             if number == 0:
                 notes.append(f"{subject} is swapped: it begins at its beginning ({now.place})")
             return begins
         if swap and number == 0:
             notes.append(f"{subject} is the one that was read before: --swap changes nothing")
-        if len(then) != streams:
+        if len(then) != len(streams):
             if number == 0:
                 self._refuse(
                     subject,
-                    f"reads {streams} streams now, and read {len(then)}",
+                    f"reads {len(streams)} streams now, and read {len(then)}",
                     f"Change it back, or begin it anew with --swap {now.name}",
                 )
             return begins
@@ -238,7 +238,7 @@ class _Mapper:
                 "mean nothing to it",
                 f"Change it back, or begin it anew with --swap {now.name}",
             )
-        elif is_other:
+        elif before.settings != now.settings:
             notes.append(
                 f"{subject} reads {now.place} now, and read {before.place}: its position is kept"
             )

@@ -15,6 +15,7 @@ from cutwater.errors import PlanError
 from cutwater.ids import ChannelId, InputId, ReaderId, StepId
 from cutwater.physical_plan import PhysicalPlan, PhysicalStep
 from cutwater.plan_text import StepFacts
+from cutwater.protocol.identity import StepIdentity
 from cutwater.spark.analysis import Analysis, StepForm
 from cutwater.spark.channel import Channel, ChannelForm, Signal
 from cutwater.spark.channel_source import ChannelSource, Reading
@@ -38,6 +39,23 @@ def explain(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepFact
         PlanError: With everything that Spark would refuse; it names the function and line.
         SessionError: If no pipeline can run in such a session.
     """
+    forms = _forms(plan, spark)
+    default = int(str(spark.conf.get(_PARTITIONS)))
+    return {step.name: _facts(step, forms[step.name], default) for step in plan.steps}
+
+
+def identities(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepIdentity]:
+    """Say what every step is, as a manifest would; each step after those it reads from.
+
+    Raises:
+        PlanError: With everything that Spark would refuse; it names the function and line.
+        SessionError: If no pipeline can run in such a session.
+    """
+    forms = _forms(plan, spark)
+    return {step.name: forms[step.name].identity for step in plan.steps}
+
+
+def _forms(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepForm]:
     internals = Internals(spark)
     internals.self_check()
     analysis = Analysis(internals)
@@ -52,8 +70,7 @@ def explain(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepFact
                 forms[step.name] = form
     if analysis.problems:
         raise PlanError(plan.pipeline, *analysis.problems)
-    default = int(str(spark.conf.get(_PARTITIONS)))
-    return {step.name: _facts(step, forms[step.name], default) for step in plan.steps}
+    return forms
 
 
 class _PlannedChannel(Channel):
