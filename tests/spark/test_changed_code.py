@@ -6,6 +6,7 @@ with nothing in flight. What the tables must show is computed from the input alo
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from pyspark.sql import functions as F
 from tests.spark.runs import options, run, table
 
 from cutwater import Pipeline, sinks
+from cutwater.cli.against import show_change
+from cutwater.cli.plan import PlanArguments, PlanOutput
 from cutwater.errors import CodeChanged
+from cutwater.plan import plan
 
 Order = dict[str, Any]
 SCHEMA = "id long, customer string, region string, amount long"
@@ -43,9 +47,14 @@ class Shop:
         hidden.rename(into / f"{first:05}")
 
     def pipeline(
-        self, *, place: str = "backfill", key: str = "customer", big: bool = False
+        self,
+        *,
+        place: str = "backfill",
+        key: str = "customer",
+        big: bool = False,
+        regions: bool = False,
     ) -> Pipeline:
-        """Orders, of which valid ones are counted; and, if asked for, the big ones of them."""
+        """Orders, of which valid ones are counted; and, if asked for, more of them."""
         made = Pipeline("shop")
 
         @made.source
@@ -71,6 +80,13 @@ class Shop:
             def large(valid: DataFrame) -> DataFrame:
                 return valid.where("amount > 40").select("id", "amount")
 
+        if regions:
+
+            @made.step(partitions=1)
+            def first(valid: DataFrame) -> DataFrame:
+                return valid.dropDuplicates(["region"]).select("region")
+
+            made.sink("regions", sinks.delta(str(self.directory / "regions")), of=first)
         return made
 
     def totals(self) -> dict[str, tuple[int, int]]:
@@ -92,7 +108,7 @@ class Shop:
 
 
 def test_state_goes_on_through_added_removed_and_swapped_parts(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop = Shop(tmp_path)
 
@@ -115,6 +131,21 @@ def test_state_goes_on_through_added_removed_and_swapped_parts(
     assert table(tmp_path / "big", "id", "amount") == [(one["id"], one["amount"]) for one in late]
     shop.write("backfill", 10)
     go(shop.pipeline(big=True))
+
+    # What would become of it can be seen before.
+    arguments = PlanArguments(target="", store=str(tmp_path / "store"), master="local[2]")
+    assert show_change(plan(shop.pipeline(big=True)), arguments, "shop", {}) == 0
+    assert "  step totals goes on where it stood\n" in capsys.readouterr().out
+    as_json = replace(arguments, output=PlanOutput.JSON)
+    assert show_change(plan(shop.pipeline()), as_json, "shop", {}) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["fate"], one["rebuilt"]) for one in told["steps"]] == [
+        ("totals", "kept", True),
+        ("newest", "kept", False),
+        ("large", "dropped", False),
+        ("valid", "merged", False),
+    ]
+    assert [one["subject"] for one in told["refusals"]] == ["sink large"]
 
     # Other keys mean other state.
     with pytest.raises(CodeChanged) as refused:
@@ -141,5 +172,49 @@ def test_state_goes_on_through_added_removed_and_swapped_parts(
     # The same command again, as after a crash: what was swapped is not begun anew.
     go(shop.pipeline(place="stream"), swap=("orders",))
     go(shop.pipeline(place="stream", big=True), allow_new=True)
+
+    # A step with state that joins a channel in the middle of its life sees what comes.
+    shop.write("stream", 2)
+    new = {row["region"] for row in shop.orders["stream"][-2:]}
+    go(shop.pipeline(place="stream", big=True, regions=True), allow_new=True)
+    assert table(tmp_path / "regions", "region") == sorted((one,) for one in new)
     shop.write("stream", 15)
-    go(shop.pipeline(place="stream", big=True))
+    go(shop.pipeline(place="stream", big=True, regions=True))
+    assert table(tmp_path / "regions", "region") == [("r0",), ("r1",), ("r2",)]
+
+
+def test_a_source_moves_in_and_out_of_a_step_without_state(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As a query, as batch jobs, and as a query over a channel, which a static join makes it."""
+    dimension = spark.range(7).withColumnRenamed("id", "key")
+
+    def pipeline(*, chain: bool, joined: bool = False) -> Pipeline:
+        made = Pipeline("moving")
+
+        @made.source(chain=chain)
+        def numbers(spark: SparkSession) -> DataFrame:
+            return spark.readStream.schema("value long").json(str(tmp_path / "in"))
+
+        @made.step
+        def kept(numbers: DataFrame) -> DataFrame:
+            found = numbers.withColumn("twice", F.col("value") * 2)
+            if joined:
+                found = found.join(dimension, F.col("value") % 7 == F.col("key"))
+            return found.select("value", "twice")
+
+        made.sink("t", sinks.delta(str(tmp_path / "t")), of=kept)
+        return made
+
+    shapes = [(True, False), (False, False), (False, True), (True, True), (False, False)]
+    for number, (chain, joined) in enumerate(shapes):
+        rows = [{"value": one} for one in range(number * 10, number * 10 + 10)]
+        (tmp_path / "in").mkdir(exist_ok=True)
+        file = tmp_path / "in" / f".{number}"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        file.rename(tmp_path / "in" / f"{number}")
+        now = options(tmp_path, available_now=True)
+        assert run(pipeline(chain=chain, joined=joined), spark, now).finished
+        # No row is kept back, so that one which was read twice shows.
+        expected = [(one, one * 2) for one in range(number * 10 + 10)]
+        assert table(tmp_path / "t", "value", "twice") == expected
