@@ -114,6 +114,11 @@ class StepSnapshot:
     finished: bool = False
 
     @property
+    def has_events(self) -> bool:
+        """Whether anything was recorded in flight."""
+        return any(part.events for part in self.in_flight)
+
+    @property
     def in_flight_bytes(self) -> int:
         """How many bytes were recorded in flight."""
         return sum(one.event.size_bytes for part in self.in_flight for one in part.events)

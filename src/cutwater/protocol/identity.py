@@ -109,6 +109,15 @@ class StepIdentity:
         )
 
     @property
+    def unbegun(self) -> dict[str, str]:
+        """The offsets of its sources if all of them begin at their beginning."""
+        return {
+            f"{at}:{one.name}": NO_OFFSET
+            for at, one in enumerate(self.inputs)
+            if one.kind is InputKind.SOURCE
+        }
+
+    @property
     def wires(self) -> Counter[str]:
         """What it reads, whatever the order."""
         return Counter(

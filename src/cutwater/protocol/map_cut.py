@@ -97,14 +97,27 @@ class _Mapper:
         sinks_now = {one for step in self.now.values() for one in step.sinks}
         begins = f"it would begin with what comes after checkpoint {self.cut.checkpoint_id}"
         self._compare("sink", sinks_then, sinks_now, begins)
+        for sink in sorted(sink for sink, staged in self.cut.carried.items() if staged):
+            if sink not in sinks_now:
+                self._refuse(f"sink {sink}", "is gone, and rows wait for it", _SAVEPOINT)
 
     def _compare(self, kind: str, then: set[str], now: set[str], begins: str) -> None:
         if not self.allowed.new:
             for name in sorted(now - then):
-                self._refuse(f"{kind} {name}", f"is new: {begins}", _ALLOW_NEW)
+                same = [one for one in sorted(then - now) if self._reads_the_same(name, one)]
+                hint = f"; if it was called {same[0]}, give it that name again" if same else ""
+                self._refuse(f"{kind} {name}", f"is new: {begins}", f"{_ALLOW_NEW}{hint}")
         if not self.allowed.dropped:
             for name in sorted(then - now):
                 self._refuse(f"{kind} {name}", "is gone", _ALLOW_DROPPED)
+
+    def _reads_the_same(self, new: str, old: str) -> bool:
+        """Say whether a source of today reads what one that is gone has read."""
+        reading = [
+            [one.settings for step in steps.values() for _, one in step.streams(name)]
+            for steps, name in ((self.now, new), (self.old, old))
+        ]
+        return bool(reading[0]) and reading[0] == reading[1]
 
     @property
     def _owners(self) -> Mapping[str, StepId]:
@@ -133,7 +146,7 @@ class _Mapper:
         elif changed and snapshot.batch == NO_BATCH:
             snapshot = replace(snapshot, state=(), offsets={})
         elif changed:
-            snapshot = replace(snapshot, offsets=_unbegun(identity))
+            snapshot = replace(snapshot, offsets=identity.unbegun)
         if not identity.is_query:
             snapshot = replace(snapshot, state=())
         elif changed and snapshot.batch != NO_BATCH:
@@ -265,7 +278,7 @@ class _Mapper:
         self, snapshot: StepSnapshot, identity: StepIdentity, lines: tuple[Line, ...]
     ) -> StepSnapshot:
         offsets = {
-            **_unbegun(identity),
+            **identity.unbegun,
             **{
                 f"{at}:{one.name}": line.text
                 for at, (one, line) in enumerate(zip(identity.inputs, lines, strict=True))
@@ -322,7 +335,7 @@ class _Mapper:
 
     @property
     def _is_aligned(self) -> bool:
-        return not any(map(_has_events, self.cut.snapshots.values()))
+        return not any(one.has_events for one in self.cut.snapshots.values())
 
     def _check_wiring(self, step: StepId, identity: StepIdentity) -> None:
         old = self.old.get(step)
@@ -356,7 +369,7 @@ class _Mapper:
             )
         left = {name for found in self.now.values() for name in (*found.sources, *found.sinks)}
         own = {*old.sources, *old.sinks}
-        if own & left and _has_events(self.cut.snapshots[step]):
+        if own & left and self.cut.snapshots[step].has_events:
             self._refuse(
                 f"step {step}",
                 f"is part of another step now, and checkpoint {self.cut.checkpoint_id} has rows "
@@ -378,16 +391,3 @@ def _is_swapped(old: StepIdentity, lines: tuple[Line, ...], snapshot: StepSnapsh
         for at, (one, line) in enumerate(zip(old.inputs, lines, strict=True))
         if one.kind is InputKind.SOURCE
     )
-
-
-def _unbegun(identity: StepIdentity) -> dict[str, str]:
-    """Return the offsets of a source step whose sources all begin at their beginning."""
-    return {
-        f"{at}:{one.name}": NO_OFFSET
-        for at, one in enumerate(identity.inputs)
-        if one.kind is InputKind.SOURCE
-    }
-
-
-def _has_events(snapshot: StepSnapshot) -> bool:
-    return any(part.events for part in snapshot.in_flight)

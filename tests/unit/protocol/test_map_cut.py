@@ -5,11 +5,21 @@ from dataclasses import replace
 
 import pytest
 
-from cutwater.ids import NO_BATCH, BatchId, ChannelId, CheckpointId, Generation, InputId, StepId
+from cutwater.ids import (
+    NO_BATCH,
+    BatchId,
+    ChannelId,
+    CheckpointId,
+    Generation,
+    InputId,
+    SinkId,
+    StepId,
+)
 from cutwater.protocol.change import Allowances, Change, Fate, Line
 from cutwater.protocol.cut import (
     BlobRef,
     CheckpointKind,
+    Committable,
     Cut,
     InFlight,
     RecordedEvent,
@@ -370,6 +380,17 @@ def test_a_source_that_is_gone_must_be_allowed() -> None:
     assert not mapped(then, now, EVERYTHING).refusals
 
 
+def test_a_source_that_was_renamed_is_told_its_old_name() -> None:
+    now = {**FANNED, "orders": step(source("ordered"))}
+    other = {**FANNED, "orders": step(source("ordered", "files/2"))}
+
+    assert str(mapped(FANNED, now).refusals[0]) == (
+        "source ordered is new: it would begin at its beginning. Allow it with --allow-new; if "
+        "it was called orders, give it that name again."
+    )
+    assert "called" not in str(mapped(FANNED, other).refusals[0])
+
+
 def test_state_that_is_gone_must_be_allowed() -> None:
     then = {**FANNED, "more": step(channel("orders"), state=True)}
 
@@ -406,6 +427,17 @@ def test_a_step_that_was_renamed_is_told_its_old_name() -> None:
     ]
     allowed = mapped(FANNED, now, EVERYTHING)
     assert allowed.cut.snapshots[StepId("sums")].batch == NO_BATCH
+
+
+def test_a_sink_that_rows_wait_for_cannot_be_dropped() -> None:
+    waiting = Committable(SinkId("t"), Generation(2), BatchId(6), 1, ())
+    cut = replace(cut_of(CHAINED), carried={SinkId("t"): (waiting,), SinkId("u"): ()})
+
+    assert refusal(mapped(cut, {"totals": replace(CHAINED["totals"], sinks=())}, EVERYTHING)) == (
+        "sink t is gone, and rows wait for it. Run the old code once more and stop it with a "
+        "savepoint, which leaves nothing in flight."
+    )
+    assert not mapped(cut, CHAINED).refusals
 
 
 # -- what cannot be mapped
