@@ -45,6 +45,7 @@ checkpoint.
   cutwater run orders.py
   cutwater run orders.py --interval 5s --store /data/orders
   cutwater run orders.py --available-now       process what is there, then exit
+  cutwater run orders.py --swap orders         the source reads elsewhere now; keep all state
   cutwater run orders.py:make --param env=prod --master spark://host:7077
 
 \b
