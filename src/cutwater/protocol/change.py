@@ -72,13 +72,15 @@ class Line:
         text: The offset of a source, or None if it begins at its beginning.
         channel: For a channel instead: which input it is, and where the step stands on it.
         log: The number under which the source keeps files now, if it does.
-        origin: The step and number under which the files are in the cut; None for no files.
+        origin: The step of the cut that the offset was of; None without one.
+        origin_log: The number under which the source kept files there, if it did.
     """
 
     text: str | None = None
     channel: tuple[InputId, Place] | None = None
     log: int | None = None
-    origin: tuple[StepId, int] | None = None
+    origin: StepId | None = None
+    origin_log: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

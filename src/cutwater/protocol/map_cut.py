@@ -265,8 +265,7 @@ class _Mapper:
                 f"Declare {subject} with chain=False, so that it goes on beside the step, or "
                 f"begin it anew with --swap {now.name}",
             )
-        origin = None if before.log is None else (owner, before.log)
-        return Line(text, log=now.log, origin=origin)
+        return Line(text, log=now.log, origin=owner, origin_log=before.log)
 
     def _is_empty(self, step: StepId) -> bool:
         """Say whether a step that keeps state has none yet."""

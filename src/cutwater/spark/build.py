@@ -235,14 +235,13 @@ class Build:
             if step in self._forms and self._forms[step].way is Way.QUERY:
                 return self._query_directory(step)
             if step not in old:
-                old[step] = self.directory / "gone" / step
+                old[step] = self.directory / ".gone" / step
                 blobs.fetch_tree(cut.snapshots[step].state, old[step])
             return old[step]
 
         changed = []
         for step, lines in change.queries.items():
-            origins = [one.origin for one in lines if one.origin is not None]
-            giver = next((giver for giver, _ in origins), None)
+            giver = next((one.origin for one in lines if one.origin is not None), None)
             donor = None
             if giver is not None:
                 donor = donor_of(directory_of(giver), cut.snapshots[giver].batch)
@@ -252,7 +251,7 @@ class Build:
                     batch=change.cut.snapshots[step].batch,
                     lines=[_text(one) for one in lines],
                     logs={
-                        one.log: directory_of(one.origin[0]) / SOURCES / str(one.origin[1])
+                        one.log: directory_of(one.origin) / SOURCES / str(one.origin_log)
                         for one in lines
                         if one.log is not None and one.origin is not None
                     },
@@ -260,7 +259,7 @@ class Build:
                 )
             )
         rebuild(changed)
-        shutil.rmtree(self.directory / "gone", ignore_errors=True)
+        shutil.rmtree(self.directory / ".gone", ignore_errors=True)
 
     def _query_directory(self, step: StepId) -> Path:
         return self.directory / step / "query"

@@ -196,7 +196,7 @@ def test_a_second_consumer_takes_the_source_out_of_the_step() -> None:
 
     assert fates(change) == {"orders": Fate.MOVED, "totals": Fate.KEPT, "big": Fate.NEW}
     assert change.queries == {
-        "orders": (Line("orders@0", log=0, origin=(StepId("totals"), 0)),),
+        "orders": (Line("orders@0", log=0, origin=StepId("totals"), origin_log=0),),
         "totals": (Line(channel=(InputId(0, ChannelId("orders")), START)),),
     }
     orders, totals = (change.cut.snapshots[StepId(name)] for name in ("orders", "totals"))
@@ -209,7 +209,9 @@ def test_without_it_the_source_goes_back_into_the_step() -> None:
     change = mapped(FANNED, CHAINED, Allowances(dropped=True))
 
     assert fates(change) == {"totals": Fate.KEPT, "big": Fate.DROPPED, "orders": Fate.MERGED}
-    assert change.queries == {"totals": (Line("orders@0", log=0, origin=(StepId("orders"), 0)),)}
+    assert change.queries == {
+        "totals": (Line("orders@0", log=0, origin=StepId("orders"), origin_log=0),)
+    }
     assert change.cut.snapshots[StepId("totals")].offsets == {"0:orders": "orders@0"}
 
 
@@ -259,8 +261,8 @@ def test_files_of_a_source_are_found_by_their_number_in_the_cut() -> None:
     totals = StepId("totals")
     assert change.queries[totals] == (
         Line("pulse@2"),
-        Line("b@1", log=0, origin=(totals, 1)),
-        Line("a@0", log=1, origin=(totals, 0)),
+        Line("b@1", log=0, origin=totals, origin_log=1),
+        Line("a@0", log=1, origin=totals, origin_log=0),
     )
     assert change.cut.snapshots[totals].offsets == {
         "0:pulse": "pulse@2",
@@ -274,7 +276,7 @@ def test_a_source_without_files_takes_none_along() -> None:
     then = {"totals": step(source("a", log=None), state=True)}
     now = {"a": step(source("a", log=None)), "totals": step(channel("a"), state=True)}
 
-    assert mapped(then, now).queries[StepId("a")] == (Line("a@0"),)
+    assert mapped(then, now).queries[StepId("a")] == (Line("a@0", origin=StepId("totals")),)
 
 
 def test_a_pulse_begins_anew_in_a_step_that_had_none() -> None:
