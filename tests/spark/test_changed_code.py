@@ -116,9 +116,7 @@ def test_state_goes_on_through_added_removed_and_swapped_parts(
         assert run(pipeline, spark, options(tmp_path, available_now=True, **given)).finished
         assert shop.shown() == shop.totals()
 
-    shop.write("backfill", 50)
-    go(shop.pipeline())
-    shop.write("backfill", 30)
+    shop.write("backfill", 80)
     go(shop.pipeline())
 
     # A second consumer of the view: it becomes a step, and takes the source with it.

@@ -53,7 +53,8 @@ def wait_for_rows(path: Path, count: int, *columns: str) -> Rows:
     rows: Rows = []
     while len(rows) < count:
         assert time.monotonic() < deadline, f"{rows} in {path}"
-        if (path / "_delta_log").exists():
+        # The directory is there a moment before its first entry.
+        if any((path / "_delta_log").glob("*.json")):
             rows = table(path, *columns)
     return rows
 
