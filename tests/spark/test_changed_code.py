@@ -5,6 +5,7 @@ with nothing in flight. What the tables must show is computed from the input alo
 """
 
 import json
+import time
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,14 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.runs import options, run, table
+from tests.spark.runs import DEADLINE_S, options, run, table, wait_until
 
-from cutwater import Pipeline, sinks
+from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.cli.against import show_change
 from cutwater.cli.plan import PlanArguments, PlanOutput
 from cutwater.errors import CodeChanged
 from cutwater.plan import plan
+from cutwater.run import CheckpointReport
 
 Order = dict[str, Any]
 SCHEMA = "id long, customer string, region string, amount long"
@@ -216,3 +218,54 @@ def test_a_source_moves_in_and_out_of_a_step_without_state(
         # No row is kept back, so that one which was read twice shows.
         expected = [(one, one * 2) for one in range(number * 10 + 10)]
         assert table(tmp_path / "t", "value", "twice") == expected
+
+
+def test_rows_in_flight_keep_the_wiring_and_lose_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    total = 20_000
+
+    def pipeline(*, middle: bool = False, also: bool = False, slow: bool = False) -> Pipeline:
+        made = Pipeline("flying")
+
+        @made.source(chain=False)
+        def numbers(spark: SparkSession) -> DataFrame:
+            return sources.sequence(spark, total=total, rate=400.0 if slow else None)
+
+        if middle:
+            made.step(lambda numbers: numbers.where("value >= 0"), name="middle")
+
+        @made.step(inputs=["middle" if middle else "numbers"], max_batch="1KB")
+        def kept(rows: DataFrame) -> DataFrame:
+            value = F.udf(held_up, "long")("value") if slow else rows.value
+            return rows.select(value.alias("value"))
+
+        made.sink("t", sinks.delta(str(tmp_path / "t")), of=kept)
+        if also:
+            made.sink("u", sinks.delta(str(tmp_path / "u")), of="numbers")
+        return made
+
+    forced = options(tmp_path, checkpoint=CheckpointConfig(interval="500ms", unaligned="forced"))
+    running = pipeline(slow=True).start(spark, forced)
+    wait_until(running, lambda now: any(map(_flies, now.checkpoints)), "rows in flight")
+    running.kill()
+    running.wait(DEADLINE_S)
+
+    with pytest.raises(CodeChanged, match=r"step kept reads channel middle now .* a savepoint"):
+        run(pipeline(middle=True), spark, options(tmp_path))
+    assert run(pipeline(also=True), spark, options(tmp_path, allow_new=True)).finished
+
+    assert table(tmp_path / "t", "value") == [(one,) for one in range(total)]
+    (first,), *_ = seen = table(tmp_path / "u", "value")
+    assert 0 < first < total
+    assert seen == [(one,) for one in range(first, total)]
+
+
+def held_up(value: int) -> int:
+    """Take a while for every row."""
+    time.sleep(0.01)
+    return value
+
+
+def _flies(report: CheckpointReport) -> bool:
+    return report.status == "COMPLETED" and report.in_flight_bytes > 0
