@@ -237,8 +237,9 @@ def test_rows_in_flight_keep_the_wiring_and_lose_nothing(
 
         @made.step(inputs=["middle" if middle else "numbers"], max_batch="1KB")
         def kept(rows: DataFrame) -> DataFrame:
-            value = F.udf(held_up, "long")("value") if slow else rows.value
-            return rows.select(value.alias("value"))
+            # Spark takes a function with type hints for one of another kind.
+            slowly = F.udf(lambda value: held_up(value), "long")  # noqa: PLW0108
+            return rows.select((slowly("value") if slow else rows.value).alias("value"))
 
         made.sink("t", sinks.delta(str(tmp_path / "t")), of=kept)
         if also:
