@@ -14,6 +14,7 @@ from typing import NamedTuple
 from cutwater import plan_text
 from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
 from cutwater.node import Kind, Node
+from cutwater.protocol.identity import StepIdentity
 from cutwater.protocol.topology import StepSpec, Topology
 from cutwater.step_options import OutputMode, StepOptions
 
@@ -121,13 +122,18 @@ class PhysicalPlan:
                 return step
         raise KeyError(name)
 
-    def topology(self, pinned_starts: Collection[StepId] = ()) -> Topology:
+    def topology(
+        self,
+        pinned_starts: Collection[StepId] = (),
+        identities: Mapping[StepId, StepIdentity] | None = None,
+    ) -> Topology:
         """Return the shape as the protocol sees it.
 
         Args:
             pinned_starts: The source steps that would start at the same place again if they
                 were restarted before their first batch (rule F12). Only who has seen the
                 sources can know; a step that is not named has no snapshot before that batch.
+            identities: What the steps are, if somebody has looked.
         """
         return Topology(
             tuple(
@@ -136,6 +142,7 @@ class PhysicalPlan:
                     tuple(one.id for one in step.inputs),
                     sink=SinkId(step.sink.name) if step.sink else None,
                     pinned_start=bool(step.inputs) or step.name in pinned_starts,
+                    identity=(identities or {}).get(step.name),
                 )
                 for step in self.steps
             )

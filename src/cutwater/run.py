@@ -19,6 +19,7 @@ from cutwater.moves.opening import Movable
 from cutwater.moves.rewinding import find_target, perform
 from cutwater.physical_plan import PhysicalPlan
 from cutwater.plan import plan
+from cutwater.protocol.change import Allowances, Change
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.sinks.base import OpenSink, Sink, SinkContext
@@ -75,6 +76,10 @@ class RunOptions:
             pipeline is rewound first, its sinks included, and every start does so again.
         takeover: Start although another process seems to run the pipeline; it is fenced out.
         name: Run it under this name instead of its own, as a fork of it is run.
+        allow_new: Steps with state, sources and sinks that the checkpoint does not know may begin.
+        allow_dropped: Those that are gone may be forgotten.
+        swap: Sources that are other ones than in the checkpoint, and begin at their beginning
+            while all state is kept. Does nothing once a checkpoint knows the new source.
     """
 
     store: str | Path
@@ -85,6 +90,14 @@ class RunOptions:
     start_from: str = "latest"
     takeover: bool = False
     name: str | None = None
+    allow_new: bool = False
+    allow_dropped: bool = False
+    swap: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> Allowances:
+        """What a restore into changed code may do."""
+        return Allowances(new=self.allow_new, dropped=self.allow_dropped, swap=frozenset(self.swap))
 
 
 class PipelineRun:
@@ -106,6 +119,11 @@ class PipelineRun:
     def status(self) -> RunStatus:
         """Return how things are; cheap."""
         return self._supervisor.status()
+
+    @property
+    def change(self) -> Change | None:
+        """What became of the checkpoint that the pipeline goes on from; None without one."""
+        return self._supervisor.change
 
     def checkpoint(self, timeout_s: float | None = None, *, full: bool = False) -> CheckpointReport:
         """Take a checkpoint now and wait until it is decided and its sinks have committed.
@@ -239,6 +257,7 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
         available_now=options.available_now,
         targets=targets,
         is_fork=read_origin(backend, identity) is not None,
+        allowed=options.allowed,
     )
     run = PipelineRun(Supervisor(context, options.restart, lease), scratch)
     run.wait_until_started()

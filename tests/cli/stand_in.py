@@ -2,7 +2,7 @@
 
 Run as a program, it is `cutwater` with the stand-in: `python -m tests.cli.stand_in run FILE …`. The
 environment variable CUTWATER_STAND_IN says how its runs go: `finish`, `forever`, `stubborn` (a stop
-is heard and never done), `fail`, `fenced`, `held` or `restart`.
+is heard and never done), `fail`, `fenced`, `held`, `restart` or `changed`.
 """
 
 import json
@@ -18,6 +18,8 @@ from cutwater.cli.output import say, say_json
 from cutwater.errors import CutwaterError, Fenced, PipelineHeld, StepError
 from cutwater.ids import CheckpointId, Generation, PipelineId, StepId
 from cutwater.pipeline import Pipeline
+from cutwater.protocol.change import Change, Fate, StepFate
+from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.run import (
     ChannelStatus,
     CheckpointReport,
@@ -47,6 +49,14 @@ STEPS = (
     StepStatus("table", "batch", -1, 0, 0.0, True, None),
 )
 CHANNELS = (ChannelStatus("totals", "table", 3, 5 * 1024 * 1024),)
+CHANGED = Change(
+    (
+        StepFate(StepId("totals"), Fate.KEPT, ("no longer reads source orders",)),
+        StepFate(StepId("big"), Fate.DROPPED),
+    ),
+    (),
+    Cut(CheckpointId(1), Generation(1), CheckpointKind.CHECKPOINT, {}),
+)
 FENCED = Fenced(PipelineId("p"), Generation(1), Generation(2))
 HELD = PipelineHeld("orders", "elsewhere", 7, 2)
 BROKEN = StepError(StepId("totals"), "orders.py:12", "division by zero")
@@ -62,6 +72,7 @@ class StandInRun:
         self._looks = 0
         self._is_over = threading.Event()
         self._is_stopped = False
+        self.change = CHANGED if story == "changed" else None
 
     def status(self) -> RunStatus:
         self._looks += 1
@@ -90,7 +101,7 @@ class StandInRun:
     def wait(self, timeout_s: float | None = None) -> RunResult | None:
         if self._looks >= 4 and self._story in ENDINGS:
             raise ENDINGS[self._story]
-        if self._looks >= 4 and self._story in {"finish", "restart"}:
+        if self._looks >= 4 and self._story in {"finish", "restart", "changed"}:
             self._is_over.set()
         if not self._is_over.wait(timeout_s):
             return None

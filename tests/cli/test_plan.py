@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 from tests.cli.command import PIPELINE, SPARK_DEADLINE_S, cutwater
 
+from cutwater.store.catalog import open_pipeline
+from cutwater.store.local import LocalBackend
+
 FACTORY = """
 def make(env, size="3") -> Pipeline:
     return build(f"orders_{env}_{size}")
@@ -218,3 +221,17 @@ def test_where_spark_does_not_start_only_what_is_declared_is_shown(tmp_path: Pat
     assert len(run.stderr.splitlines()) == 1
     assert run.stdout.startswith("pipeline orders: 1 step")
     assert "runs as" not in run.stdout
+
+
+def test_a_plan_against_nothing_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    file = write(tmp_path, PIPELINE, "orders = build('orders')\n")
+    store = tmp_path / "store"
+    against = ("plan", file, "--against", "orders", "--store", str(store))
+
+    nobody = cutwater(*against)
+    open_pipeline(LocalBackend(store), "orders")
+    empty = cutwater(*against)
+
+    assert (nobody.returncode, empty.returncode) == (2, 2)
+    assert f"--against: there is no pipeline orders in {store}." in nobody.stderr
+    assert "orders has no checkpoint: whatever runs begins empty." in empty.stderr

@@ -126,6 +126,7 @@ def test_a_run_is_told_to_a_program_by_flinks_names(start: Start) -> None:
 def test_options_reach_the_run_as_they_were_given(start: Start, tmp_path: Path) -> None:
     flags = ["--store", (tmp_path / "a b").as_uri(), "--scratch", str(tmp_path / "fast")]
     flags += ["--interval", "5s", "--alignment-timeout", "2s", "--forced", "--available-now"]
+    flags += ["--allow-new", "--allow-dropped", "--swap", "orders", "--swap", "refunds"]
     more = ["--name", "trial", "--takeover", "--output", "json"]
     process = start("finish", *flags, "--from", "before", "--yes", *more)
 
@@ -142,10 +143,24 @@ def test_options_reach_the_run_as_they_were_given(start: Start, tmp_path: Path) 
         "start_from": "before",
         "takeover": True,
         "name": "trial",
+        "allow_new": True,
+        "allow_dropped": True,
+        "swap": ["orders", "refunds"],
     }
     assert (checkpoint["interval"], checkpoint["alignment_timeout"]) == ("5s", "2s")
     assert checkpoint["unaligned"] == "forced"
     assert restart["strategy"] == "fixed"
+
+
+def test_a_start_in_changed_code_tells_what_became_of_the_steps(start: Start) -> None:
+    said, _ = start("changed").communicate(timeout=DEADLINE_S)
+
+    told = [line.partition(" ")[2] for line in said.splitlines()]
+    at = told.index("step totals goes on where it stood")
+    assert told[at + 1 : at + 3] == [
+        "  no longer reads source orders",
+        "step big is gone, and its past with it",
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

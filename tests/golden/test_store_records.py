@@ -4,6 +4,7 @@ One directory per format. A file is added, never edited: if the first test fails
 has changed, and that is a new format with a reader, a directory and an ADR of its own.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,12 @@ RECORDS: dict[str, tuple[RecordKind[Any, Any], ObjectPath, object]] = {
     "claim": (LOG_ENTRY, PATHS.log_entry(Slot(1)), cuts.sample_claim()),
     "decision": (LOG_ENTRY, PATHS.log_entry(Slot(2)), cuts.sample_decision()),
     "manifest": (MANIFEST, PATHS.manifest(CheckpointId(12)), cuts.sample_cut()),
+    # Manifests were written without identities at first; both are format 1 (docs/adr/0013).
+    "manifest-with-identities": (
+        MANIFEST,
+        PATHS.manifest(CheckpointId(12)),
+        replace(cuts.sample_cut(), identities=cuts.sample_identities()),
+    ),
     "attempt": (ATTEMPT, PATHS.attempt(CheckpointId(12)), cuts.sample_attempt()),
     "committed": (COMMITTED, PATHS.committed(Slot(2)), cuts.sample_committed()),
     "targets": (TARGETS, PATHS.targets(Generation(3)), cuts.sample_targets()),

@@ -32,7 +32,35 @@ the pipeline from starting, and names the line of each. Nothing is read or writt
   cutwater plan orders.py:daily            the one called daily
   cutwater plan orders.py:make --param env=test
   cutwater plan orders.py --no-spark       at once: only what is declared
+  cutwater plan orders.py --against orders --store /data/orders
+                                           what becomes of the last checkpoint in this code
+
+With --against, exits with 1 if the checkpoint cannot be restored into this code as it is; the
+options --allow-new, --allow-dropped and --swap mean what they mean to `cutwater run`.
 """
+
+AllowNew = Annotated[
+    bool,
+    typer.Option(
+        "--allow-new",
+        help="Let steps with state, sources and sinks begin that the checkpoint does not know.",
+    ),
+]
+AllowDropped = Annotated[
+    bool,
+    typer.Option(
+        "--allow-dropped",
+        help="Forget steps with state, sources and sinks that are no longer there.",
+    ),
+]
+Swap = Annotated[
+    list[str],
+    typer.Option(
+        metavar="SOURCE",
+        help="This source is another one than in the checkpoint: begin it at its beginning, and "
+        "keep all state. May be repeated.",
+    ),
+]
 
 Target = Annotated[
     str,
@@ -75,6 +103,19 @@ class PlanArguments:
     ] = True
     master: Master = "local[*]"
     conf: Conf = field(default_factory=list)
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PIPELINE",
+            help="Show what becomes of this pipeline's last checkpoint in the code as it is now.",
+        ),
+    ] = None
+    store: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where the checkpoints of --against are.")
+    ] = None
+    allow_new: AllowNew = False
+    allow_dropped: AllowDropped = False
+    swap: Swap = field(default_factory=list)
     output: Annotated[PlanOutput, typer.Option(help="For people or for programs.")] = (
         PlanOutput.TREE
     )
@@ -91,6 +132,11 @@ def plan_command(arguments: PlanArguments) -> int:
     conf = parse_pairs("--conf", arguments.conf)
     loaded = load(arguments.target, parameters, partial(_start_spark, arguments.master, conf))
     planned = plan(loaded.pipeline)
+    if arguments.against is not None:
+        # Here, since the store's options are those of `run`, which has some of these.
+        from cutwater.cli.against import show_change  # noqa: PLC0415
+
+        return show_change(planned, arguments, arguments.against, conf)
     facts = _ask(planned, arguments.master, conf) if arguments.spark else {}
     if arguments.output is PlanOutput.JSON:
         say_json(as_json(planned, facts), indent=2)

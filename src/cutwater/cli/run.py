@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.console import Console
 
+from cutwater.cli.change_text import change_lines
 from cutwater.cli.live import JsonScreen, LineScreen, LiveScreen, Screen
 from cutwater.cli.load import load, parse_pairs
 from cutwater.cli.output import INTERRUPTED, SUCCESS, Output
-from cutwater.cli.plan import Debug, Parameters, Target
+from cutwater.cli.plan import AllowDropped, AllowNew, Debug, Parameters, Swap, Target
 from cutwater.config import CheckpointConfig, Unaligned
 from cutwater.errors import ConfigError
 from cutwater.moves import rewind
@@ -46,6 +47,7 @@ checkpoint.
   cutwater run orders.py --interval 5s --store /data/orders
   cutwater run orders.py --store s3://bucket/orders
   cutwater run orders.py --available-now       process what is there, then exit
+  cutwater run orders.py --swap orders         the source reads elsewhere now; keep all state
   cutwater run orders.py:make --param env=prod --master spark://host:7077
 
 \b
@@ -142,6 +144,9 @@ class RunArguments:
         bool,
         typer.Option("--takeover", help="Run even if another process seems to; that one ends."),
     ] = False
+    allow_new: AllowNew = False
+    allow_dropped: AllowDropped = False
+    swap: Swap = field(default_factory=list)
     output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
     live: Annotated[
         bool,
@@ -178,6 +183,9 @@ def run_command(arguments: RunArguments) -> int:
         start_from=arguments.start_from,
         takeover=arguments.takeover,
         name=arguments.name,
+        allow_new=arguments.allow_new,
+        allow_dropped=arguments.allow_dropped,
+        swap=tuple(arguments.swap),
     )
     with _screen(arguments) as screen:
         name = f"cutwater {Path(arguments.target).name}"
@@ -195,6 +203,9 @@ def run_command(arguments: RunArguments) -> int:
         ship_by_value(loaded.modules)
         screen.tell(f"starting {pipeline}; its checkpoints are in {options.store}")
         run = start(loaded.pipeline, spark, options)
+        if run.change is not None and run.change.is_change:
+            for line in change_lines(run.change):
+                screen.tell(line)
         if not _follow(run, screen, duration_s):
             # The JVM goes with this process; to wait for it would not be "at once".
             return INTERRUPTED

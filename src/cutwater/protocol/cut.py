@@ -12,6 +12,7 @@ from enum import Enum, auto
 
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, InputId, SinkId, Slot, StepId
 from cutwater.protocol.alignment_events import Cause
+from cutwater.protocol.identity import StepIdentity
 from cutwater.protocol.message import Event, Place
 from cutwater.protocol.topology import StepSpec, Topology
 
@@ -85,7 +86,8 @@ class StepSnapshot:
         output: Where the step's own barrier went.
         output_batch: The batch of the last Event before it in this generation, or `NO_BATCH`.
         in_flight: What lies between positions and barriers.
-        offsets: Positions in outside streams, per stream and partition, as opaque text.
+        offsets: Positions in outside streams, per stream and partition, as opaque text;
+            `NO_OFFSET` for one that begins behind this snapshot.
         watermark_ms: The step's event-time watermark.
         owes_batch: Whether a batch without new data is due (rule F22).
         state: The files of the step's state.
@@ -110,6 +112,11 @@ class StepSnapshot:
     staged: tuple[Committable, ...] = ()
     cause: Cause = Cause.ALIGNED
     finished: bool = False
+
+    @property
+    def has_events(self) -> bool:
+        """Whether anything was recorded in flight."""
+        return any(part.events for part in self.in_flight)
 
     @property
     def in_flight_bytes(self) -> int:
@@ -150,6 +157,8 @@ class Cut:
         visible: The version every sink showed before this decision.
         restores: For a rewind: the version every sink is taken back to.
         origin: For a rewind: the slot of the cut it makes current again.
+        identities: What every step was, so that changed code finds its state (`change`); empty
+            where nobody has said it.
     """
 
     checkpoint_id: CheckpointId
@@ -164,6 +173,7 @@ class Cut:
     name: str | None = None
     started_at_ms: int = 0
     origin: Slot | None = None
+    identities: Mapping[StepId, StepIdentity] = field(default_factory=dict)
 
     @property
     def in_flight_bytes(self) -> int:

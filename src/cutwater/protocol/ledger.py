@@ -73,6 +73,7 @@ class Ledger:
             carried=plan.carried,
             commit_point=plan.commit_point,
             visible=dict(self._visible),
+            identities=self._topology.identities,
         )
 
     def decided(self, cut: Cut) -> Slot:

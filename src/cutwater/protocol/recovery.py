@@ -186,7 +186,8 @@ def _missing_sink(
     waiting = {sink for sink, found in staged.items() if found}
     if facts.sinks is None or waiting <= facts.sinks:
         return None
-    return Refuse(RefusalReason.SINK_MISSING, decision)
+    damages = (Damage(sink, "rows wait for it") for sink in sorted(waiting - facts.sinks))
+    return Refuse(RefusalReason.SINK_MISSING, decision, tuple(damages))
 
 
 def _sound(decision: Decision, facts: RecoveryFacts, *, committed: bool) -> RecoveryAction | None:

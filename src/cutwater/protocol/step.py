@@ -30,6 +30,7 @@ from cutwater.protocol.alignment_events import (
 )
 from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.cut import Committable, StepSnapshot
+from cutwater.protocol.identity import NO_OFFSET
 from cutwater.protocol.injector import Injector
 from cutwater.protocol.message import START, EndOfInput, Watermark
 from cutwater.protocol.options import CheckpointOptions
@@ -83,6 +84,8 @@ class Step:
         self._output = begin.output
         self._output_batch = NO_BATCH
         self._offsets = begin.offsets
+        # Also a source that was put in the place of another one has no position yet.
+        self._unbegun = begin.batch == NO_BATCH or NO_OFFSET in begin.offsets.values()
         self._watermark_ms = begin.watermark_ms
         self._owes_batch = begin.owes_batch
         self._staged: list[Committable] = []
@@ -155,6 +158,7 @@ class Step:
             commands.append(Append(Watermark(watermark_ms)))
             self._watermark_ms = watermark_ms
         self._offsets = event.offsets or self._offsets
+        self._unbegun = False
         self._owes_batch = event.owes_batch
         self._staged += event.staged
         return (*commands, *self._follow(aligned))
@@ -201,7 +205,7 @@ class Step:
         if self.injector is None:
             message = f"{self.spec.step} is no source and has nothing to poll."
             raise ProtocolViolation(message)
-        if self._last == NO_BATCH and not self.spec.pinned_start:
+        if self._unbegun and not self.spec.pinned_start:
             return ()
         barrier = self._poll.poll()
         return () if barrier is None else self._emit(barrier, Cause.ALIGNED)

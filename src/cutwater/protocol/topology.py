@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from cutwater.errors import ConfigError
 from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
+from cutwater.protocol.identity import StepIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class StepSpec:
             it not; the committer behind every sink is always so.
         pinned_start: For a source: a restart before the first batch begins at the same place,
             so a snapshot without any batch is sound (rule F12).
+        identity: What the step is, for the manifest; None if nobody has looked.
     """
 
     step: StepId
@@ -33,6 +35,7 @@ class StepSpec:
     sink: SinkId | None = None
     is_sink: bool = False
     pinned_start: bool = True
+    identity: StepIdentity | None = None
 
     @property
     def is_source(self) -> bool:
@@ -127,6 +130,11 @@ class Topology:
     def participants(self) -> frozenset[StepId]:
         """Everyone who must acknowledge an attempt."""
         return frozenset(self._by_id)
+
+    @property
+    def identities(self) -> Mapping[StepId, StepIdentity]:
+        """What the steps are, as far as it is known."""
+        return {one.step: one.identity for one in self.steps if one.identity is not None}
 
     @property
     def sinks(self) -> tuple[SinkId, ...]:

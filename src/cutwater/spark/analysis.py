@@ -20,8 +20,10 @@ from pyspark.sql.types import StructType
 from cutwater.ids import InputId
 from cutwater.node import Node
 from cutwater.physical_plan import PhysicalStep
+from cutwater.protocol.identity import StepIdentity
 from cutwater.spark.channel import ChannelForm
 from cutwater.spark.channel_source import ChannelSource
+from cutwater.spark.identify import identify, origins
 from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import NativeSource, native_source
 from cutwater.spark.plan_nodes import PlanNode, plan_of
@@ -71,6 +73,7 @@ class StepForm:
         streams: For each outside stream, in the order of its query's offset log, the source node
             that reads it.
         lines: What each line of that log is.
+        identity: What the step is, as its manifest says it.
     """
 
     frame: DataFrame
@@ -83,6 +86,7 @@ class StepForm:
     pinned_start: bool = True
     streams: tuple[str, ...] = ()
     lines: tuple[Stream, ...] = ()
+    identity: StepIdentity = field(default_factory=StepIdentity)
 
     @property
     def stream_keys(self) -> tuple[str, ...]:
@@ -288,7 +292,11 @@ def _form(
     )
     return StepForm(
         frame=frame,
-        rows=replace(channel_form(frame.schema), merged_by=_merged_by(step, plan)),
+        rows=replace(
+            channel_form(frame.schema),
+            merged_by=_merged_by(step, plan),
+            origins=origins(plan, names),
+        ),
         way=way,
         is_stateful=bool(stateful),
         has_watermark=any(node.kind == "EventTimeWatermark" for node in nodes),
@@ -297,6 +305,7 @@ def _form(
         pinned_start=all(source.startswith("FileSource") for source in foreign),
         streams=tuple(names.get(leaf.source, "pulse") for leaf in leaves if leaf.source),
         lines=tuple(_line(leaf.source, names) for leaf in leaves if leaf.source),
+        identity=identify(step, frame, plan, names, query=way is Way.QUERY),
     )
 
 

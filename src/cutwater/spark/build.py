@@ -5,20 +5,24 @@ reused in place (rules F10, F26). The steps' functions are called here, once, in
 plan, since a channel's columns are those of its producer's result.
 """
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from cutwater.errors import PlanError, RecoveryError
-from cutwater.ids import NO_BATCH, ChannelId, InputId, ReaderId, SinkId, StepId
+from cutwater.errors import CodeChanged, PlanError, RecoveryError
+from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
 from cutwater.physical_plan import PhysicalStep
+from cutwater.protocol.change import Change, Line
 from cutwater.protocol.channel import ChannelLog
-from cutwater.protocol.cut import Cut, RecordedEvent, StepSnapshot
+from cutwater.protocol.coordinator_events import Standing
+from cutwater.protocol.cut import Cut, RecordedEvent
+from cutwater.protocol.map_cut import map_cut
 from cutwater.protocol.message import START, Place
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.restored import Restored
@@ -28,11 +32,12 @@ from cutwater.spark import query_files, query_log
 from cutwater.spark.analysis import Analysis, StepForm, Way
 from cutwater.spark.batch_step import BatchStep
 from cutwater.spark.channel import Channel, ChannelForm, Signal
-from cutwater.spark.channel_source import ChannelSource, Reading
+from cutwater.spark.channel_source import ChannelOffset, ChannelSource, Reading
 from cutwater.spark.context import RunContext
 from cutwater.spark.output import ChannelOutput, Output, SinkOutput
 from cutwater.spark.phases import Phase, Phases
-from cutwater.spark.query_step import QueryStep
+from cutwater.spark.query_change import SOURCES, ChangedQuery, donor_of, rebuild
+from cutwater.spark.query_step import PARTITIONS, QueryStep
 from cutwater.spark.step import RunningStep, Services, Wiring
 
 _FETCHERS: Final = 4
@@ -51,25 +56,27 @@ class Build:
     _signals: dict[StepId, Signal] = field(default_factory=dict)
     _sources: dict[StepId, list[ChannelSource]] = field(default_factory=dict)
     _forms: dict[StepId, StepForm] = field(default_factory=dict)
+    _change: Change | None = None
 
     def run(self) -> "Built":
         """Call the steps' functions, make channels, fetch state, connect everything.
 
         Raises:
             PlanError: If a step cannot run on Spark; it names the function and line.
-            RecoveryError: If the cut is of another pipeline.
+            CodeChanged: If the cut cannot be restored into the steps of today.
             StoreError: If state cannot be fetched.
         """
-        self._check_shape()
         self.directory.mkdir(parents=True)
         self._evaluate()
-        topology = self.context.plan.topology(
-            [name for name, form in self._forms.items() if form.pinned_start]
-        )
+        self._map()
+        topology = self._topology()
+        for step in self.context.plan.steps:
+            self._restore(step)
         with self.phases.during(Phase.FETCH):
             self._fetch(topology)
+            self._rebuild()
         steps = {spec.step: self._connect(spec) for spec in topology.steps}
-        return Built(topology, steps, self._channels)
+        return Built(topology, steps, self._channels, self._standing(), self._change)
 
     @property
     def directory(self) -> Path:
@@ -78,27 +85,38 @@ class Build:
 
     @property
     def _cut(self) -> Cut | None:
-        return self.restore.cut
+        """The cut as the steps of today see it."""
+        return None if self._change is None else self._change.cut
 
-    def _check_shape(self) -> None:
-        """Refuse a cut of a pipeline with other steps or inputs (rule F16)."""
+    def _standing(self) -> Standing:
+        standing = self.restore.standing
         if self._cut is None:
+            return standing
+        decided = {step: one.batch for step, one in self._cut.snapshots.items()}
+        return replace(standing, decided=decided)
+
+    def _map(self) -> None:
+        """Find what the cut is to the steps of today (rule F16)."""
+        cut = self.restore.cut
+        if cut is None:
             return
-        now = {step.name: {one.id for one in step.inputs} for step in self.context.plan.steps}
-        then = {name: set(one.positions) for name, one in self._cut.snapshots.items()}
-        for name in sorted(now.keys() | then.keys()):
-            if now.get(name) != then.get(name):
-                reads = {
-                    which: "is not there"
-                    if inputs is None
-                    else f"reads {', '.join(sorted(map(str, inputs))) or 'outside sources'}"
-                    for which, inputs in (("then", then.get(name)), ("now", now.get(name)))
-                }
-                message = (
-                    f"checkpoint {self._cut.checkpoint_id} is of another shape of the pipeline: "
-                    f"step {name} {reads['then']} in it and {reads['now']} now."
-                )
-                raise RecoveryError(message)
+        now = {name: form.identity for name, form in self._forms.items()}
+        change = map_cut(cut, now, self.context.allowed)
+        if change.refusals:
+            raise CodeChanged(cut.checkpoint_id, tuple(map(str, change.refusals)))
+        self._change = change
+
+    def _topology(self) -> Topology:
+        pinned = [name for name, form in self._forms.items() if form.pinned_start]
+        known = {} if self._cut is None else self._cut.identities
+        default = int(str(self.context.spark.conf.get(PARTITIONS)))
+        identities = {}
+        for name, form in self._forms.items():
+            identity = known.get(name, form.identity)
+            if identity.operators and identity.partitions is None:
+                identity = replace(identity, partitions=default)
+            identities[name] = identity
+        return self.context.plan.topology(pinned, identities)
 
     # -- calling the functions
 
@@ -145,15 +163,22 @@ class Build:
 
     def _channel(self, step: PhysicalStep, form: ChannelForm) -> Channel:
         assert step.output is not None
+        log = ChannelLog(step.output.id, dict.fromkeys(step.output.readers, START))
+        directory = self.directory / step.name / "channel"
+        return Channel(log, directory, form, self.context.bound, self.on_control)
+
+    def _restore(self, step: PhysicalStep) -> None:
+        """Put what was in flight into a channel, and every reader to its own place."""
+        if step.output is None or self._cut is None:
+            return
+        channel = self._channels[step.output.id]
         places = {reader: self._position(reader) for reader in step.output.readers}
         lowest = min(places.values())
         slowest = next(reader for reader in places if places[reader] == lowest)
         recorded = self._recorded(slowest)
-        log = ChannelLog(
-            step.output.id, places, base=lowest, events=[one.event for one in recorded]
+        channel.restore(
+            ChannelLog(step.output.id, places, base=lowest, events=[one.event for one in recorded])
         )
-        directory = self.directory / step.name / "channel"
-        channel = Channel(log, directory, form, self.context.bound, self.on_control)
         blobs = self.context.store.blobs(self.restore.generation)
         files = {
             channel.data / name: ref
@@ -163,13 +188,13 @@ class Build:
         with self.phases.during(Phase.FETCH):
             blobs.fetch_files(files)
         for target in files:
-            if set(pq.read_schema(target).names) != set(form.schema.names):
+            missing = set(channel.form.schema.names) - set(pq.read_schema(target).names)
+            if missing:
                 message = (
-                    f"channel {step.name} holds rows in flight with other columns than "
-                    f"step {step.name} puts out now."
+                    f"channel {step.name} holds rows in flight without the columns "
+                    f"{', '.join(sorted(missing))}, which step {step.name} puts out now."
                 )
                 raise RecoveryError(message)
-        return channel
 
     def _position(self, reader: ReaderId) -> Place:
         if self._cut is None:
@@ -194,7 +219,6 @@ class Build:
             snapshot = cut.snapshots[spec.step]
             state = snapshot.state
             form = self._forms[spec.step]
-            self._check_streams(snapshot, form)
             if state and form.way is Way.QUERY:
                 into = self._query_directory(spec.step)
                 into.mkdir(parents=True)
@@ -207,22 +231,44 @@ class Build:
         with ThreadPoolExecutor(_FETCHERS, thread_name_prefix="fetch") as pool:
             list(pool.map(fetch, topology.steps))
 
-    def _check_streams(self, snapshot: StepSnapshot, form: StepForm) -> None:
-        """Refuse a snapshot that the step, as it is now, cannot start from (rule F16)."""
-        name = snapshot.step
-        unknown = sorted(set(snapshot.offsets) - set(form.stream_keys))
-        if unknown:
-            message = (
-                f"step {name} reads {', '.join(form.stream_keys) or 'no outside stream'}, but "
-                f"checkpoint {snapshot.checkpoint_id} has offsets of {', '.join(unknown)}."
+    def _rebuild(self) -> None:
+        """Rebuild the directories of queries that read something else now."""
+        change, cut = self._change, self.restore.cut
+        if change is None or cut is None:
+            return
+        blobs = self.context.store.blobs(self.restore.generation)
+        old: dict[StepId, Path] = {}
+
+        def directory_of(step: StepId) -> Path:
+            """Return where the files of a query of the cut are; fetch them if nobody has."""
+            if step in self._forms and self._forms[step].way is Way.QUERY:
+                return self._query_directory(step)
+            if step not in old:
+                old[step] = self.directory / ".gone" / step
+                blobs.fetch_tree(cut.snapshots[step].state, old[step])
+            return old[step]
+
+        changed = []
+        for step, lines in change.queries.items():
+            giver = next((one.origin for one in lines if one.origin is not None), None)
+            donor = None
+            if giver is not None:
+                donor = donor_of(directory_of(giver), cut.snapshots[giver].batch)
+            changed.append(
+                ChangedQuery(
+                    checkpoint=self._query_directory(step),
+                    batch=change.cut.snapshots[step].batch,
+                    lines=[_text(one) for one in lines],
+                    logs={
+                        one.log: directory_of(one.origin) / SOURCES / str(one.origin_log)
+                        for one in lines
+                        if one.log is not None and one.origin is not None
+                    },
+                    donor=donor,
+                )
             )
-            raise RecoveryError(message)
-        if form.way is Way.QUERY and snapshot.batch != NO_BATCH and not snapshot.state:
-            message = (
-                f"step {name} keeps state now and kept none in checkpoint "
-                f"{snapshot.checkpoint_id}: it would start without its past."
-            )
-            raise RecoveryError(message)
+        rebuild(changed)
+        shutil.rmtree(self.directory / ".gone", ignore_errors=True)
 
     def _query_directory(self, step: StepId) -> Path:
         return self.directory / step / "query"
@@ -258,6 +304,14 @@ class Build:
         return ChannelOutput(channel, counted=not self.context.is_local)
 
 
+def _text(line: Line) -> str | None:
+    """Give where an input begins as its query's offset log says it; None for the beginning."""
+    if line.channel is None:
+        return line.text
+    source, place = line.channel
+    return ChannelOffset(place.position).text(source) if place.position else None
+
+
 def _endless(steps: Iterable[PhysicalStep], forms: Mapping[StepId, StepForm]) -> list[str]:
     """Find sources of ours that never end, where everything there is now shall be processed."""
     return [
@@ -276,8 +330,12 @@ class Built:
         topology: Its shape.
         steps: Its steps, in plan order.
         channels: Its channels.
+        standing: What was decided before it, in terms of its steps.
+        change: What became of the cut that it was built from; None without one.
     """
 
     topology: Topology
     steps: Mapping[StepId, RunningStep]
     channels: Mapping[ChannelId, Channel]
+    standing: Standing
+    change: Change | None

@@ -67,11 +67,13 @@ class ChannelForm:
             every reader applies again; None without one.
         merged_by: The step, here or further up, that reads several channels; empty for none.
             Holding one of those makes its rows come late.
+        origins: The outside sources that the rows come from, however far up.
     """
 
     schema: StructType
     watermark: tuple[str, str] | None = None
     merged_by: str = ""
+    origins: tuple[str, ...] = ()
 
 
 class Channel:
@@ -88,7 +90,7 @@ class Channel:
         """Open a channel in a directory of its own.
 
         Args:
-            log: Its index, empty or as restored; the files of restored Events are in place.
+            log: Its index: empty, or as restored.
             directory: Where its files are.
             form: What its rows look like.
             bound: How far the slowest reader may lie behind.
@@ -117,6 +119,10 @@ class Channel:
     def subscribe(self, reader: ReaderId, signal: Signal) -> None:
         """Wake this signal when something happens that concerns the reader."""
         self._signals[reader] = signal
+
+    def restore(self, log: ChannelLog) -> None:
+        """Begin with another index, before anybody writes or reads; its files are in place."""
+        self._log = log
 
     # -- the producer
 

@@ -105,6 +105,7 @@ class ChannelSource(NativeSource):
         self._signal = signal
         self._reading = reading
         self._tick = 0
+        self._initial = 0
         self._planned = 0
         self._owed = OwedBatch()
         self.siblings: Sequence[ChannelSource] = (self,)
@@ -121,8 +122,13 @@ class ChannelSource(NativeSource):
         return frame if watermark is None else frame.withWatermark(*watermark)
 
     def begin(self, text: str | None, *, owes_batch: bool) -> None:
-        """Note where the query starts, and whether a batch without rows must run first."""
-        offset = ChannelOffset.parse(text, self.reader.input)
+        """Note where the query starts, and whether a batch without rows must run first.
+
+        A query without an offset of this input begins where its reader stands: a step that was
+        added to a channel does not begin at the channel's beginning.
+        """
+        self._initial = self.channel.position(self.reader).position
+        offset = self._parsed(text)
         self._planned = offset.position
         self._tick = offset.tick + owes_batch
 
@@ -130,7 +136,7 @@ class ChannelSource(NativeSource):
         """Return where the next batch ends, waiting a while if no input has anything."""
         wants_batch = self.between_batches()
         seen = self._signal.count
-        offset = ChannelOffset.parse(start, self.reader.input)
+        offset = self._parsed(start)
         if self is self.siblings[0] and self._owed.insists(start, wants_batch=wants_batch):
             self._tick = offset.tick + 1
         self._planned = offset.position
@@ -143,9 +149,14 @@ class ChannelSource(NativeSource):
             self.channel.end_within(offset.position, limit, self._reading.max_batch_bytes),
             max(self._tick, offset.tick),
         )
-        if end.position == 0 and end.tick == 0:
+        if start is None and end.position == self._initial and end.tick == 0:
             return None
         return end.text(self.reader.input)
+
+    def _parsed(self, text: str | None) -> ChannelOffset:
+        if text is None:
+            return ChannelOffset(self._initial)
+        return ChannelOffset.parse(text, self.reader.input)
 
     def _any_news(self) -> bool:
         return any(one.has_news() for one in self.siblings)
@@ -156,8 +167,8 @@ class ChannelSource(NativeSource):
 
     def batch(self, start: str | None, end: str) -> Any:
         """Return the rows between two offsets."""
-        first = ChannelOffset.parse(start, self.reader.input).position
-        last = ChannelOffset.parse(end, self.reader.input).position
+        first = self._parsed(start).position
+        last = self._parsed(end).position
         files = self.channel.paths(first, last)
         rows = self.internals.parquet_scan(
             files or [str(self.channel.empty)], self.schema(), streaming=True

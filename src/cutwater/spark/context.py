@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from cutwater.ids import PipelineId, SinkId
 from cutwater.physical_plan import PhysicalPlan
+from cutwater.protocol.change import Allowances
 from cutwater.protocol.channel import Bound
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.sinks.base import OpenSink
@@ -40,6 +41,7 @@ class RunContext:
         available_now: Run until what is there now is processed.
         targets: Where the sinks write, as the store remembers it.
         is_fork: Whether it began from another pipeline's cut, which may run at the same time.
+        allowed: What a restore into changed code may do.
     """
 
     plan: PhysicalPlan
@@ -52,6 +54,7 @@ class RunContext:
     available_now: bool = False
     targets: SinkTargets = field(default_factory=dict)
     is_fork: bool = False
+    allowed: Allowances = field(default_factory=Allowances)
 
     @property
     def spark(self) -> SparkSession:

@@ -15,6 +15,7 @@ from cutwater.errors import PlanError
 from cutwater.ids import ChannelId, InputId, ReaderId, StepId
 from cutwater.physical_plan import PhysicalPlan, PhysicalStep
 from cutwater.plan_text import StepFacts
+from cutwater.protocol.identity import StepIdentity
 from cutwater.spark.analysis import Analysis, StepForm
 from cutwater.spark.channel import Channel, ChannelForm, Signal
 from cutwater.spark.channel_source import ChannelSource, Reading
@@ -41,6 +42,17 @@ def explain(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepFact
     forms = look(plan, spark)
     default = int(str(spark.conf.get(_PARTITIONS)))
     return {step.name: _facts(step, forms[step.name], default) for step in plan.steps}
+
+
+def identities(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepIdentity]:
+    """Say what every step is, as a manifest would; each step after those it reads from.
+
+    Raises:
+        PlanError: With everything that Spark would refuse; it names the function and line.
+        SessionError: If no pipeline can run in such a session.
+    """
+    forms = look(plan, spark)
+    return {step.name: forms[step.name].identity for step in plan.steps}
 
 
 def look(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepForm]:

@@ -120,7 +120,7 @@ class Generation:
             self.built.topology,
             context.options,
             restore.generation,
-            restore.standing,
+            self.built.standing,
         )
         self._outcome: Outcome | None = None
         self._failure: _Failed | None = None

@@ -5,10 +5,12 @@ the plan itself.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
+
+from cutwater.spark.operators import StateOperator, state_operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,9 @@ class PlanNode:
         has_subquery: Whether one of its expressions holds a plan of its own.
         source: For a leaf that reads a stream: its description; empty for anything else.
         options: For such a leaf: the options it was made with.
+        relation: For such a leaf: which use it is; two that are equal share one source.
+        state: What it keeps state by, if it does.
+        text: For the top of a plan: all of it as Spark prints it.
     """
 
     kind: str
@@ -30,6 +35,9 @@ class PlanNode:
     has_subquery: bool
     source: str = ""
     options: tuple[tuple[str, str], ...] = ()
+    relation: str = ""
+    state: StateOperator | None = None
+    text: str = ""
 
     def walk(self) -> Sequence["PlanNode"]:
         """Return this node and all below it, parents first."""
@@ -41,7 +49,8 @@ class PlanNode:
 
 def plan_of(frame: DataFrame) -> PlanNode:
     """Return the analysed plan of a frame."""
-    return _node(frame._jdf.queryExecution().analyzed())
+    analysed = frame._jdf.queryExecution().analyzed()
+    return replace(_node(analysed), text=str(analysed.toString()))
 
 
 def _node(plan: Any) -> PlanNode:
@@ -55,6 +64,8 @@ def _node(plan: Any) -> PlanNode:
         has_subquery=not plan.subqueries().isEmpty(),
         source=source,
         options=options,
+        relation=f"{source} {plan.output().toString()}" if source else "",
+        state=state_operator(kind, plan),
     )
 
 

@@ -31,7 +31,7 @@ from cutwater.spark.pulse import PulseSource
 from cutwater.spark.query_streams import note_streams
 from cutwater.spark.step import POOL, Closed, RunningStep, Services, Wiring
 
-_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _STARTING: Final = threading.Lock()
 
 
@@ -97,13 +97,13 @@ class QueryStep(RunningStep):
         try:
             # A query takes its settings when it starts; others may start in this session too.
             with _STARTING:
-                before = spark.conf.get(_PARTITIONS)
+                before = spark.conf.get(PARTITIONS)
                 if partitions is not None:
-                    spark.conf.set(_PARTITIONS, str(partitions))
+                    spark.conf.set(PARTITIONS, str(partitions))
                 try:
                     self._query = self._internals.start_query(self._new_query(), self._sink)
                 finally:
-                    spark.conf.set(_PARTITIONS, str(before))
+                    spark.conf.set(PARTITIONS, str(before))
         finally:
             context.setLocalProperty(POOL, None)  # type: ignore[arg-type]
 

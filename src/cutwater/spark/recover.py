@@ -160,7 +160,11 @@ def _refusal(action: Refuse) -> str:
             more = f" and {len(action.damages) - 3} more" if len(action.damages) > 3 else ""
             return f"{name} cannot be restored: {listed}{more}."
         case RefusalReason.SINK_MISSING:
-            return f"{name} holds rows for a sink that the pipeline no longer has."
+            sinks = ", ".join(one.name for one in action.damages)
+            return (
+                f"{name} holds rows for a sink that the pipeline no longer has: {sinks}. Run the "
+                "code that has it once more, and stop it, so that they are committed."
+            )
         case RefusalReason.LOG_LOST:
             return (
                 f"{name} lacks its last entries: sinks have committed a decision that it does not "

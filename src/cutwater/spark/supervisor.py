@@ -26,6 +26,7 @@ from cutwater.errors import (
 )
 from cutwater.ids import Generation as GenerationNumber
 from cutwater.ids import StepId
+from cutwater.protocol.change import Change
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.spark.analysis import failing_place
@@ -80,6 +81,11 @@ class Supervisor:
         self._over = threading.Event()
         self._rates: dict[StepId, deque[tuple[int, int]]] = {}
         self.started = threading.Event()
+
+    @property
+    def change(self) -> Change | None:
+        """What became of the cut that the newest generation was built from."""
+        return self._generation.built.change if self._generation else None
 
     # -- the run
 

@@ -22,6 +22,7 @@ from cutwater.protocol.cut import (
     StepSnapshot,
     Version,
 )
+from cutwater.protocol.identity import StepIdentity
 from cutwater.protocol.message import Place
 from cutwater.store.forms import KindName
 from cutwater.store.records import RecordKind
@@ -126,6 +127,7 @@ class CutForm(msgspec.Struct, frozen=True):
     name: str | None
     started_at_ms: int
     origin: Slot | None
+    identities: dict[StepId, StepIdentity] | msgspec.UnsetType = msgspec.UNSET
 
 
 def _pack_cut(cut: Cut) -> CutForm:
@@ -142,6 +144,8 @@ def _pack_cut(cut: Cut) -> CutForm:
         name=cut.name,
         started_at_ms=cut.started_at_ms,
         origin=cut.origin,
+        # Left out where nobody has said it, as manifests were before there were identities.
+        identities=dict(cut.identities) or msgspec.UNSET,
     )
 
 
@@ -159,6 +163,7 @@ def _unpack_cut(form: CutForm) -> Cut:
         name=form.name,
         started_at_ms=form.started_at_ms,
         origin=form.origin,
+        identities={} if isinstance(form.identities, msgspec.UnsetType) else form.identities,
     )
 
 

@@ -48,6 +48,7 @@ from cutwater.protocol.alignment_events import (
 from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.cut import StepSnapshot, faults
 from cutwater.protocol.failure import FailureReason
+from cutwater.protocol.identity import NO_OFFSET
 from cutwater.protocol.in_flight import InFlightRange
 from cutwater.protocol.message import EndOfInput, Event, Watermark
 from cutwater.protocol.options import CheckpointOptions, UnalignedOptions
@@ -266,6 +267,19 @@ def test_a_source_without_a_pinned_start_takes_no_barrier_before_its_first_batch
 
     assert early == ()
     assert uploaded(late).batch == 0
+
+
+@pytest.mark.parametrize("pinned_start", [False, True])
+def test_a_swapped_source_has_not_begun_whatever_ran_before_it(pinned_start: bool) -> None:
+    """Rule F12: it is restored behind batches of the source whose place it takes."""
+    restored = Restored(batch=BatchId(6), offsets={"0:orders": NO_OFFSET})
+    step = source_step(pinned_start=pinned_start, restored=restored)
+
+    early = tell(step, Announced(barrier(1)), Poll())
+
+    assert bool(early) is pinned_start
+    if not pinned_start:
+        assert uploaded(tell(step, appended(7), committed(7), Poll())).batch == 7
 
 
 def test_a_source_with_a_pinned_start_takes_a_barrier_before_its_first_batch() -> None:

@@ -28,6 +28,12 @@ from cutwater.protocol.cut import (
     StepSnapshot,
 )
 from cutwater.protocol.decisions import Claim, Decision, LogEntry
+from cutwater.protocol.identity import (
+    InputIdentity,
+    InputKind,
+    OperatorIdentity,
+    StepIdentity,
+)
 from cutwater.protocol.message import Event, Place
 from cutwater.store.forms import Attempt, Committed
 from cutwater.store.reports import AttemptReport, AttemptStatus, RecoveryReport, StepReport
@@ -90,6 +96,31 @@ snapshots = st.builds(
     finished=st.booleans(),
 )
 
+input_identities = st.builds(
+    InputIdentity, members(InputKind), names, counts, names, names, names, st.none() | counts
+)
+operator_identities = st.builds(
+    OperatorIdentity,
+    names,
+    tuples(names),
+    tuples(names),
+    tuples(names),
+    tuples(names),
+    tuples(tuples(names)),
+)
+identities = st.builds(
+    StepIdentity,
+    inputs=tuples(input_identities),
+    columns=tuples(st.tuples(names, names)),
+    operators=tuples(operator_identities),
+    partitions=st.none() | counts,
+    is_query=st.booleans(),
+    sources=tuples(names),
+    sinks=tuples(names),
+    spark=names,
+    plan_sha256=names,
+)
+
 cuts: st.SearchStrategy[Cut] = st.builds(
     Cut,
     checkpoint_id=numbers.map(CheckpointId),
@@ -104,6 +135,7 @@ cuts: st.SearchStrategy[Cut] = st.builds(
     name=versions,
     started_at_ms=times,
     origin=st.none() | numbers.map(Slot),
+    identities=st.dictionaries(names.map(StepId), identities, max_size=3),
 )
 
 entries: st.SearchStrategy[LogEntry] = st.builds(
@@ -197,6 +229,37 @@ def sample_cut(checkpoint_id: int = 12) -> Cut:
         started_at_ms=1_700_000_000_123,
         origin=Slot(9),
     )
+
+
+def sample_identities() -> dict[StepId, StepIdentity]:
+    """What the steps of `sample_cut` are; no field has its default."""
+    orders = InputIdentity(
+        InputKind.SOURCE, "orders", 0, "FileSource", "FileSource[in]", "5ca1ab1e" * 8, 0
+    )
+    join = OperatorIdentity(
+        "Join", ("(id = id)",), ("",), ("Inner",), ("all",), (("orders",), ("orders",))
+    )
+    return {
+        ORDERS: StepIdentity(
+            inputs=(orders, InputIdentity(InputKind.PULSE, "pulse")),
+            columns=(("id", "bigint"), ("at", "timestamp")),
+            sources=("orders",),
+            spark="4.3.0",
+            plan_sha256="c0ffee00" * 8,
+        ),
+        TOTALS: StepIdentity(
+            inputs=(
+                InputIdentity(InputKind.CHANNEL, "orders"),
+                InputIdentity(InputKind.CHANNEL, "orders", 1),
+            ),
+            columns=(("id", "bigint"),),
+            operators=(join,),
+            partitions=8,
+            sinks=("table",),
+            spark="4.3.0",
+            plan_sha256="c0ffee01" * 8,
+        ),
+    }
 
 
 def sample_claim(slot: int = 1, generation: int = 3, nonce: str = "host-1/42") -> Claim:

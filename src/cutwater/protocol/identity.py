@@ -1,0 +1,216 @@
+"""What a step is, as a checkpoint remembers it: so that changed code finds its state again.
+
+A name says whose state it is; everything else here says whether that state still means the same:
+what the step reads and in which order, what its rows look like, which operators keep state, by
+which keys and in how many partitions. Whoever has analysed the step fills it in; a manifest holds
+it; `change` compares two of them (PROTOCOL.md section 15, rule F16). Values are plain, since they
+are stored field by field.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+NO_OFFSET: Final = "-"
+"""The offset of an outside stream that has not delivered anything, as Spark writes it too."""
+
+
+class InputKind(Enum):
+    """What stands behind one line of a step's offsets."""
+
+    SOURCE = "source"
+    """An outside stream, read inside the step."""
+    CHANNEL = "channel"
+    """The channel of another step."""
+    PULSE = "pulse"
+    """Nothing: it only makes an owed batch run (rule F22)."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputIdentity:
+    """One input, in the order in which the step's offsets are written.
+
+    Attributes:
+        kind: What it is.
+        name: The source node, or the channel.
+        ordinal: For a channel: the number of the input in the step (rule F38).
+        format: For a source: what reads it; offsets of one format mean nothing to another.
+        place: For a source: where it reads, for people.
+        settings: For a source: a hash of the place and of the options that say what is read.
+        log: For a source of Spark's: the number under which it keeps files beside its query;
+            None if it cannot.
+    """
+
+    kind: InputKind
+    name: str
+    ordinal: int = 0
+    format: str = ""
+    place: str = ""
+    settings: str = ""
+    log: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorIdentity:
+    """One operator that keeps state.
+
+    Attributes:
+        kind: Spark's name for it.
+        keys: What its state is looked up by, each with its type; numbers of expressions left out.
+        windows: For each key, how long it is if it is a window of time; empty where unknown.
+        layout: What is kept for a key: functions with the types of their results.
+        values: The same as it is written, for people.
+        sides: For a join: the sources that each side comes from, through all channels.
+    """
+
+    kind: str
+    keys: tuple[str, ...] = ()
+    windows: tuple[str, ...] = ()
+    layout: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    sides: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepIdentity:
+    """One step.
+
+    Attributes:
+        inputs: What it reads, in the order of its offsets.
+        columns: What it puts out: names and types.
+        operators: Those that keep state, in the order of the plan.
+        partitions: In how many its state is divided; None if it has none, or if nobody asks
+            for a number.
+        is_query: Whether it is a streaming query, with files of its own.
+        sources: The source nodes in it.
+        sinks: The sink written in it, if any.
+        spark: The version of Spark.
+        plan_sha256: A hash of the whole plan. Equal ones are the same code; others may be.
+    """
+
+    inputs: tuple[InputIdentity, ...] = ()
+    columns: tuple[tuple[str, str], ...] = ()
+    operators: tuple[OperatorIdentity, ...] = ()
+    partitions: int | None = None
+    is_query: bool = True
+    sources: tuple[str, ...] = ()
+    sinks: tuple[str, ...] = ()
+    spark: str = ""
+    plan_sha256: str = ""
+
+    def streams(self, source: str) -> tuple[tuple[int, InputIdentity], ...]:
+        """Return the lines of a source node, with their places in the offsets."""
+        return tuple(
+            (at, one)
+            for at, one in enumerate(self.inputs)
+            if one.kind is InputKind.SOURCE and one.name == source
+        )
+
+    @property
+    def unbegun(self) -> dict[str, str]:
+        """The offsets of its sources if all of them begin at their beginning."""
+        return {
+            f"{at}:{one.name}": NO_OFFSET
+            for at, one in enumerate(self.inputs)
+            if one.kind is InputKind.SOURCE
+        }
+
+    @property
+    def wires(self) -> Counter[str]:
+        """What it reads, whatever the order."""
+        return Counter(
+            f"{one.kind.value} {one.name}" for one in self.inputs if one.kind is not InputKind.PULSE
+        )
+
+    def has_lines_of(self, other: "StepIdentity") -> bool:
+        """Say whether the offsets of both mean the same, line by line."""
+        mine, others = (
+            [(one.kind, one.name, one.ordinal, one.log) for one in step.inputs]
+            for step in (self, other)
+        )
+        return self.is_query == other.is_query and mine == others
+
+    @property
+    def channels(self) -> tuple[InputIdentity, ...]:
+        """The inputs that are channels, by their numbers in the step."""
+        found = (one for one in self.inputs if one.kind is InputKind.CHANNEL)
+        return tuple(sorted(found, key=lambda one: one.ordinal))
+
+
+def state_differences(old: StepIdentity, new: StepIdentity) -> tuple[str, ...]:
+    """Say why the state of a step cannot be used by the step as it is now; empty if it can.
+
+    Returns:
+        One reason each, in words that follow the step's name.
+    """
+    found = []
+    then, now = old.operators, new.operators
+    if [one.kind for one in then] != [one.kind for one in now]:
+        return (f"keeps state in {_operators(now)} now, and kept it in {_operators(then)}",)
+    for before, after in zip(then, now, strict=True):
+        found += _operator_differences(before, after)
+    if now and new.partitions is not None and new.partitions != old.partitions:
+        found.append(
+            f"asks for {new.partitions} partitions, and its state is divided into {old.partitions}"
+        )
+    if now and _version(new.spark) < _version(old.spark):
+        found.append(
+            f"runs on Spark {new.spark}, which is older than the {old.spark} that wrote its state"
+        )
+    return tuple(found)
+
+
+def _operator_differences(then: OperatorIdentity, now: OperatorIdentity) -> list[str]:
+    found = []
+    kind = now.kind
+    if then.keys != now.keys:
+        found.append(
+            f"keys the state of its {kind} by {_listed(now.keys) or 'nothing'} now, and keyed it "
+            f"by {_listed(then.keys) or 'nothing'}"
+        )
+    elif any(
+        before and after and before != after
+        for before, after in zip(then.windows, now.windows, strict=True)
+    ):
+        found.append(
+            f"has {_listed(filter(None, now.windows))} in its {kind} now, and had "
+            f"{_listed(filter(None, then.windows))}"
+        )
+    if then.layout != now.layout:
+        found.append(
+            f"keeps {_listed(now.values) or 'nothing'} in its {kind} now, and kept "
+            f"{_listed(then.values) or 'nothing'}"
+        )
+    if then.sides != now.sides:
+        found.append(
+            f"joins {_sides(now)} now, and joined {_sides(then)}: the state of one side would "
+            "be taken for that of the other"
+        )
+    return found
+
+
+def columns_missing(old: StepIdentity, new: StepIdentity) -> tuple[str, ...]:
+    """Return the columns, with their types, that rows of the old step do not have."""
+    before = set(old.columns)
+    return tuple(f"{name} {kind}" for name, kind in new.columns if (name, kind) not in before)
+
+
+def _operators(operators: tuple[OperatorIdentity, ...]) -> str:
+    named = (f"{one.kind} by {_listed(one.keys) or 'nothing'}" for one in operators)
+    return _listed(named) or "no operator"
+
+
+def _sides(operator: OperatorIdentity) -> str:
+    return " with ".join(_listed(side) or "nothing" for side in operator.sides)
+
+
+def _listed(things: Iterable[str]) -> str:
+    return ", ".join(things)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Return major and minor; nothing for what is not known, which is older than anything."""
+    parts = text.split(".")[:2]
+    return tuple(int(one) for one in parts if one.isdigit())
