@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.crash.pipelines import PIPELINES
+from tests.crash.writes import name_store_writes, wrap
 
 from cutwater import CheckpointConfig, RestartConfig
 from cutwater.errors import CutwaterError
@@ -48,6 +49,12 @@ class Fate:
         self.write = ""
         self.left = 0
         self.cut = ""
+        self.seen: set[str] = set()
+
+    def changed(self, moment: str, write: str) -> None:
+        """Note a durable write that is about to be made, or has been."""
+        self.seen.add(write)
+        self.reached(f"{moment} {write}")
 
     def reached(self, write: str) -> None:
         """Note a write that has just been made, and die if it was the one.
@@ -96,6 +103,9 @@ def _committed(_: object, permit: object, committables: Sequence[object]) -> str
 
 def name_writes() -> None:
     """Give the durable writes names by which this process can be asked to die."""
+    name_store_writes(FATE.changed, "{method} {area}")
+    wrap(OpenDeltaTable, "stage", lambda *_: "stage rows", FATE.changed)
+    wrap(OpenDeltaTable, "commit", lambda *_: "commit rows", FATE.changed)
     _after(Manifests, "publish", _published)
     _after(DecisionLog, "create", _logged)
     _after(OpenDeltaTable, "stage", lambda staged, *_: "stage" if staged else "empty stage")
@@ -120,7 +130,7 @@ def follow(running: PipelineRun) -> None:
             if one.status == "COMPLETED" and one.id not in told:
                 told.add(one.id)
                 say(event, id=one.id)
-    say("ended", finished=ended.finished)
+    say("ended", finished=ended.finished, writes=sorted(FATE.seen))
 
 
 def run(spark: Any, task: dict[str, Any]) -> None:  # noqa: ANN401

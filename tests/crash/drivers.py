@@ -96,10 +96,12 @@ class Driver:
         self.wait_for("dying")
         self._reap()
 
-    def finish(self) -> None:
-        """Wait until its task has come to a regular end."""
-        assert self.wait_for("ended")["finished"]
+    def finish(self) -> list[str]:
+        """Wait until its task has come to a regular end; return what it has written by then."""
+        ended = self.wait_for("ended")
+        assert ended["finished"]
         self.is_free = True
+        return list(ended["writes"])
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal; the JVM gets none, it lives and dies with the driver."""

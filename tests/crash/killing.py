@@ -35,6 +35,7 @@ class Killing:
             {**QUICK, **checkpoint},
         )
         self.stands: list[Stand] = []
+        self.writes: list[str] = []
 
     def dies_at(self, write: str, count: int = 1) -> Stand:
         """Let a driver die right after it has made a write of this name for the count-th time."""
@@ -61,7 +62,7 @@ class Killing:
         total = self.stands[-1].source_position + REST
         driver = self._drivers.take()
         driver.run(replace(self._task, parameters={**self._task.parameters, "total": str(total)}))
-        driver.finish()
+        self.writes = driver.finish()
         stand = self._look()
         assert stand.changes > self.stands[-2].changes
         for table in (self._directory / "tables").iterdir():

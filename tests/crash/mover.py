@@ -14,16 +14,14 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from deltalake import DeltaTable
+from tests.crash.writes import name_store_writes, wrap
 
 import cutwater
 from cutwater.sinks.delta_table import OpenDeltaTable  # noqa: F401 - imports what is wrapped
-from cutwater.store.local import LocalBackend
 
 TOLD: Final = 9
 """Where a child tells the names of its writes."""
@@ -45,32 +43,11 @@ class Fate:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def wrap(owner: type, method: str, name: Callable[..., str], fate: Fate) -> None:
-    """Make a method tell which write it makes."""
-    original = getattr(owner, method)
-
-    @wraps(original)
-    def written(self: Any, *given: Any, **named: Any) -> Any:  # noqa: ANN401
-        write = name(self, *given)
-        fate.reached("before", write)
-        result = original(self, *given, **named)
-        fate.reached("after", write)
-        return result
-
-    setattr(owner, method, written)
-
-
 def name_writes(fate: Fate) -> None:
     """Give every durable write a name: what is done, and to which kind of object."""
-
-    def area(path: str) -> str:
-        parts = path.split("/")
-        return parts[2] if parts[0] == "pipelines" else parts[0]
-
-    for method in ("create", "put", "put_file", "delete"):
-        wrap(LocalBackend, method, lambda _, path, *__: area(path), fate)
+    name_store_writes(fate.reached)
     for method in ("restore", "create_write_transaction"):
-        wrap(DeltaTable, method, lambda table, *_: Path(table.table_uri).name, fate)
+        wrap(DeltaTable, method, lambda table, *_: Path(table.table_uri).name, fate.reached)
 
 
 def move(store: str, pipeline: str, what: str, given: str, *when: str) -> None:

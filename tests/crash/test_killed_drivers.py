@@ -71,6 +71,31 @@ def test_a_join_survives_many_kills_at_one_write(
     assert rows_of(table, None, "value", "seven") == [(one, one * 7) for one in range(total)]
 
 
+@pytest.mark.long
+def test_a_join_survives_a_kill_before_and_after_every_durable_write(
+    drivers: Drivers, tmp_path: Path
+) -> None:
+    """The list of writes is what a driver has made that was killed once, recovered and ended."""
+    scout = Killing(drivers, tmp_path / "scout", "join", _joined(tmp_path / "scout"), retained=1)
+    scout.dies_at("decision", 2)
+    scout.finish()
+    join = Killing(drivers, tmp_path / "all", "join", _joined(tmp_path / "all"), retained=1)
+    join.dies_at("commit", 2)
+
+    for write in scout.writes:
+        for moment in ("before", "after"):
+            join.dies_at(f"{moment} {write}")
+    total = join.finish()
+
+    assert {"create log", "put_file blobs", "delete manifests", "commit rows"} <= {*scout.writes}
+    table = tmp_path / "all" / "tables" / "joined"
+    assert rows_of(table, None, "value", "seven") == [(one, one * 7) for one in range(total)]
+
+
+def _joined(directory: Path) -> dict[str, str]:
+    return {"rate": str(RATE), "table": str(directory / "tables" / "joined")}
+
+
 # -- the diamond
 
 
