@@ -233,5 +233,5 @@ def test_a_plan_against_nothing_is_refused_before_spark_starts(tmp_path: Path) -
     empty = cutwater(*against)
 
     assert (nobody.returncode, empty.returncode) == (2, 2)
-    assert f"--against: there is no pipeline orders in {store}." in nobody.stderr
+    assert f"--store: there is no store with a pipeline in it at {store}." in nobody.stderr
     assert "orders has no checkpoint: whatever runs begins empty." in empty.stderr

@@ -300,7 +300,7 @@ def test_an_unfinished_rewind_never_takes_another_table_back(made: Made) -> None
 @pytest.mark.parametrize(
     ("store", "pipeline", "to", "said"),
     [
-        ("nowhere", NAME, "2", "there is no store at"),
+        ("nowhere", NAME, "2", "there is no store with a pipeline in it at"),
         ("store", "order", "2", "it has orders"),
         ("store", NAME, "9", "checkpoint 9 is not there; there are checkpoints 1, 2, 3, 4, 5"),
         ("store", NAME, "after", "and savepoints before"),

@@ -144,6 +144,7 @@ def test_a_diamond_overtakes_when_alignment_takes_too_long(
     check_diamond(tmp_path, total)
 
 
+@pytest.mark.long
 def test_a_diamond_that_only_aligns_has_nothing_in_flight(
     drivers: Drivers, tmp_path: Path, chance: random.Random
 ) -> None:

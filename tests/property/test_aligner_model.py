@@ -598,4 +598,4 @@ class AlignerMachine(RuleBasedStateMachine):
 
 TestAligner = AlignerMachine.TestCase
 # There is more to choose from here than in the other machines.
-TestAligner.settings = settings(max_examples=3 * settings().max_examples)
+TestAligner.settings = settings(max_examples=2 * settings().max_examples)

@@ -252,7 +252,7 @@ def test_the_chain_shows_each_way_beside_the_others() -> None:
 
 def test_frequent_checkpoints_are_compared_with_the_rarest() -> None:
     def run(rate: float) -> dict[str, object]:
-        return {"rows_per_second": rate, "checkpoints": 3, "checkpoint_ms": [10]}
+        return {"rows_per_second": rate, "checkpoints": 3, "checkpoint_ms": [10], "cpu_seconds": 5}
 
     shown = interval.show({"1s": [run(90.0)], "24h": [run(100.0)]})
 
