@@ -4,10 +4,11 @@ Spark makes the rows from a range of numbers, by expressions alone; this module 
 range a batch is. An offset is the number that comes next, under the name of what is numbered.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -15,6 +16,9 @@ from cutwater.errors import RecoveryError
 from cutwater.sources.pace import Pace, PaceKeywords
 from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import NativeSource, decode_offset, encode_offset
+
+_IDLE_S: Final = 0.05
+"""How long an idle source keeps Spark from asking again; by itself it asks every 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class NumberedSource(NativeSource):
         self._numbered = numbered
         self._began: tuple[float, int] | None = None
         self._template: DataFrame | None = None
+        self._answered_s = -math.inf
         super().__init__(internals, numbered.rows(internals.spark.range(0)).schema)
 
     def describe(self) -> str:
@@ -74,7 +79,13 @@ class NumberedSource(NativeSource):
             self._began = (now, at)
         began, began_at = self._began
         end = self.pace.end(at, now - began, began_at, all_now=self.available_now)
-        return start if end == at else encode_offset({self._numbered.name: end})
+        if end != at:
+            return encode_offset({self._numbered.name: end})
+        # Asked again at once, the whole query idles; after a batch of another source it does not.
+        if now - self._answered_s < _IDLE_S and not self.available_now:
+            time.sleep(_IDLE_S)
+        self._answered_s = time.monotonic()
+        return start
 
     def batch(self, start: str | None, end: str) -> Any:  # noqa: ANN401 - an object of the JVM
         """Return the rows between two offsets.
