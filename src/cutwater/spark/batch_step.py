@@ -121,7 +121,7 @@ class BatchStep(RunningStep):
                 places[source] = end
             size_bytes += end.log_bytes - start.log_bytes
             files = channel.paths(start.position, end.position) or [str(channel.empty)]
-            rows = self._internals.parquet_scan(files, self._schemas[source], streaming=False)
+            rows = self._internals.parquet.scan(files, self._schemas[source], streaming=False)
             frames[source] = newest(rows, self._keys[source])
         result = self.plan.evaluate(self._spark, frames)
         assert isinstance(result, DataFrame)

@@ -170,7 +170,7 @@ class ChannelSource(NativeSource):
         first = self._parsed(start).position
         last = self._parsed(end).position
         files = self.channel.paths(first, last)
-        rows = self.internals.parquet_scan(
+        rows = self.internals.parquet.scan(
             files or [str(self.channel.empty)], self.schema(), streaming=True
         )
         keys = self._reading.keys if last - first > 1 else ()

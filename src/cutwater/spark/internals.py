@@ -6,8 +6,6 @@ and by name (docs/adr/0007). Tested on Spark 4.3; the package of the streaming r
 4.1.
 """
 
-import uuid
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -21,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from cutwater.errors import SessionError
+from cutwater.spark.parquet_files import ParquetFiles
 
 SOURCE_INTERFACE: Final = "org.apache.spark.sql.execution.streaming.Source"
 SINK_INTERFACE: Final = "org.apache.spark.sql.execution.streaming.Sink"
@@ -60,8 +59,8 @@ class Internals:
     def __init__(self, spark: SparkSession) -> None:
         """Use this session's JVM; nothing is looked up yet."""
         self.spark = spark
-        self._jvm: Any = spark._jvm
-        self._session: Any = spark._jsparkSession
+        self.jvm: Any = spark._jvm
+        self.session: Any = spark._jsparkSession
 
     def self_check(self) -> None:
         """Ask for every class this module uses.
@@ -88,14 +87,14 @@ class Internals:
             f"{_CATALYST}.streaming.InternalOutputModes",
         ):
             try:
-                self._jvm.java.lang.Class.forName(name)
+                self.jvm.java.lang.Class.forName(name)
             except Py4JError as error:
                 message = (
                     f"Spark {self.spark.version} has no class {name}, which channels need. "
                     "Cutwater is tested with Spark 4.3."
                 )
                 raise SessionError(message) from error
-        if isinstance(self._jvm.org.apache.spark.sql.classic.Dataset, JavaPackage):
+        if isinstance(self.jvm.org.apache.spark.sql.classic.Dataset, JavaPackage):
             message = "The session's JVM cannot be reached from Python."
             raise SessionError(message)
 
@@ -110,11 +109,11 @@ class Internals:
 
     @cached_property
     def _runtime(self) -> Any:
-        streaming = self._jvm.org.apache.spark.sql.execution.streaming
+        streaming = self.jvm.org.apache.spark.sql.execution.streaming
         return streaming.runtime if self._runtime_name.endswith("runtime") else streaming
 
     @staticmethod
-    def _object(package: Any, name: str) -> Any:
+    def scala_object(package: Any, name: str) -> Any:
         """Return a Scala object, or the companion of a Scala class."""
         return getattr(getattr(package, f"{name}$"), "MODULE$")
 
@@ -128,8 +127,8 @@ class Internals:
         """
         gateway = self.spark.sparkContext._gateway
         ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-        companion = self._object(self._runtime, "StreamingExecutionRelation")
-        return self.frame(companion.apply(source, self._session))
+        companion = self.scala_object(self._runtime, "StreamingExecutionRelation")
+        return self.frame(companion.apply(source, self.session))
 
     def frame(self, logical_plan: Any) -> DataFrame:
         """Return a DataFrame of a logical plan."""
@@ -137,11 +136,15 @@ class Internals:
 
     def java_frame(self, logical_plan: Any) -> Any:
         """Return a Java Dataset of a logical plan."""
-        return self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session, logical_plan)
+        return self._datasets.ofRows(self.session, logical_plan)
+
+    @cached_property
+    def _datasets(self) -> Any:
+        return self.jvm.org.apache.spark.sql.classic.Dataset
 
     def streaming_range(self, start: int, end: int, slices: int) -> DataFrame:
         """Return the numbers from start up to end, column `id`, as a frame that is streaming."""
-        plans = self._jvm.org.apache.spark.sql.catalyst.plans.logical
+        plans = self.jvm.org.apache.spark.sql.catalyst.plans.logical
         batch = self.spark.range(start, end, 1, slices)._jdf.queryExecution().analyzed()
         return self.frame(plans.Range(start, end, 1, batch.numSlices(), batch.output(), True))
 
@@ -162,108 +165,12 @@ class Internals:
         while not node.children().isEmpty():
             chain.append(node)
             node = node.children().head()
-        plans = self._jvm.org.apache.spark.sql.catalyst.plans.logical
-        some_slices = self.some(self._jvm.java.lang.Integer.valueOf(slices))
+        plans = self.jvm.org.apache.spark.sql.catalyst.plans.logical
+        some_slices = self.some(self.jvm.java.lang.Integer.valueOf(slices))
         rebuilt = plans.Range(start, end, 1, some_slices, node.output(), True)
         for parent in reversed(chain):
-            rebuilt = parent.withNewChildren(self._nil.appended(rebuilt))
+            rebuilt = parent.withNewChildren(self.nil.appended(rebuilt))
         return self.java_frame(rebuilt)
-
-    # -- Parquet files
-
-    @cached_property
-    def _files(self) -> Any:
-        return self._jvm.org.apache.spark.sql.execution.datasources
-
-    @cached_property
-    def _no_options(self) -> Any:
-        return self._object(self._jvm.scala.collection.immutable, "Map").empty()
-
-    def parquet_scan(self, files: Sequence[str], java_schema: Any, *, streaming: bool) -> DataFrame:
-        """Return Spark's own scan of some files, without what a reader looks for on the way.
-
-        Args:
-            files: Absolute paths, each of a file that is there.
-            java_schema: The columns, as Java knows them.
-            streaming: Whether the frame counts as streaming.
-        """
-        names = self._jvm.PythonUtils.toSeq(list(files))
-        sources = self._object(self._files, "DataSource")
-        paths = sources.checkAndGlobPathIfNecessary(
-            names, self._hadoop, False, False, 1, False, self._anything
-        )
-        none = self.some(None)
-        cache = self._object(self._files, "NoopCache")
-        index = self._files.InMemoryFileIndex(
-            self._session, paths, self._no_options, self.some(java_schema), cache, none, none
-        )
-        relation = self._files.HadoopFsRelation(
-            index,
-            self.no_columns(),
-            java_schema,
-            none,
-            self._files.parquet.ParquetFileFormat(),
-            self._no_options,
-            self._session,
-        )
-        return self.frame(self._object(self._files, "LogicalRelation").apply(relation, streaming))
-
-    @cached_property
-    def _hadoop(self) -> Any:
-        return self._session.sessionState().newHadoopConf()
-
-    @cached_property
-    def _anything(self) -> Any:
-        return getattr(
-            self._object(self._files, "DataSource"), "checkAndGlobPathIfNecessary$default$7"
-        )()
-
-    def write_parquet(
-        self, execution: Any, directory: str, options: Mapping[str, str], *, one_file: bool
-    ) -> None:
-        """Run Spark's file writer on a plan that is ready to run.
-
-        Args:
-            execution: A query execution of Spark's.
-            directory: Where the files appear; it does not exist yet.
-            options: Settings of Hadoop's.
-            one_file: Let one task write everything.
-        """
-        session = execution.sparkSession()
-        settings = session.sessionState().newHadoopConf()
-        for name, value in options.items():
-            settings.set(name, value)
-        plan = execution.executedPlan()
-        if one_file:
-            plan = self._jvm.org.apache.spark.sql.execution.CoalesceExec(1, plan)
-        protocol = self._object(self._jvm.org.apache.spark.internal.io, "FileCommitProtocol")
-        committer = protocol.instantiate(
-            session.sessionState().conf().fileCommitProtocolClass(),
-            uuid.uuid4().hex,
-            directory,
-            False,
-        )
-        writer = self._files.FileFormatWriter
-        output = execution.analyzed().output()
-        nil = self._nil
-        writer.write(
-            session,
-            plan,
-            self._files.parquet.ParquetFileFormat(),
-            committer,
-            writer.OutputSpec(directory, self._no_options, output),
-            settings,
-            nil,
-            self.some(None),
-            nil,
-            self._no_options,
-            0,
-            getattr(writer, "write$default$12")(),
-        )
-
-    @cached_property
-    def _nil(self) -> Any:
-        return self._object(self._jvm.scala.collection.immutable, "Nil")
 
     # -- sinks that live in this process
 
@@ -277,7 +184,7 @@ class Internals:
         gateway = self.spark.sparkContext._gateway
         ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
         manager = query.frame.sparkSession._jsparkSession.sessionState().streamingQueryManager()
-        triggers = self._jvm.org.apache.spark.sql.streaming.Trigger
+        triggers = self.jvm.org.apache.spark.sql.streaming.Trigger
         trigger = (
             triggers.AvailableNow()
             if query.available_now
@@ -289,13 +196,13 @@ class Internals:
             *([self.some(None)] if self._version >= (4, 3) else []),
             self.some(query.checkpoint),
             query.frame._jdf,
-            self._no_options,
+            self.no_options,
             sink,
             self._output_mode(query.output_mode),
             False,
             True,
             trigger,
-            self._jvm.org.apache.spark.util.SystemClock(),
+            self.jvm.org.apache.spark.util.SystemClock(),
             self.some(None),
             self.some(None),
         )
@@ -308,38 +215,65 @@ class Internals:
 
     def no_columns(self) -> Any:
         """Return an empty schema, as Java knows it."""
-        return self._jvm.org.apache.spark.sql.types.StructType()
+        return self.jvm.org.apache.spark.sql.types.StructType()
 
     def no_capabilities(self) -> Any:
         """Return an empty set, as Java knows it."""
-        return self._jvm.java.util.Collections.emptySet()
+        return self.jvm.java.util.Collections.emptySet()
+
+    @cached_property
+    def parquet(self) -> ParquetFiles:
+        """Spark's own reader and writer of Parquet files."""
+        return ParquetFiles(self)
 
     # -- values of Spark's
 
+    @cached_property
+    def nil(self) -> Any:
+        """The empty list of Scala's."""
+        return self.scala_object(self.jvm.scala.collection.immutable, "Nil")
+
+    @cached_property
+    def no_options(self) -> Any:
+        """The empty map of Scala's."""
+        return self.scala_object(self.jvm.scala.collection.immutable, "Map").empty()
+
+    @cached_property
+    def none(self) -> Any:
+        """The empty option of Scala's."""
+        return self.some(None)
+
     def offset(self, text: str) -> Any:
         """Return an offset of Spark's that holds this text."""
-        return self._runtime.SerializedOffset(text)
+        return self._serialized_offset(text)
+
+    @cached_property
+    def _serialized_offset(self) -> Any:
+        return self._runtime.SerializedOffset
 
     def some(self, value: Any) -> Any:
         """Return a Scala Option; None gives the empty one."""
-        option = self._jvm.scala.Option
-        return option.empty() if value is None else option.apply(value)
+        return self._option.empty() if value is None else self._option.apply(value)
+
+    @cached_property
+    def _option(self) -> Any:
+        return self.jvm.scala.Option
 
     def java_schema(self, schema: StructType) -> Any:
         """Return a schema as Java knows it."""
-        return self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+        return self.jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
 
     def read_all(self) -> Any:
         """Return Spark's read limit without a limit."""
-        return self._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable()
+        return self.jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable()
 
     # -- looking at plans
 
     def check_streaming(self, frame: DataFrame, output_mode: str) -> str | None:
         """Let Spark say why a streaming plan cannot run in an output mode; None if it can."""
         mode = self._output_mode(output_mode)
-        checker = self._object(
-            self._jvm.org.apache.spark.sql.catalyst.analysis, "UnsupportedOperationChecker"
+        checker = self.scala_object(
+            self.jvm.org.apache.spark.sql.catalyst.analysis, "UnsupportedOperationChecker"
         )
         try:
             checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)
@@ -348,4 +282,4 @@ class Internals:
         return None
 
     def _output_mode(self, name: str) -> Any:
-        return self._jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(name)
+        return self.jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(name)

@@ -17,22 +17,30 @@ from cutwater.spark.internals import SINK_INTERFACE, Internals
 class PlannedBatch:
     """One batch that Spark has planned and nobody has computed yet; use it once."""
 
-    def __init__(self, internals: Internals, java_frame: Any) -> None:
-        """Hold the batch that Spark handed over."""
+    def __init__(
+        self, internals: Internals, java_frame: Any, session: Callable[[Any], SparkSession]
+    ) -> None:
+        """Hold the batch that Spark handed over.
+
+        Args:
+            internals: Spark's internal classes.
+            java_frame: The batch.
+            session: Gives the query's own session, which is made once.
+        """
         self._internals = internals
         self._java_frame = java_frame
+        self._session = session
 
     @property
     def frame(self) -> DataFrame:
         """The batch as a DataFrame that anything can be done with."""
         java = self._internals.batch_frame(self._java_frame)
-        session = SparkSession(self._internals.spark.sparkContext, java.sparkSession())
-        return DataFrame(java, session)
+        return DataFrame(java, self._session(java))
 
     def write_parquet(self, directory: str, options: Mapping[str, str], *, one_file: bool) -> None:
         """Compute the batch into the files of a directory that does not exist yet."""
         execution = self._java_frame.queryExecution()
-        self._internals.write_parquet(execution, directory, options, one_file=one_file)
+        self._internals.parquet.write(execution, directory, options, one_file=one_file)
 
 
 class NativeSink:
@@ -45,12 +53,20 @@ class NativeSink:
         self._internals = internals
         self._take = take
         self._title = title
+        self._session: SparkSession | None = None
+
+    def _session_of(self, java_frame: Any) -> SparkSession:
+        """Return the query's own session, a copy of the user's with the query's settings."""
+        if self._session is None:
+            context = self._internals.spark.sparkContext
+            self._session = SparkSession(context, java_frame.sparkSession())
+        return self._session
 
     # -- org.apache.spark.sql.execution.streaming.Sink
 
     def addBatch(self, number: int, java_frame: Any) -> None:
         """Answer Spark: take a batch."""
-        self._take(PlannedBatch(self._internals, java_frame), BatchId(number))
+        self._take(PlannedBatch(self._internals, java_frame, self._session_of), BatchId(number))
 
     def name(self) -> str:
         """Answer Spark."""
