@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cutwater.config import CheckpointConfig, RestartConfig
-from cutwater.errors import ConfigError, MoveRefused, RunError
+from cutwater.errors import CodeChanged, ConfigError, MoveRefused, RunError
 from cutwater.ids import PipelineId, SinkId
 from cutwater.moves.forking import shared_targets
 from cutwater.moves.opening import Movable
@@ -21,9 +21,11 @@ from cutwater.physical_plan import PhysicalPlan
 from cutwater.plan import plan
 from cutwater.protocol.change import Allowances, Change
 from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.map_cut import map_cut
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.sinks.base import OpenSink, Sink, SinkContext
 from cutwater.spark.context import RunContext, is_local
+from cutwater.spark.explain import identities
 from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import hush_callbacks
 from cutwater.spark.progress import (
@@ -76,6 +78,7 @@ class RunOptions:
             pipeline is rewound first, its sinks included, and every start does so again.
         takeover: Start although another process seems to run the pipeline; it is fenced out.
         name: Run it under this name instead of its own, as a fork of it is run.
+        may_rewind: Whether to go back in time if `start_from` is not where it stands.
         allow_new: Steps with state, sources and sinks that the checkpoint does not know may begin.
         allow_dropped: Those that are gone may be forgotten.
         swap: Sources that are other ones than in the checkpoint, and begin at their beginning
@@ -90,6 +93,7 @@ class RunOptions:
     start_from: str = "latest"
     takeover: bool = False
     name: str | None = None
+    may_rewind: bool = True
     allow_new: bool = False
     allow_dropped: bool = False
     swap: tuple[str, ...] = ()
@@ -244,7 +248,7 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
         raise MoveRefused(name, shared)
     sinks = _open_sinks(physical, spark, identity)
     if goes_back:
-        _go_back(Movable(name, store, targets, sinks), options)
+        _go_back(Movable(name, store, targets, sinks), options, physical, spark)
     scratch = Scratch.make(options.scratch, identity, shared=not is_local(spark))
     context = RunContext(
         plan=physical,
@@ -271,12 +275,24 @@ def _known(report: CheckpointReport | None, timeout_s: float | None) -> Checkpoi
     return report
 
 
-def _go_back(movable: Movable, options: RunOptions) -> None:
-    """Rewind to where the pipeline shall start from, unless it stands there."""
+def _go_back(
+    movable: Movable, options: RunOptions, physical: PhysicalPlan, spark: "SparkSession"
+) -> None:
+    """Rewind to where the pipeline shall start from, unless it stands there.
+
+    Nothing is taken back for code that could not go on from there.
+    """
     log = movable.store.log.read()
     target = find_target(movable, log, options.start_from, "from")
     if target.decision == log.head:
         return
+    if not options.may_rewind:
+        reason = f"{target.title} is not where {movable.name} stands any more: this is a rewind"
+        raise ConfigError("from", reason)
+    if target.cut is not None:
+        change = map_cut(target.cut, identities(physical, spark), options.allowed)
+        if change.refusals:
+            raise CodeChanged(target.cut.checkpoint_id, tuple(map(str, change.refusals)))
     identity = movable.store.pipeline
     with held(movable.store.backend, identity, movable.name, takeover=options.takeover):
         perform(movable, log, target, leave_sinks=False)

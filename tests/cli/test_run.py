@@ -143,6 +143,7 @@ def test_options_reach_the_run_as_they_were_given(start: Start, tmp_path: Path) 
         "start_from": "before",
         "takeover": True,
         "name": "trial",
+        "may_rewind": True,
         "allow_new": True,
         "allow_dropped": True,
         "swap": ["orders", "refunds"],

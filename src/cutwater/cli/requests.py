@@ -9,6 +9,7 @@ import os
 import socket
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Final
@@ -28,7 +29,7 @@ from cutwater.cli.stores import (
     looked_at,
     now_ms,
 )
-from cutwater.errors import NotRunning, RequestFailed
+from cutwater.errors import NotRunning, RequestFailed, StoreError
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.store.lease import Holding
 from cutwater.store.reports import AttemptReport
@@ -221,8 +222,9 @@ class _Desk:
             self._requests.ask(request)
             answer = self._wait(request)
         finally:
-            # Answered or not: nobody waits for it any more, so nobody may begin it.
-            self._requests.remove(request.token)
+            # Answered or not: nobody waits for it any more, so nobody may begin it. It expires.
+            with suppress(StoreError):
+                self._requests.remove(request.token)
         if answer.state is AnswerState.FAILED:
             raise self._failed(f"the {wish.value} failed: {answer.message}")
         return answer

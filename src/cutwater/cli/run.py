@@ -183,6 +183,7 @@ def run_command(arguments: RunArguments) -> int:
         start_from=arguments.start_from,
         takeover=arguments.takeover,
         name=arguments.name,
+        may_rewind=arguments.yes,
         allow_new=arguments.allow_new,
         allow_dropped=arguments.allow_dropped,
         swap=tuple(arguments.swap),

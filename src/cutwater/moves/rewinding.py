@@ -11,13 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from cutwater.errors import ConfigError, Fenced, MoveRefused, OutcomeUnknown, SinkError
-from cutwater.ids import CheckpointId, Generation, Slot
+from cutwater.ids import NO_SLOT, CheckpointId, Generation, Slot
 from cutwater.moves.choose import Candidate, choose
 from cutwater.moves.observe import observe
 from cutwater.moves.opening import Movable, candidates, open_movable, read_cut
 from cutwater.moves.preview import Observed, Rewind, done, preview_of
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogEntry, LogView
+from cutwater.protocol.recovery import LOG_LOST, lacks_decision
 from cutwater.protocol.rewind import plan_rewind
 from cutwater.sinks.committing import see_through
 from cutwater.store.forms import Attempt
@@ -77,8 +78,11 @@ def find_target(movable: Movable, log: LogView, text: str, option: str) -> Candi
 
     Raises:
         ConfigError: If there is none.
+        MoveRefused: If the log has lost its end: what the sinks show is then not known.
         StoreError: If the store cannot be read.
     """
+    if lacks_decision(log, max(movable.store.commits.slots(), default=NO_SLOT)):
+        raise MoveRefused(movable.name, LOG_LOST)
     if log.head is None:
         raise ConfigError(option, f"{movable.name} has never taken a checkpoint")
     return choose(text, candidates(movable.store, log), option)

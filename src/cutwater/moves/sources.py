@@ -46,9 +46,9 @@ def forgotten(store: OpenStore, head: Cut | None, target: Cut) -> Mapping[str, s
             if "logOffset" not in _decoded(offset):
                 continue
             since = _read_through(target, step, stream)
-            missing = [
-                one for one in _files_after(store, snapshot, stream, since) if not one.exists()
-            ]
+            number = _log_number(head, step, stream)
+            files = _files_after(store, snapshot, number, since)
+            missing = [one for one in files if not one.exists()]
             if missing:
                 more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
                 found[f"{step}/{stream}"] = f"{missing[0]}{more} was read since and is gone"
@@ -57,16 +57,33 @@ def forgotten(store: OpenStore, head: Cut | None, target: Cut) -> Mapping[str, s
 
 def _read_through(target: Cut, step: StepId, stream: str) -> int:
     """Return the last entry of a file source's log that a cut covers; -1 for none."""
-    snapshot = target.snapshots.get(step)
-    offset = None if snapshot is None else snapshot.offsets.get(stream)
-    return -1 if offset is None else int(_decoded(offset).get("logOffset", -1))
+    own = target.snapshots.get(step)
+    # A source keeps its name when it moves to another line or step.
+    name = stream.partition(":")[2]
+    for snapshot in (*(() if own is None else (own,)), *target.snapshots.values()):
+        for one, offset in snapshot.offsets.items():
+            if one.partition(":")[2] == name:
+                return int(_decoded(offset).get("logOffset", -1))
+    return -1
+
+
+def _log_number(head: Cut | None, step: StepId, stream: str) -> int:
+    """Return under which number a source of Spark's keeps its log beside the query.
+
+    Spark counts its own sources only; a manifest of the first versions does not say which.
+    """
+    line = int(stream.partition(":")[0])
+    identity = None if head is None else head.identities.get(step)
+    if identity is None or line >= len(identity.inputs):
+        return line
+    found = identity.inputs[line].log
+    return line if found is None else found
 
 
 def _files_after(
-    store: OpenStore, snapshot: StepSnapshot, stream: str, since: int
+    store: OpenStore, snapshot: StepSnapshot, number: int, since: int
 ) -> Iterator[Path]:
     """Give the files on this machine that a file source's log names after an entry."""
-    number = stream.partition(":")[0]
     with TemporaryDirectory() as directory:
         into = Path(directory) / "query"
         below = f"sources/{number}/"

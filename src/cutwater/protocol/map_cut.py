@@ -286,7 +286,9 @@ class _Mapper:
         }
         # A query begins at an offset only behind a batch that it has committed.
         batch = max(snapshot.batch, BatchId(0))
-        return replace(snapshot, batch=batch, offsets=offsets)
+        # One that never ran has no files that could be gone on from.
+        state = () if snapshot.batch == NO_BATCH else snapshot.state
+        return replace(snapshot, batch=batch, offsets=offsets, state=state)
 
     # -- where it stands on its channels
 

@@ -6,14 +6,21 @@ never left silently: somebody decides a rewind, which takes the sinks back too (
 cannot be read is an error, never "not there". Upholds I5, I7, I8 and I9.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Final
 
 from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.coordinator_events import Standing
-from cutwater.protocol.cut import Committable, Cut, Version
+from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.decisions import Claim, Decision, LogView, uncommitted
+
+LOG_LOST: Final = (
+    "its log lacks its last entries: sinks have committed a decision that it does not hold. Bring "
+    "the objects below log/ back from a copy of the store"
+)
+"""What is said of a log that `lacks_decision`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,7 @@ def next_action(facts: RecoveryFacts) -> RecoveryAction:
     """Choose the next thing to do."""
     log = facts.log
     claim = own_claim(log, facts.nonce)
-    if _lacks_decision(log, facts.committed_through):
+    if lacks_decision(log, facts.committed_through):
         return Refuse(RefusalReason.LOG_LOST, None)
     if claim is None:
         slot, generation = Slot(log.last_slot + 1), Generation(log.generation + 1)
@@ -161,14 +168,16 @@ def next_action(facts: RecoveryFacts) -> RecoveryAction:
             return blocked
         cut = facts.manifests[decision.checkpoint_id]
         assert cut is not None
-        return _missing_sink(decision, cut.commit, facts) or RepeatCommit(decision, cut)
+        # Each of them has to act, also one that has no rows.
+        return _missing_sink(decision, cut.commit.keys(), facts) or RepeatCommit(decision, cut)
     cut = facts.manifests[head.checkpoint_id]
     assert cut is not None
     restore = Restore(claim.generation, cut, _standing(cut, facts))
-    return _missing_sink(head, cut.carried, facts) or restore
+    carrying = {sink for sink, staged in cut.carried.items() if staged}
+    return _missing_sink(head, carrying, facts) or restore
 
 
-def _lacks_decision(log: LogView, committed: Slot) -> bool:
+def lacks_decision(log: LogView, committed: Slot) -> bool:
     """Say whether a commit is recorded for a slot that is no decision of the log.
 
     The record is written after the decision: if the decision is not there, it was lost, and going
@@ -179,14 +188,11 @@ def _lacks_decision(log: LogView, committed: Slot) -> bool:
     return committed > log.last_slot or not isinstance(log.at(committed), Decision)
 
 
-def _missing_sink(
-    decision: Decision, staged: Mapping[SinkId, tuple[Committable, ...]], facts: RecoveryFacts
-) -> Refuse | None:
-    """Refuse if rows wait for a sink that the pipeline no longer has."""
-    waiting = {sink for sink, found in staged.items() if found}
+def _missing_sink(decision: Decision, waiting: Set[SinkId], facts: RecoveryFacts) -> Refuse | None:
+    """Refuse if a decision waits for a sink that the pipeline no longer has."""
     if facts.sinks is None or waiting <= facts.sinks:
         return None
-    damages = (Damage(sink, "rows wait for it") for sink in sorted(waiting - facts.sinks))
+    damages = (Damage(sink, "it has not acted yet") for sink in sorted(waiting - facts.sinks))
     return Refuse(RefusalReason.SINK_MISSING, decision, tuple(damages))
 
 

@@ -10,7 +10,7 @@ originals are only read. Steps without a query start empty, and sinks are left a
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,13 +18,13 @@ from cutwater.errors import (
     AdoptionRefused,
     Fenced,
     OutcomeUnknown,
-    PipelineHeld,
     RecoveryError,
 )
-from cutwater.ids import NO_BATCH, CheckpointId, Generation, Slot, StepId
+from cutwater.ids import NO_BATCH, NO_SLOT, CheckpointId, Generation, Slot, StepId
 from cutwater.physical_plan import PhysicalPlan, PhysicalStep
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot, faults
 from cutwater.protocol.decisions import Decision, DecisionOutcome
+from cutwater.protocol.identity import StepIdentity
 from cutwater.protocol.invariants import invariant
 from cutwater.protocol.message import START
 from cutwater.protocol.recovery import ClaimGeneration, RecoveryFacts, Restore, next_action
@@ -35,7 +35,7 @@ from cutwater.spark.offset_kinds import fits, kind_of_offset, reads_below
 from cutwater.spark.plain_query import PlainQuery, Trace, files_read, trace
 from cutwater.spark.query_streams import Stream, StreamKind, for_plan, note_streams
 from cutwater.store.forms import Attempt
-from cutwater.store.lease import Holding, Leases, holding, process_is_dead
+from cutwater.store.holder import holder_of
 from cutwater.store.opened import OpenStore
 
 NAME: Final = "adopted"
@@ -82,11 +82,13 @@ class Adoption:
         plan: The pipeline.
         steps: The steps that go on with a query.
         empty: The steps that start empty.
+        identities: What every step is, as the manifest will say it.
     """
 
     plan: PhysicalPlan
     steps: tuple[AdoptedStep, ...]
     empty: tuple[StepId, ...]
+    identities: Mapping[StepId, StepIdentity]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,13 @@ def examine(
         raise AdoptionRefused(plan.pipeline, *problems)
     taken = {one.step for one in steps}
     empty = tuple(step.name for step in plan.steps if step.name not in taken)
-    return Adoption(plan, tuple(steps), empty)
+    identities = {step.name: forms[step.name].identity for step in plan.steps}
+    for adopted in steps:
+        identity = identities[adopted.step]
+        if identity.operators:
+            # The state is divided as it was, whatever the file asks for.
+            identities[adopted.step] = replace(identity, partitions=adopted.query.partitions)
+    return Adoption(plan, tuple(steps), empty, identities)
 
 
 def _problems(
@@ -170,10 +178,17 @@ def _problems(
             "availableNow), or say --allow-uncommitted."
         )
     yield from _stream_problems(form, query)
-    if bool(query.operators) != form.is_stateful:
+    is_stateful = bool(form.identity.operators)
+    if bool(query.operators) != is_stateful:
         has = ", ".join(one.name or one.id for one in query.operators) or "none"
-        needs = "keeps state" if form.is_stateful else "keeps no state"
+        needs = "keeps state" if is_stateful else "keeps no state"
         yield f"the step {needs}, and the query's stateful operators are: {has}."
+    wanted = step.options.partitions
+    if is_stateful and wanted is not None and query.partitions not in {None, wanted}:
+        yield (
+            f"its state has {query.partitions} partitions and keeps them; remove "
+            f"partitions={wanted} from the step."
+        )
 
 
 def _stream_problems(form: StepForm, query: PlainQuery) -> Iterator[str]:
@@ -223,12 +238,6 @@ def _adopted(step: PhysicalStep, form: StepForm, looked: Looked) -> AdoptedStep:
             f"batch {query.planned} was begun and not committed: its input is run again, and the "
             "old query's sink may already have rows of it."
         )
-    wanted = step.options.partitions
-    if wanted is not None and query.partitions not in {None, wanted}:
-        notes.append(
-            f"its state has {query.partitions} partitions and keeps them; partitions={wanted} in "
-            "the file has no effect."
-        )
     owes = form.may_owe_batch and query.next_watermark_ms > query.log.watermark_ms
     return AdoptedStep(step.name, query, form.lines, offsets, owes, tuple(notes), looked.seen)
 
@@ -270,6 +279,7 @@ def adopt(adoption: Adoption, store: OpenStore) -> Decision:
         commit_point=False,
         visible={spec.sink: None for spec in plan.topology().steps if spec.sink},
         started_at_ms=attempt.started_at_ms,
+        identities=adoption.identities,
     )
     # A source that starts empty has no offsets yet; wherever it begins, no rows of it are decided.
     topology = plan.topology(adoption.empty)
@@ -278,13 +288,9 @@ def adopt(adoption: Adoption, store: OpenStore) -> Decision:
 
 
 def _check_free(pipeline: str, store: OpenStore) -> None:
-    lease = Leases(store.backend, store.pipeline).read()
-    at_ms = wall_ms()
-    is_dead = lease is not None and process_is_dead(lease)
-    if lease is not None and holding(lease, at_ms, is_dead=is_dead) is Holding.HELD:
-        raise PipelineHeld(
-            pipeline, lease.host, lease.process, max(0, at_ms - lease.beat_at_ms) // 1000
-        )
+    held = holder_of(store.backend, store.pipeline, pipeline)
+    if held is not None:
+        raise held
     if store.log.read().head is not None:
         raise AdoptionRefused(pipeline, has_checkpoints(pipeline))
 
@@ -301,7 +307,10 @@ def _claim(pipeline: str, store: OpenStore) -> Restore:
     nonce = uuid.uuid4().hex
     while True:
         facts = RecoveryFacts(
-            log=store.log.read(), nonce=nonce, highest_id=store.attempts.highest()
+            log=store.log.read(),
+            nonce=nonce,
+            committed_through=max(store.commits.slots(), default=NO_SLOT),
+            highest_id=store.attempts.highest(),
         )
         action = next_action(facts)
         match action:

@@ -21,7 +21,7 @@ from cutwater.errors import (
     Superseded,
     Unavailable,
 )
-from cutwater.ids import CheckpointId, Generation
+from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.commit import CommitSink, RecordCommit
@@ -72,7 +72,14 @@ class Effects:
         self.collector = Collector(context.store, generation, context.options.retained)
         self._reusable: dict[str, BlobRef] = {}
         self._bundles = BundleMemory()
+        self._restored: CheckpointId | None = None
         self.uploaded: dict[CheckpointId, int] = {}
+
+    def restored(self, cut: Cut, slot: Slot) -> None:
+        """Note the cut that recovery has checked, and seen through with all before it."""
+        self.collector.know(cut)
+        self.collector.committed_through = slot
+        self._restored = cut.checkpoint_id
 
     def close(self) -> None:
         """Let what runs finish, start nothing more, and wait."""
@@ -125,7 +132,13 @@ class Effects:
     def begin_attempt(self, barrier: Barrier) -> None:
         """Note which objects the attempt need not store again."""
         incremental = self._context.options.incremental
-        self._reusable = dict(reusable(self.collector.cuts, barrier, incremental=incremental))
+        # What nobody has checked in this generation may be damaged, and would be named for ever.
+        trusted = [
+            one
+            for one in self.collector.cuts
+            if one.generation == self._generation or one.checkpoint_id == self._restored
+        ]
+        self._reusable = dict(reusable(trusted, barrier, incremental=incremental))
         self.uploaded = {barrier.checkpoint_id: 0}
 
     def upload(

@@ -149,8 +149,18 @@ def _check_cut(cut: Cut, decision: Decision, store: OpenStore) -> None:
             f"{name} has {what}, for which a plain directory has no place; take a savepoint, "
             "which never has any, and eject that",
         )
-    newest = store.commits.newest()
-    if decision.commit_point and (newest is None or newest.slot < decision.slot):
+    undone = any(
+        one.origin is not None and one.origin < decision.slot < one.slot
+        for one in store.log.read().decisions
+    )
+    if undone:
+        raise ConfigError(
+            "--checkpoint",
+            f"a rewind has taken the tables back behind {name}, and a plain query would go on "
+            "without the rows in between; eject the checkpoint the pipeline stands on, or one "
+            "before the rewind's",
+        )
+    if decision.commit_point and decision.slot not in store.commits.slots():
         raise ConfigError(
             "--checkpoint",
             f"the sinks have not committed {name} yet, and a plain query would go on behind its "

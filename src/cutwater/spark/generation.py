@@ -112,9 +112,7 @@ class Generation:
             self._effects.close()
             raise
         if restore.cut is not None:
-            self._effects.collector.know(restore.cut)
-            # Recovery has seen everything through that was decided before.
-            self._effects.collector.committed_through = restore.standing.slot
+            self._effects.restored(restore.cut, restore.standing.slot)
         self._coordinator = Coordinator(
             context.pipeline,
             self.built.topology,

@@ -19,6 +19,7 @@ from cutwater.ids import NO_SLOT, CheckpointId, Generation
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.protocol.recovery import (
+    LOG_LOST,
     ClaimGeneration,
     Damage,
     ReadManifest,
@@ -151,7 +152,7 @@ class Recovery:
 
 
 def _refusal(action: Refuse) -> str:
-    name = f"checkpoint {action.decision.checkpoint_id}" if action.decision else "its log"
+    name = f"checkpoint {action.decision.checkpoint_id}" if action.decision else ""
     match action.reason:
         case RefusalReason.MANIFEST_UNREADABLE:
             return f"{name} cannot be restored: its manifest is missing or damaged."
@@ -166,7 +167,4 @@ def _refusal(action: Refuse) -> str:
                 "code that has it once more, and stop it, so that they are committed."
             )
         case RefusalReason.LOG_LOST:
-            return (
-                f"{name} lacks its last entries: sinks have committed a decision that it does not "
-                "hold. Bring the objects below log/ back from a copy of the store."
-            )
+            return f"{LOG_LOST}."

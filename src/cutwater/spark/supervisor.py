@@ -97,10 +97,10 @@ class Supervisor:
             Fenced: If another process has claimed the pipeline.
             CutwaterError: Whatever else keeps it from running.
         """
-        self._heartbeat.start()
-        self._desk.start()
         end = "the pipeline has ended"
         try:
+            self._heartbeat.start()
+            self._desk.start()
             result = self._run()
             self._state = "FINISHED"
         except BaseException as error:

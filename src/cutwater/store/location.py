@@ -93,7 +93,8 @@ class Location:
         if kind == "memory":
             return cls(text, "memory", address.netloc, "")
         if kind not in _OPTIONS:
-            raise ConfigError(option, f"{text!r} is no place for a store; it may be {ACCEPTED}")
+            shown = f"{address.scheme}://…{address.path}" if "@" in address.netloc else text
+            raise ConfigError(option, f"{shown!r} is no place for a store; it may be {ACCEPTED}")
         return _in_a_bucket(text, kind, option)
 
     @property

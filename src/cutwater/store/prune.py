@@ -10,9 +10,10 @@ of its process: what is left goes with the next prune, or with the next run. Uph
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from cutwater.errors import Conflict, NotFound
+from cutwater.errors import Conflict, Corrupt, NotFound
 from cutwater.ids import NO_SLOT, CheckpointId, Generation, Slot
 from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogView
+from cutwater.protocol.recovery import LOG_LOST, lacks_decision
 from cutwater.protocol.retention import RetentionPlan, kept
 from cutwater.store.collect import Collector
 from cutwater.store.opened import OpenStore
@@ -57,9 +58,9 @@ def prospect(store: OpenStore, retained: int, drop: Collection[CheckpointId] = (
     Raises:
         StoreError: If the store cannot be read now.
     """
-    log = store.log.read()
-    dropped = store.savepoints.dropped().union(drop)
     through = _committed_through(store)
+    log = _sound_log(store, through)
+    dropped = store.savepoints.dropped().union(drop)
     # Planned as the holder of a claim that nobody has made yet.
     generation = Generation(log.generation + 1)
     claimed = LogView((*log.entries, Claim(Slot(log.last_slot + 1), generation, "")))
@@ -98,7 +99,7 @@ def prune(
         Conflict: If somebody else has claimed the pipeline at the same moment; nothing went.
         StoreError: If the store cannot be read or written now; what is left goes another time.
     """
-    log = store.log.read()
+    log = _sound_log(store, _committed_through(store))
     claim = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), nonce)
     if store.log.create(claim) is not DecisionOutcome.WRITTEN:
         path = PipelinePaths(store.pipeline).log_entry(claim.slot)
@@ -108,6 +109,18 @@ def prune(
     for checkpoint_id in sorted({*going.checkpoints, *drop}):
         store.savepoints.drop(checkpoint_id)
     return Collector(store, claim.generation, retained, _committed_through(store)).collect()
+
+
+def _sound_log(store: OpenStore, through: Slot) -> LogView:
+    """Read the log; what it has lost would be deleted as never decided.
+
+    Raises:
+        Corrupt: If it has lost its end.
+    """
+    log = store.log.read()
+    if lacks_decision(log, through):
+        raise Corrupt(PipelinePaths(store.pipeline).log_entries, LOG_LOST)
+    return log
 
 
 def _committed_through(store: OpenStore) -> Slot:

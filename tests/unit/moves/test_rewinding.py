@@ -146,3 +146,15 @@ def test_a_commit_that_was_never_finished_is_not_gone_back_to() -> None:
             candidates(store, log)[0],
             leave_sinks=False,
         )
+
+
+def test_a_log_that_lost_its_end_is_not_gone_back_in() -> None:
+    """What the tables show is then not known, and the lost slots would be used again."""
+    world = begin([False, False])
+    store = world.opened()
+    world.backend.delete(PipelinePaths(store.pipeline).log_entry(store.log.read().last_slot))
+    store = OpenStore.of(world.backend, store.pipeline)
+    movable = Movable("p", store, TARGETS, world.sinks)
+
+    with pytest.raises(MoveRefused, match="its log lacks its last entries"):
+        find_target(movable, store.log.read(), "1", "--to")

@@ -11,6 +11,7 @@ from tests.unit.store.cuts import PIPELINE
 from cutwater.ids import BatchId, CheckpointId, Generation, StepId
 from cutwater.moves.sources import forgotten, is_checked
 from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
+from cutwater.protocol.identity import InputIdentity, InputKind, StepIdentity
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.opened import OpenStore
 
@@ -40,6 +41,22 @@ def cut_at(store: OpenStore, directory: Path, offset: int | None, read: Sequence
         state=store.blobs(Generation(1)).store_tree(query, {}),
     )
     return Cut(CheckpointId(1), Generation(1), CheckpointKind.CHECKPOINT, {STEP: snapshot})
+
+
+def identified(cut: Cut) -> Cut:
+    """The same step behind a source of ours, which has no log: Spark counts its own alone."""
+    inputs = (
+        InputIdentity(InputKind.SOURCE, "ours"),
+        InputIdentity(InputKind.SOURCE, "files", log=0),
+    )
+    (snapshot,) = cut.snapshots.values()
+    (text,) = snapshot.offsets.values()
+    offsets = {"1:FileStreamSource": text}
+    return replace(
+        cut,
+        snapshots={STEP: replace(snapshot, offsets=offsets)},
+        identities={STEP: StepIdentity(inputs=inputs)},
+    )
 
 
 def files(directory: Path, *names: str) -> list[Path]:
@@ -102,3 +119,15 @@ def test_where_the_head_is_not_known_nothing_can_be_said(store: OpenStore, tmp_p
 )
 def test_what_is_known_of_a_source_is_told_by_its_offset(offset: str | None, known: bool) -> None:
     assert is_checked(offset) is known
+
+
+def test_the_log_of_a_source_is_found_by_sparks_own_count(store: OpenStore, tmp_path: Path) -> None:
+    read = files(tmp_path, "a", "b", "c")
+    head = identified(cut_at(store, tmp_path, 2, read))
+    target = cut_at(store, tmp_path, 0, read[:1])
+
+    assert forgotten(store, head, target) == {}
+    read[2].unlink()
+    assert list(forgotten(store, head, target).values()) == [
+        f"{read[2]} was read since and is gone"
+    ]

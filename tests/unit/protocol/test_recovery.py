@@ -246,7 +246,7 @@ def test_a_decided_commit_of_a_sink_that_is_gone_is_refused_and_not_skipped() ->
     """Rule F8 (b): its rows were decided, and nobody else can commit them."""
     known = replace(facts(committed_through=0), sinks=frozenset())
 
-    waiting = (Damage("t", "rows wait for it"),)
+    waiting = (Damage("t", "it has not acted yet"),)
     assert next_action(known) == Refuse(RefusalReason.SINK_MISSING, decision(2), waiting)
 
 

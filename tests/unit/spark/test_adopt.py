@@ -18,6 +18,7 @@ from cutwater.physical_plan import PhysicalPlan
 from cutwater.plan import plan
 from cutwater.protocol.cut import CheckpointKind, Committable, Cut
 from cutwater.protocol.decisions import Claim, Decision
+from cutwater.protocol.identity import OperatorIdentity, StepIdentity
 from cutwater.spark import query_log
 from cutwater.spark.adopt import Adoption, Looked, adopt, examine
 from cutwater.spark.analysis import StepForm, Way
@@ -41,7 +42,7 @@ class Nowhere:
         return "nowhere"
 
 
-def planned() -> PhysicalPlan:
+def planned(partitions: int = 2) -> PhysicalPlan:
     """A step that chains its source, and two sinks behind it; a step on a channel beside."""
     made = Pipeline("adopting")
 
@@ -52,7 +53,7 @@ def planned() -> PhysicalPlan:
         return orders
 
     made.source(orders)
-    made.step(totals, partitions=8)
+    made.step(totals, partitions=partitions)
     made.sink("one", Nowhere(), of="totals")
     made.sink("two", Nowhere(), of="totals")
     return plan(made)
@@ -60,7 +61,9 @@ def planned() -> PhysicalPlan:
 
 def form(way: Way = Way.QUERY, *, stateful: bool = True, **more: Any) -> StepForm:  # noqa: ANN401
     nothing = cast("Any", None)
-    more = {"has_watermark": False, "lines": (ORDERS,), **more}
+    operators = (OperatorIdentity("Aggregate"),) if stateful else ()
+    identity = StepIdentity(operators=operators)
+    more = {"has_watermark": False, "lines": (ORDERS,), "identity": identity, **more}
     return StepForm(nothing, nothing, way, is_stateful=stateful, **more)
 
 
@@ -206,6 +209,11 @@ def test_all_that_is_wrong_is_said_at_once(query: Path) -> None:
         assert words in text
 
 
+def test_a_number_of_partitions_that_the_state_does_not_have_is_refused(query: Path) -> None:
+    with pytest.raises(AdoptionRefused, match="its state has 2 partitions and keeps them; remove"):
+        examine(planned(8), forms(), {"totals": looked(query)}, allow_uncommitted=False)
+
+
 # -- what is stored
 
 
@@ -229,9 +237,8 @@ def test_the_first_cut_is_decided_like_any_other(query: Path) -> None:
         "two": -1,
     }
     assert cut.visible == {"one": None, "two": None}
-    assert adoption.steps[0].notes == (
-        "its state has 2 partitions and keeps them; partitions=8 in the file has no effect.",
-    )
+    assert set(cut.identities) == set(cut.snapshots)
+    assert adoption.steps[0].notes == ()
     assert trace(query) == before
 
 

@@ -8,7 +8,7 @@ from tests.unit.store.cuts import PIPELINE
 from tests.unit.store.faulty import FaultyBackend
 from tests.unit.store.made import ONE, TABLE, MadeStore
 
-from cutwater.errors import Conflict, NotFound, OutcomeUnknown, Unavailable
+from cutwater.errors import Conflict, Corrupt, NotFound, OutcomeUnknown, Unavailable
 from cutwater.ids import BatchId, CheckpointId, Generation
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.store.collect import Collector
@@ -239,3 +239,15 @@ def test_a_prune_that_dies_at_any_change_is_finished_by_the_next(
         assert set(expected[0]) <= set(sound(made))
         assert prune(made.store, 1, f"second {point}", drop=drop).unreadable == ()
         assert (sound(made), objects(made)) == expected
+
+
+def test_a_log_that_lost_its_end_is_no_reason_to_delete_what_it_decided(made: MadeStore) -> None:
+    made.backend.delete(made.paths.log_entry(made.store.log.read().last_slot))
+    store = OpenStore.of(made.backend, PIPELINE)
+    there = objects(made), store.manifests.ids()
+
+    for look in (prospect, lambda store, keep: prune(store, keep, "mine")):
+        with pytest.raises(Corrupt, match="lacks its last entries"):
+            look(store, 1)
+
+    assert (objects(made), store.manifests.ids()) == there
