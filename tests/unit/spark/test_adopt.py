@@ -330,6 +330,7 @@ class World:
             checkpoint_id=cut.checkpoint_id,
             manifest_sha256=sha256,
             commit_point=cut.commit_point,
+            origin=cut.origin,
         )
         self.opened.log.create(decision)
         if committed:
@@ -406,6 +407,17 @@ def test_a_step_on_a_channel_keeps_its_state_and_has_no_offset(
     for batch in (5, 6):
         assert query_log.read_batch(tmp_path / "out" / "two", BatchId(batch)).offsets == (None,)
     assert look(tmp_path / "out" / "two").operators
+
+
+def test_what_a_rewind_took_back_cannot_be_ejected(world: World, tmp_path: Path) -> None:
+    """Its rows are out of the tables, and a plain query would go on behind them."""
+    undone = world.decide(world.cut)
+    rewind = world.decide(replace(world.cut, origin=world.decision.slot))
+
+    with pytest.raises(ConfigError, match="a rewind has taken the tables back behind checkpoint"):
+        eject("adopting", world.opened, undone, tmp_path / "undone")
+    eject("adopting", world.opened, world.decision, tmp_path / "before")
+    eject("adopting", world.opened, rewind, tmp_path / "rewind")
 
 
 def test_rows_that_are_on_their_way_cannot_be_ejected(world: World, tmp_path: Path) -> None:
