@@ -6,7 +6,8 @@ import pytest
 from tests.unit.store.faulty import FaultyBackend
 
 from cutwater.errors import ConfigError, Corrupt, NotFound, OutcomeUnknown
-from cutwater.store.catalog import find_pipeline, list_pipelines, open_pipeline
+from cutwater.store.catalog import find_pipeline, identify, list_pipelines, open_pipeline
+from cutwater.store.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath, name
 
 
@@ -74,3 +75,12 @@ def test_a_name_whose_record_is_damaged_is_an_error(backend: FaultyBackend, path
 
     with pytest.raises(Corrupt, match=path):
         list_pipelines(backend)
+
+
+def test_a_person_names_a_pipeline_by_its_name_or_its_uuid() -> None:
+    backend = MemoryBackend()
+    pipeline = open_pipeline(backend, "orders")
+
+    assert identify(backend, "orders") == identify(backend, pipeline) == ("orders", pipeline)
+    with pytest.raises(ConfigError, match="has no 'order'; it has orders"):
+        identify(backend, "order")
