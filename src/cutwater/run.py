@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cutwater.config import CheckpointConfig, RestartConfig
-from cutwater.errors import CodeChanged, ConfigError, MoveRefused, RunError
+from cutwater.errors import ConfigError, MoveRefused, RunError
 from cutwater.ids import PipelineId, SinkId
 from cutwater.moves.forking import shared_targets
 from cutwater.moves.opening import Movable
@@ -21,9 +21,9 @@ from cutwater.physical_plan import PhysicalPlan
 from cutwater.plan import plan
 from cutwater.protocol.change import Allowances, Change
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.protocol.map_cut import map_cut
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.sinks.base import OpenSink, Sink, SinkContext
+from cutwater.spark.build import mapped
 from cutwater.spark.context import RunContext, is_local
 from cutwater.spark.explain import identities
 from cutwater.spark.internals import Internals
@@ -290,9 +290,7 @@ def _go_back(
         reason = f"{target.title} is not where {movable.name} stands any more: this is a rewind"
         raise ConfigError("from", reason)
     if target.cut is not None:
-        change = map_cut(target.cut, identities(physical, spark), options.allowed)
-        if change.refusals:
-            raise CodeChanged(target.cut.checkpoint_id, tuple(map(str, change.refusals)))
+        mapped(target.cut, identities(physical, spark), options.allowed)
     identity = movable.store.pipeline
     with held(movable.store.backend, identity, movable.name, takeover=options.takeover):
         perform(movable, log, target, leave_sinks=False)

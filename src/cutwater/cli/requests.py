@@ -27,7 +27,6 @@ from cutwater.cli.stores import (
     StoreUrl,
     find,
     looked_at,
-    now_ms,
 )
 from cutwater.errors import NotRunning, RequestFailed, StoreError
 from cutwater.protocol.cut import CheckpointKind
@@ -35,6 +34,7 @@ from cutwater.store.lease import Holding
 from cutwater.store.reports import AttemptReport
 from cutwater.store.requests import Answer, AnswerState, Request, Wish
 from cutwater.store.savepoints import savepoint_name
+from cutwater.store.wall_clock import wall_ms
 from cutwater.units import milliseconds
 
 SAVEPOINT_HELP: Final = """Take a savepoint of a running pipeline.
@@ -205,7 +205,7 @@ class _Desk:
         lease = self._found.lease
         if lease is None or not self._found.is_running:
             raise self._not_running(_whereabouts(self._found))
-        at_ms = now_ms()
+        at_ms = wall_ms()
         request = Request(
             token=uuid.uuid4().hex,
             wish=wish,

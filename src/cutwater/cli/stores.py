@@ -4,7 +4,6 @@ A pipeline is named by its name or its uuid. A store that is not there is an err
 whoever looks for checkpoints has mistyped the address.
 """
 
-import time
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -14,7 +13,8 @@ from cutwater.cli.output import Output
 from cutwater.errors import ConfigError
 from cutwater.ids import CheckpointId
 from cutwater.store.catalog import identify
-from cutwater.store.lease import Holding, Lease, Leases, holding, process_is_dead
+from cutwater.store.holder import look
+from cutwater.store.lease import Holding, Lease
 from cutwater.store.location import existing_backend
 from cutwater.store.opened import OpenStore
 
@@ -52,11 +52,6 @@ class Found:
         return self.holding is Holding.HELD
 
 
-def now_ms() -> int:
-    """Return the time on the wall, in milliseconds."""
-    return int(time.time() * 1000)
-
-
 def find(url: str, pipeline: str) -> Found:
     """Open a pipeline by its name or its uuid, and see whether somebody runs it.
 
@@ -71,11 +66,7 @@ def find(url: str, pipeline: str) -> Found:
 
 def looked_at(name: str, store: OpenStore) -> Found:
     """See whether somebody runs a pipeline now."""
-    lease = Leases(store.backend, store.pipeline).read()
-    at_ms = now_ms()
-    held = holding(lease, at_ms, is_dead=lease is not None and process_is_dead(lease))
-    age_s = 0 if lease is None else max(0, at_ms - lease.beat_at_ms) // 1000
-    return Found(name, store, lease, held, age_s)
+    return Found(name, store, *look(store.backend, store.pipeline))
 
 
 def checkpoint_of(found: Found, text: str) -> CheckpointId:

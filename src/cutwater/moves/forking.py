@@ -5,7 +5,6 @@ first pipeline is only read. The new name is written last: until then there is n
 objects that nobody names (PROTOCOL.md section 11, rule F14).
 """
 
-import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from cutwater.store.location import backend_for_writing, existing_backend
 from cutwater.store.opened import OpenStore
 from cutwater.store.paths import name as name_path
 from cutwater.store.targets import Origin, SinkTargets, StoredTarget, read_origin, record_origin
+from cutwater.store.wall_clock import wall_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def _renamed(cut: Cut, copies: Mapping[BlobRef, BlobRef]) -> Cut:
 
 def _found(made: OpenStore, cut: Cut) -> None:
     """Write the fork's first claim, number, manifest and decision; nobody else knows of it yet."""
-    now_ms = int(time.time() * 1000)
+    now_ms = wall_ms()
     cut = replace(cut, started_at_ms=now_ms)
     _write(made, Claim(Slot(1), cut.generation, uuid.uuid4().hex))
     made.attempts.reserve(Attempt(cut.checkpoint_id, cut.generation, cut.kind, now_ms))

@@ -5,13 +5,12 @@ manifest, the decision, the sinks, the record. Before the decision nothing has h
 after it the next run, or the next rewind, finishes what is left. Upholds I7 and I8.
 """
 
-import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
 
 from cutwater.errors import ConfigError, Fenced, MoveRefused, OutcomeUnknown, SinkError
-from cutwater.ids import NO_SLOT, CheckpointId, Generation, Slot
+from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.moves.choose import Candidate, choose
 from cutwater.moves.observe import observe
 from cutwater.moves.opening import Movable, candidates, open_movable, read_cut
@@ -24,6 +23,7 @@ from cutwater.sinks.committing import see_through
 from cutwater.store.forms import Attempt
 from cutwater.store.holder import held, holder_of
 from cutwater.store.location import existing_backend
+from cutwater.store.wall_clock import wall_ms
 
 
 def rewind(
@@ -81,7 +81,7 @@ def find_target(movable: Movable, log: LogView, text: str, option: str) -> Candi
         MoveRefused: If the log has lost its end: what the sinks show is then not known.
         StoreError: If the store cannot be read.
     """
-    if lacks_decision(log, max(movable.store.commits.slots(), default=NO_SLOT)):
+    if lacks_decision(log, movable.store.commits.through()):
         raise MoveRefused(movable.name, LOG_LOST)
     if log.head is None:
         raise ConfigError(option, f"{movable.name} has never taken a checkpoint")
@@ -139,7 +139,7 @@ def _decide(movable: Movable, observed: Observed, claim: Claim) -> tuple[Decisio
     number = _reserve(movable, claim.generation)
     planned = plan_rewind(observed.facts, number, claim.generation)
     assert isinstance(planned, Cut), planned
-    cut = replace(planned, started_at_ms=_now_ms())
+    cut = replace(planned, started_at_ms=wall_ms())
     decision = Decision(
         slot=Slot(claim.slot + 1),
         generation=claim.generation,
@@ -160,7 +160,7 @@ def _reserve(movable: Movable, generation: Generation) -> CheckpointId:
     number = max(store.attempts.highest(), store.log.read().highest_id)
     while True:
         number = CheckpointId(number + 1)
-        if store.attempts.reserve(Attempt(number, generation, CheckpointKind.REWIND, _now_ms())):
+        if store.attempts.reserve(Attempt(number, generation, CheckpointKind.REWIND, wall_ms())):
             return number
 
 
@@ -176,7 +176,3 @@ def _write(movable: Movable, entry: LogEntry) -> None:
         case DecisionOutcome.UNKNOWN:
             place = f"slot {entry.slot} of pipeline {movable.name}"
             raise OutcomeUnknown(place, "it may or may not be written; the next run tells")
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

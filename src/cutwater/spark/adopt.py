@@ -20,7 +20,7 @@ from cutwater.errors import (
     OutcomeUnknown,
     RecoveryError,
 )
-from cutwater.ids import NO_BATCH, NO_SLOT, CheckpointId, Generation, Slot, StepId
+from cutwater.ids import NO_BATCH, CheckpointId, Generation, Slot, StepId
 from cutwater.physical_plan import PhysicalPlan, PhysicalStep
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot, faults
 from cutwater.protocol.decisions import Decision, DecisionOutcome
@@ -30,13 +30,13 @@ from cutwater.protocol.message import START
 from cutwater.protocol.recovery import ClaimGeneration, RecoveryFacts, Restore, next_action
 from cutwater.spark import query_files, query_log
 from cutwater.spark.analysis import StepForm, Way
-from cutwater.spark.clock import wall_ms
 from cutwater.spark.offset_kinds import fits, kind_of_offset, reads_below
 from cutwater.spark.plain_query import PlainQuery, Trace, files_read, trace
 from cutwater.spark.query_streams import Stream, StreamKind, for_plan, note_streams
 from cutwater.store.forms import Attempt
 from cutwater.store.holder import holder_of
 from cutwater.store.opened import OpenStore
+from cutwater.store.wall_clock import wall_ms
 
 NAME: Final = "adopted"
 """The name of the savepoint that an adopted pipeline begins with."""
@@ -309,7 +309,7 @@ def _claim(pipeline: str, store: OpenStore) -> Restore:
         facts = RecoveryFacts(
             log=store.log.read(),
             nonce=nonce,
-            committed_through=max(store.commits.slots(), default=NO_SLOT),
+            committed_through=store.commits.through(),
             highest_id=store.attempts.highest(),
         )
         action = next_action(facts)

@@ -18,10 +18,11 @@ from pyspark.sql import DataFrame
 from cutwater.errors import CodeChanged, PlanError, RecoveryError
 from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
 from cutwater.physical_plan import PhysicalStep
-from cutwater.protocol.change import Change, Line
+from cutwater.protocol.change import Allowances, Change, Line
 from cutwater.protocol.channel import ChannelLog
 from cutwater.protocol.coordinator_events import Standing
 from cutwater.protocol.cut import Cut, RecordedEvent
+from cutwater.protocol.identity import StepIdentity
 from cutwater.protocol.map_cut import map_cut
 from cutwater.protocol.message import START, Place
 from cutwater.protocol.recovery import Restore
@@ -101,10 +102,7 @@ class Build:
         if cut is None:
             return
         now = {name: form.identity for name, form in self._forms.items()}
-        change = map_cut(cut, now, self.context.allowed)
-        if change.refusals:
-            raise CodeChanged(cut.checkpoint_id, tuple(map(str, change.refusals)))
-        self._change = change
+        self._change = mapped(cut, now, self.context.allowed)
 
     def _topology(self) -> Topology:
         pinned = [name for name, form in self._forms.items() if form.pinned_start]
@@ -339,3 +337,15 @@ class Built:
     channels: Mapping[ChannelId, Channel]
     standing: Standing
     change: Change | None
+
+
+def mapped(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
+    """Return what a cut is to the steps of today.
+
+    Raises:
+        CodeChanged: If it cannot be restored into them.
+    """
+    change = map_cut(cut, now, allowed)
+    if change.refusals:
+        raise CodeChanged(cut.checkpoint_id, tuple(map(str, change.refusals)))
+    return change

@@ -10,11 +10,6 @@ from typing import Final
 _OFFSET_S: Final = time.time() - time.monotonic()
 
 
-def wall_ms() -> int:
-    """Return the time on the wall, for others to compare: it goes on while a machine sleeps."""
-    return int(time.time() * 1000)
-
-
 def now_ms() -> int:
     """Return the time now."""
     return int((time.monotonic() + _OFFSET_S) * 1000)

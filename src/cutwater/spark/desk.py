@@ -16,7 +16,6 @@ from typing import Final, NamedTuple, Protocol
 from cutwater.errors import CutwaterError, StoreError
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
-from cutwater.spark.clock import wall_ms
 from cutwater.spark.progress import CheckpointReport, RunStatus
 from cutwater.store.opened import OpenStore
 from cutwater.store.reports import AttemptReport, RecoveryReport
@@ -30,6 +29,7 @@ from cutwater.store.requests import (
     Wish,
     treatment,
 )
+from cutwater.store.wall_clock import wall_ms
 
 _LOG: Final = logging.getLogger(__name__)
 _OTHER: Final = "it was meant for another process, or taken by one that has ended; ask again"

@@ -1,5 +1,6 @@
-"""The only module that touches Spark's internal classes, and the check that they are there.
+"""Spark's internal classes, and the check that they are there.
 
+Beside it, `parquet_files`, `plan_nodes` and `operators` read such classes; no other module does.
 Everything here goes through py4j to classes that Spark does not promise to keep. `self_check` asks
 for each of them when a pipeline starts, so that another Spark version says what it lacks at once
 and by name (docs/adr/0007). Tested on Spark 4.3; the package of the streaming runtime moved in
@@ -77,6 +78,8 @@ class Internals:
             f"{_FILES}.LogicalRelation",
             f"{_FILES}.HadoopFsRelation",
             f"{_FILES}.InMemoryFileIndex",
+            f"{_FILES}.DataSource",
+            f"{_FILES}.NoopCache",
             f"{_FILES}.FileFormatWriter",
             f"{_FILES}.parquet.ParquetFileFormat",
             "org.apache.spark.sql.execution.CoalesceExec",

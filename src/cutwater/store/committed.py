@@ -5,7 +5,7 @@ repeat. A record holds the versions of the original commit and never changes (ru
 writes it and however often. Upholds I8.
 """
 
-from cutwater.ids import PipelineId, Slot
+from cutwater.ids import NO_SLOT, PipelineId, Slot
 from cutwater.store.backend import Backend, write_once
 from cutwater.store.forms import COMMITTED, Committed
 from cutwater.store.paths import PipelinePaths
@@ -53,6 +53,14 @@ class Commits:
         """
         found = self._backend.list(self._paths.commits)
         return tuple(sorted(self._paths.slot_of_commit(path) for path in found))
+
+    def through(self) -> Slot:
+        """Return the newest slot whose commit is recorded; `NO_SLOT` for none.
+
+        Raises:
+            StoreError: As `slots` does.
+        """
+        return max(self.slots(), default=NO_SLOT)
 
     def newest(self) -> Committed | None:
         """Read the record of the newest slot; None if nothing was ever committed.

@@ -8,22 +8,49 @@ import logging
 import os
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from cutwater.errors import PipelineHeld, StoreError
 from cutwater.ids import PipelineId
 from cutwater.store.backend import Backend
 from cutwater.store.lease import BEAT_MS, Holding, Lease, Leases, holding, process_is_dead
+from cutwater.store.wall_clock import wall_ms
 
 _LOG: Final = logging.getLogger(__name__)
 
 _LIVE: Final[set[str]] = set()
 """The nonces of all leases of this process: what has its number and none of these is dead."""
+
+
+class Hold(NamedTuple):
+    """How a pipeline is held.
+
+    Attributes:
+        lease: Who holds it, or did last; None if nobody ever did.
+        holding: Whether somebody holds it now.
+        age_s: How long ago the holder showed a sign of life.
+    """
+
+    lease: Lease | None
+    holding: Holding
+    age_s: int
+
+
+def look(backend: Backend, pipeline: PipelineId) -> Hold:
+    """See whether somebody holds a pipeline now.
+
+    Raises:
+        StoreError: If the lease cannot be read.
+    """
+    lease = Leases(backend, pipeline).read()
+    at_ms = wall_ms()
+    held = holding(lease, at_ms, is_dead=lease is not None and process_is_dead(lease, _LIVE))
+    age_s = 0 if lease is None else max(0, at_ms - lease.beat_at_ms) // 1000
+    return Hold(lease, held, age_s)
 
 
 def holder_of(backend: Backend, pipeline: PipelineId, name: str) -> PipelineHeld | None:
@@ -32,13 +59,10 @@ def holder_of(backend: Backend, pipeline: PipelineId, name: str) -> PipelineHeld
     Raises:
         StoreError: If the lease cannot be read.
     """
-    found = Leases(backend, pipeline).read()
-    at_ms = _wall_ms()
-    held = holding(found, at_ms, is_dead=found is not None and process_is_dead(found, _LIVE))
-    if found is None or held is not Holding.HELD:
+    found = look(backend, pipeline)
+    if found.lease is None or found.holding is not Holding.HELD:
         return None
-    age_s = max(0, at_ms - found.beat_at_ms) // 1000
-    return PipelineHeld(name, found.host, found.process, age_s)
+    return PipelineHeld(name, found.lease.host, found.lease.process, found.age_s)
 
 
 def take_lease(backend: Backend, pipeline: PipelineId, name: str, *, takeover: bool) -> Lease:
@@ -51,7 +75,7 @@ def take_lease(backend: Backend, pipeline: PipelineId, name: str, *, takeover: b
     held = holder_of(backend, pipeline, name)
     if held is not None and not takeover:
         raise held
-    lease = Lease(socket.gethostname(), os.getpid(), uuid.uuid4().hex, _wall_ms())
+    lease = Lease(socket.gethostname(), os.getpid(), uuid.uuid4().hex, wall_ms())
     _LIVE.add(lease.nonce)
     return lease
 
@@ -78,7 +102,7 @@ class Heartbeat:
         self._over.set()
         self._thread.join()
         try:
-            self._leases.release(replace(self._lease, beat_at_ms=_wall_ms()))
+            self._leases.release(replace(self._lease, beat_at_ms=wall_ms()))
         except StoreError as error:
             _LOG.warning("heartbeat: %s", error)
 
@@ -95,7 +119,7 @@ class Heartbeat:
                 # Somebody has taken over; this process finds out at its next decision.
                 _LOG.warning("process %s on %s has taken over", found.process, found.host)
                 return False
-            self._leases.beat(replace(self._lease, beat_at_ms=_wall_ms()))
+            self._leases.beat(replace(self._lease, beat_at_ms=wall_ms()))
             self._has_beaten = True
         except StoreError as error:
             _LOG.warning("heartbeat: %s", error)
@@ -117,8 +141,3 @@ def held(backend: Backend, pipeline: PipelineId, name: str, *, takeover: bool) -
         yield
     finally:
         heartbeat.stop()
-
-
-def _wall_ms() -> int:
-    """Return the time on the wall, for others to compare: it goes on while a machine sleeps."""
-    return int(time.time() * 1000)

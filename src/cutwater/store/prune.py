@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from cutwater.errors import Conflict, Corrupt, NotFound
-from cutwater.ids import NO_SLOT, CheckpointId, Generation, Slot
+from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogView
 from cutwater.protocol.recovery import LOG_LOST, lacks_decision
 from cutwater.protocol.retention import RetentionPlan, kept
@@ -58,7 +58,7 @@ def prospect(store: OpenStore, retained: int, drop: Collection[CheckpointId] = (
     Raises:
         StoreError: If the store cannot be read now.
     """
-    through = _committed_through(store)
+    through = store.commits.through()
     log = _sound_log(store, through)
     dropped = store.savepoints.dropped().union(drop)
     # Planned as the holder of a claim that nobody has made yet.
@@ -99,7 +99,7 @@ def prune(
         Conflict: If somebody else has claimed the pipeline at the same moment; nothing went.
         StoreError: If the store cannot be read or written now; what is left goes another time.
     """
-    log = _sound_log(store, _committed_through(store))
+    log = _sound_log(store, store.commits.through())
     claim = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), nonce)
     if store.log.create(claim) is not DecisionOutcome.WRITTEN:
         path = PipelinePaths(store.pipeline).log_entry(claim.slot)
@@ -108,7 +108,7 @@ def prune(
     # All that goes is given up: a driver that keeps more would miss it otherwise.
     for checkpoint_id in sorted({*going.checkpoints, *drop}):
         store.savepoints.drop(checkpoint_id)
-    return Collector(store, claim.generation, retained, _committed_through(store)).collect()
+    return Collector(store, claim.generation, retained, store.commits.through()).collect()
 
 
 def _sound_log(store: OpenStore, through: Slot) -> LogView:
@@ -121,10 +121,6 @@ def _sound_log(store: OpenStore, through: Slot) -> LogView:
     if lacks_decision(log, through):
         raise Corrupt(PipelinePaths(store.pipeline).log_entries, LOG_LOST)
     return log
-
-
-def _committed_through(store: OpenStore) -> Slot:
-    return max(store.commits.slots(), default=NO_SLOT)
 
 
 def _size(store: OpenStore, path: ObjectPath) -> int:

@@ -14,10 +14,10 @@ from cutwater.errors import ConfigError, Unavailable
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
-from cutwater.spark.clock import wall_ms
 from cutwater.spark.desk import Desk
 from cutwater.store.opened import OpenStore
 from cutwater.store.requests import Answer, AnswerState, Request, Wish
+from cutwater.store.wall_clock import wall_ms
 
 DEADLINE_S = 20.0
 US = "our-nonce"
