@@ -81,5 +81,5 @@ $(STAMP): pyproject.toml constraints.txt $(STALE)
 		fi; \
 	fi; \
 	echo "Installing Cutwater and its tools into $(VENV)"; \
-	$(BIN)/python -m pip install $(PIP_QUIET) -c constraints.txt -e '.[delta,java,objects,dev]'; \
+	$(BIN)/python -m pip install $(PIP_QUIET) -c constraints.txt -e '.[delta,java,objects,postgres,serve,dev]'; \
 	touch $@

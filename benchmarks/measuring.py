@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cutwater.ids import BatchId, Generation
@@ -32,6 +32,7 @@ from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.run import PipelineRun
 from cutwater.sinks.base import Retreat, SinkContext
+from cutwater.sinks.rows import Rows
 from cutwater.spark.session import embedded_session
 from cutwater.store.targets import StoredTarget
 
@@ -369,13 +370,13 @@ class OpenDiscard:
 
     def stage(
         self,
-        rows: DataFrame,
+        rows: Rows,
         generation: Generation,  # noqa: ARG002
         batch: BatchId,  # noqa: ARG002
     ) -> Committable | None:
         """Compute the rows, and stage nothing."""
         # What Spark's own noop sink does to a stream: the batch is computed as it is planned.
-        execution = rows._jdf.queryExecution()  # noqa: SLF001
+        execution = rows.frame._jdf.queryExecution()  # noqa: SLF001
         plan = execution.analyzed()
         is_planned = plan.getClass().getSimpleName() == "LogicalRDD"
         (plan.rdd() if is_planned else execution.toRdd()).count()

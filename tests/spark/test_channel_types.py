@@ -12,11 +12,12 @@ from tests.spark.runs import ordered
 from cutwater.ids import BatchId, ChannelId, InputId, ReaderId, StepId
 from cutwater.protocol.channel import Bound, ChannelLog
 from cutwater.protocol.message import START
+from cutwater.sinks.rows import FrameRows
 from cutwater.spark.analysis import channel_form
 from cutwater.spark.channel import Channel, Signal
 from cutwater.spark.channel_source import ChannelSource, Reading
 from cutwater.spark.internals import Internals
-from cutwater.spark.output import ChannelOutput, FrameRows
+from cutwater.spark.output import ChannelOutput
 
 SCHEMA = """
     boolean boolean, byte byte, short short, int int, long long, float float, double double,
@@ -46,7 +47,7 @@ def channel_of(frame: DataFrame, directory: Path) -> Channel:
     log = ChannelLog(ChannelId("rows"), {READER: START})
     form = channel_form(frame.schema)
     channel = Channel(log, directory, form, Bound(10, 10**9), lambda _: None)
-    written = ChannelOutput(channel).write(FrameRows(frame), BatchId(0), one_file=False)
+    written = ChannelOutput(channel).write(FrameRows(frame), BatchId(0))
     assert written.event is not None
     channel.append(written.event)
     return channel

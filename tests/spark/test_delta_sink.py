@@ -31,6 +31,7 @@ from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, 
 from cutwater.protocol.commit import CommitPermit, grant
 from cutwater.protocol.cut import Committable
 from cutwater.sinks.base import OpenSink, Sink, SinkContext
+from cutwater.sinks.rows import FrameRows
 
 PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")
 SINK = SinkId("totals")
@@ -64,7 +65,7 @@ def numbers(spark: SparkSession, *ids: int) -> DataFrame:
 def staged(
     sink: OpenSink, rows: DataFrame, batch: int, generation: int = 1
 ) -> tuple[Committable, ...]:
-    found = sink.stage(rows, Generation(generation), BatchId(batch))
+    found = sink.stage(FrameRows(rows), Generation(generation), BatchId(batch))
     return () if found is None else (found,)
 
 
@@ -202,8 +203,8 @@ def test_a_batch_without_rows_leaves_nothing_behind(
 ) -> None:
     sink = open_sink(partition_by=["kind"])
     empty = spark.createDataFrame([], "id long, kind string")
-    assert sink.stage(empty, Generation(1), BatchId(0)) is None
-    assert open_sink().stage(numbers(spark), Generation(1), BatchId(1)) is None
+    assert sink.stage(FrameRows(empty), Generation(1), BatchId(0)) is None
+    assert open_sink().stage(FrameRows(numbers(spark)), Generation(1), BatchId(1)) is None
     assert everything_in(table) == {}
 
 
@@ -524,7 +525,7 @@ def test_rows_that_do_not_fit_the_table_are_refused_before_they_are_staged(
     sink.commit(permit(1), staged(sink, spark.sql("select 1L id, struct(1 as a) st"), 0))
     for refusing in (sink, open_sink()):
         with pytest.raises(SinkError, match=message):
-            refusing.stage(spark.sql(query), Generation(1), BatchId(1))
+            refusing.stage(FrameRows(spark.sql(query)), Generation(1), BatchId(1))
     # Staged before the table was there: the commit refuses, and nothing has changed.
     with pytest.raises(SinkError, match=message):
         sink.commit(permit(2), unfit)
@@ -546,7 +547,7 @@ def test_columns_that_no_delta_table_can_hold_are_refused_by_name(
     spark: SparkSession, open_sink: Open, table: Path, query: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        open_sink().stage(spark.sql(query), Generation(1), BatchId(0))
+        open_sink().stage(FrameRows(spark.sql(query)), Generation(1), BatchId(0))
     assert everything_in(table) == {}
 
 
@@ -563,7 +564,7 @@ def test_columns_that_cannot_divide_a_table_are_refused(
 ) -> None:
     rows = spark.sql("select 1L id, double(1) v")
     with pytest.raises(ConfigError, match=message):
-        open_sink(partition_by=partition_by).stage(rows, Generation(1), BatchId(0))
+        open_sink(partition_by=partition_by).stage(FrameRows(rows), Generation(1), BatchId(0))
 
 
 # -- going back

@@ -17,7 +17,9 @@ from cutwater.protocol.cut import Committable, Version
 from cutwater.store.targets import StoredTarget
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+    from cutwater.sinks.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,7 @@ class Retreat:
 class OpenSink(Protocol):
     """A target in use by one generation. `stage` and `commit` come from different threads."""
 
-    def stage(
-        self, rows: "DataFrame", generation: Generation, batch: BatchId
-    ) -> Committable | None:
+    def stage(self, rows: "Rows", generation: Generation, batch: BatchId) -> Committable | None:
         """Write the rows of one batch where no reader sees them, with exactly one Spark action.
 
         May be called again for a (generation, batch) whose first call failed: what that call

@@ -28,7 +28,7 @@ from urllib.parse import unquote
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Observation
 from pyspark.sql.functions import count as count_of
 from pyspark.sql.functions import lit
 from pyspark.sql.types import StructType
@@ -41,6 +41,7 @@ from cutwater.sinks.base import Retreat, SinkContext
 from cutwater.sinks.delta_log import DeltaLog, statistics
 from cutwater.sinks.delta_past import NO_TABLE, foreign_commit, look_back, no_table
 from cutwater.sinks.delta_schema import added_columns, obstacle, spark_schema, table_schema
+from cutwater.sinks.rows import FrameRows, Rows
 from cutwater.sinks.staged_files import HIDDEN, StagedFiles
 from cutwater.store.files import make_lasting
 
@@ -84,7 +85,7 @@ class OpenDeltaTable:
         if why:
             raise ConfigError("uri", f"{root} cannot be appended to: it {why}")
 
-    def stage(self, rows: DataFrame, generation: Generation, batch: BatchId) -> Committable | None:
+    def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
         """Write the rows of one batch beside the table, with exactly one Spark action.
 
         Raises:
@@ -96,7 +97,7 @@ class OpenDeltaTable:
             added_columns(self._schema, schema, self._sink)
         counted = None if self._shares_disk else Observation()
         if counted is not None:
-            rows = rows.observe(counted, count_of(lit(1)).alias("rows"))
+            rows = FrameRows(rows.frame.observe(counted, count_of(lit(1)).alias("rows")))
         try:
             count, blobs = self._files.write(rows, (generation, batch), self._partition_by)
             if counted is not None:

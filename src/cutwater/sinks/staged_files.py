@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
 
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId
 from cutwater.protocol.cut import BlobRef, Committable
+from cutwater.sinks.rows import Rows
 from cutwater.store.files import make_lasting, sync_directory
 
 HIDDEN: Final = "_cutwater"
@@ -45,7 +45,7 @@ class StagedFiles:
         self._schemas: dict[Path, BlobRef] = {}
 
     def write(
-        self, rows: DataFrame, place: tuple[Generation, BatchId], partition_by: Sequence[str]
+        self, rows: Rows, place: tuple[Generation, BatchId], partition_by: Sequence[str]
     ) -> tuple[int, tuple[BlobRef, ...]]:
         """Write the rows of a batch with one Spark action; replaces what a failed call left.
 
@@ -59,9 +59,8 @@ class StagedFiles:
         # A name of its own for every call: tasks of a failed one may still be running, and
         # Spark would gather their files as well.
         directory = batch / uuid.uuid4().hex[:8]
-        writer = rows.write.options(**_WRITE_OPTIONS).partitionBy(*partition_by)
         # Hadoop's paths are not percent-encoded.
-        writer.parquet(f"file://{directory}")
+        rows.write_parquet(f"file://{directory}", _WRITE_OPTIONS, partition_by)
         return self._gather(batch, directory)
 
     def _gather(self, batch: Path, directory: Path) -> tuple[int, tuple[BlobRef, ...]]:

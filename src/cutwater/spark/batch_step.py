@@ -19,10 +19,11 @@ from cutwater.physical_plan import PhysicalStep
 from cutwater.protocol.message import Place
 from cutwater.protocol.step import Step
 from cutwater.protocol.step_events import BatchAppended
+from cutwater.sinks.rows import FrameRows
 from cutwater.spark.analysis import StepForm, channel_form
 from cutwater.spark.channel_source import newest
 from cutwater.spark.internals import Internals
-from cutwater.spark.output import SMALL_BYTES, FrameRows
+from cutwater.spark.output import SMALL_BYTES
 from cutwater.spark.step import POOL, Closed, RunningStep, Services, Wiring
 
 _IDLE_WAIT_S: Final = 5.0
@@ -126,8 +127,10 @@ class BatchStep(RunningStep):
         result = self.plan.evaluate(self._spark, frames)
         assert isinstance(result, DataFrame)
         self._check_columns(result)
-        one_file = size_bytes < SMALL_BYTES
-        written = self.wiring.output.write(FrameRows(result), batch, one_file=one_file)
+        output = FrameRows(result)
+        if size_bytes < SMALL_BYTES:
+            output = output.gathered()
+        written = self.wiring.output.write(output, batch)
         appended = BatchAppended(batch, written.event, places, staged=written.staged)
         self.append(written, appended)
         self.committed(batch)

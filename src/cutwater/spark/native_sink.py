@@ -5,20 +5,28 @@ interface below it: what arrives is the batch as Spark has planned it, so that S
 writer runs on that very plan (docs/adr/0010).
 """
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from cutwater.ids import BatchId
+from cutwater.sinks.rows import FrameRows
 from cutwater.spark.internals import SINK_INTERFACE, Internals
 
 
 class PlannedBatch:
-    """One batch that Spark has planned and nobody has computed yet; use it once."""
+    """One batch that Spark has planned and nobody has computed yet; use it once. Fills `Rows`."""
 
     def __init__(
-        self, internals: Internals, java_frame: Any, session: Callable[[Any], SparkSession]
+        self,
+        internals: Internals,
+        java_frame: Any,
+        session: Callable[[Any], SparkSession],
+        *,
+        one_file: bool = False,
     ) -> None:
         """Hold the batch that Spark handed over.
 
@@ -26,21 +34,39 @@ class PlannedBatch:
             internals: Spark's internal classes.
             java_frame: The batch.
             session: Gives the query's own session, which is made once.
+            one_file: Let one task write everything.
         """
         self._internals = internals
         self._java_frame = java_frame
         self._session = session
+        self._one_file = one_file
+
+    @property
+    def schema(self) -> StructType:
+        """The columns of the batch."""
+        return StructType.fromJson(json.loads(self._java_frame.schema().json()))
 
     @property
     def frame(self) -> DataFrame:
         """The batch as a DataFrame that anything can be done with."""
         java = self._internals.batch_frame(self._java_frame)
-        return DataFrame(java, self._session(java))
+        frame = DataFrame(java, self._session(java))
+        return frame.coalesce(1) if self._one_file else frame
 
-    def write_parquet(self, directory: str, options: Mapping[str, str], *, one_file: bool) -> None:
+    def gathered(self) -> "PlannedBatch":
+        """Return the same batch, to be written by one task into one file."""
+        return PlannedBatch(self._internals, self._java_frame, self._session, one_file=True)
+
+    def write_parquet(
+        self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
+    ) -> None:
         """Compute the batch into the files of a directory that does not exist yet."""
+        if partition_by:
+            # Spark's public writer sorts the rows by partition first.
+            FrameRows(self.frame).write_parquet(directory, options, partition_by)
+            return
         execution = self._java_frame.queryExecution()
-        self._internals.parquet.write(execution, directory, options, one_file=one_file)
+        self._internals.parquet.write(execution, directory, options, one_file=self._one_file)
 
 
 class NativeSink:

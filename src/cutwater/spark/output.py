@@ -5,13 +5,12 @@ batch without rows leaves nothing behind and is no Event (F23).
 """
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from cutwater.errors import RunError
@@ -19,6 +18,7 @@ from cutwater.ids import BatchId, Generation
 from cutwater.protocol.cut import Committable
 from cutwater.protocol.message import Event
 from cutwater.sinks.base import OpenSink
+from cutwater.sinks.rows import FrameRows, Rows
 from cutwater.spark.channel import Channel
 
 SMALL_BYTES: Final = 64 * 1024
@@ -47,42 +47,11 @@ class Written:
         return staged + (self.event.size_bytes if self.event else 0)
 
 
-class Rows(Protocol):
-    """The rows of one batch, which nobody has computed yet."""
-
-    @property
-    def frame(self) -> DataFrame:
-        """The rows as a DataFrame."""
-        ...
-
-    def write_parquet(self, directory: str, options: Mapping[str, str], *, one_file: bool) -> None:
-        """Write them into a directory that does not exist yet, with exactly one Spark action."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class FrameRows:
-    """The rows of a DataFrame."""
-
-    frame: DataFrame
-
-    def write_parquet(self, directory: str, options: Mapping[str, str], *, one_file: bool) -> None:
-        """Write them."""
-        rows = self.frame.coalesce(1) if one_file else self.frame
-        rows.write.options(**options).parquet(directory)
-
-
 class Output(Protocol):
     """Takes the rows of a batch."""
 
-    def write(self, rows: Rows, batch: BatchId, *, one_file: bool) -> Written:
-        """Write the rows with exactly one Spark action.
-
-        Args:
-            rows: The rows.
-            batch: The batch.
-            one_file: The result is expected to be small and may be gathered into one file.
-        """
+    def write(self, rows: Rows, batch: BatchId) -> Written:
+        """Write the rows with exactly one Spark action."""
         ...
 
 
@@ -100,14 +69,14 @@ class ChannelOutput:
         self._channel = channel
         self._counted = counted
 
-    def write(self, rows: Rows, batch: BatchId, *, one_file: bool) -> Written:
+    def write(self, rows: Rows, batch: BatchId) -> Written:
         """Write the rows as Parquet."""
         directory = self._channel.data / f"b{batch:012d}"
         shutil.rmtree(directory, ignore_errors=True)
         observed = Observation() if self._counted else None
         if observed is not None:
             rows = FrameRows(rows.frame.observe(observed, F.count(F.lit(1)).alias("rows")))
-        rows.write_parquet(str(directory), _WRITE_OPTIONS, one_file=one_file)
+        rows.write_parquet(str(directory), _WRITE_OPTIONS)
         files = _files_with_rows(directory)
         if observed is not None:
             self._check_count(observed.get["rows"], sum(rows for _, rows in files))
@@ -136,10 +105,9 @@ class SinkOutput:
         self._sink = sink
         self._generation = generation
 
-    def write(self, rows: Rows, batch: BatchId, *, one_file: bool) -> Written:
+    def write(self, rows: Rows, batch: BatchId) -> Written:
         """Stage the rows outside scratch."""
-        frame = rows.frame
-        staged = self._sink.stage(frame.coalesce(1) if one_file else frame, self._generation, batch)
+        staged = self._sink.stage(rows, self._generation, batch)
         return Written() if staged is None else Written(rows=staged.rows, staged=(staged,))
 
 

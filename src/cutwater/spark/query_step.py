@@ -182,8 +182,9 @@ class QueryStep(RunningStep):
         log = query_log.read_batch(self.checkpoint, batch)
         moved = self._moved(log.offsets)
         small = self.last_bytes is not None and self.last_bytes < SMALL_BYTES
-        one_file = small and not self._form.is_stateful
-        written = self.wiring.output.write(rows, batch, one_file=one_file)
+        if small and not self._form.is_stateful:
+            rows = rows.gathered()
+        written = self.wiring.output.write(rows, batch)
         self.last_bytes = written.size_bytes
         is_new = bool(moved) or tuple(log.offsets) != tuple(self._offsets)
         offsets = None

@@ -1,0 +1,66 @@
+"""The rows of one batch as a sink gets them: not computed yet, and to be computed once.
+
+A batch is either a DataFrame or a batch that Spark has planned already; written as Parquet, the
+second kind is not planned again. A sink that wants anything else takes the DataFrame.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Rows(Protocol):
+    """The rows of one batch, which nobody has computed yet."""
+
+    @property
+    def schema(self) -> StructType:
+        """Their columns."""
+        ...
+
+    @property
+    def frame(self) -> "DataFrame":
+        """The rows as a DataFrame."""
+        ...
+
+    def gathered(self) -> "Rows":
+        """Return the same rows, to be written by one task into one file."""
+        ...
+
+    def write_parquet(
+        self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
+    ) -> None:
+        """Write them into a directory that does not exist yet, with exactly one Spark action.
+
+        Args:
+            directory: Path or address, as Hadoop reads it.
+            options: Settings of Hadoop's for this write.
+            partition_by: Columns that become directories.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRows:
+    """The rows of a DataFrame."""
+
+    frame: "DataFrame"
+
+    @property
+    def schema(self) -> StructType:
+        """Their columns."""
+        return self.frame.schema
+
+    def gathered(self) -> "FrameRows":
+        """Return the same rows, to be written by one task into one file."""
+        return FrameRows(self.frame.coalesce(1))
+
+    def write_parquet(
+        self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
+    ) -> None:
+        """Write them."""
+        self.frame.write.options(**options).partitionBy(*partition_by).parquet(directory)
