@@ -166,7 +166,7 @@ def main() -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     name_writes()
-    spark = embedded_session("local[2]", app_name="cutwater-crash")
+    spark = embedded_session(sys.argv[1], app_name="cutwater-crash")
     say("ready")
     while True:
         run(spark, json.loads(tasks.get()))

@@ -40,12 +40,12 @@ class Task:
 class Driver:
     """One process with a Spark of its own."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, master: str) -> None:
         """Start it; Spark is ready some seconds later."""
         self._log = log
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.crash.child"],
+                [sys.executable, "-m", "tests.crash.child", master],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -136,14 +136,16 @@ class Driver:
 class Drivers:
     """All drivers of a test session; one is kept ready."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, master: str = "local[2]") -> None:
         """Begin to start the first one."""
         self._directory = directory
+        self._master = master
         self._all: list[Driver] = []
         self._spare = self._start()
 
     def _start(self) -> Driver:
-        driver = Driver(self._directory / f"driver-{len(self._all)}.log")
+        log = self._directory / f"driver-{len(self._all)}.log"
+        driver = Driver(log, self._master)
         self._all.append(driver)
         return driver
 

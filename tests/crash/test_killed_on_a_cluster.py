@@ -1,0 +1,36 @@
+"""Executors in processes of their own, as on a cluster, and a driver that is killed above them.
+
+Spark's own `local-cluster` starts a master and two workers, each with an executor that shares the
+file system with the driver, but not its memory.
+"""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.crash.drivers import Drivers
+from tests.crash.stands import rows_of
+from tests.crash.test_killed_drivers import diamond
+
+MASTER = "local-cluster[2,1,1024]"
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
+    found = Drivers(tmp_path_factory.mktemp("cluster"), MASTER)
+    yield found
+    found.close()
+
+
+@pytest.mark.long
+def test_a_diamond_on_a_cluster_survives_its_drivers(cluster: Drivers, tmp_path: Path) -> None:
+    patient = diamond(cluster, tmp_path, alignment_timeout="300ms")
+
+    patient.dies_after("checkpoint", random.Random(1), 0.0)
+    overtaken = patient.dies_at("unaligned decision")
+    total = patient.finish()
+
+    assert overtaken.cuts[-1].in_flight_bytes > 0
+    joined = rows_of(tmp_path / "tables" / "joined", None, "value", "twice", "thrice")
+    assert joined == [(one, one * 2, one * 3) for one in range(total)]
