@@ -32,7 +32,8 @@ check: $(STAMP) ## Lint, format check, types and import contracts
 
 test: check ## Everything CI runs: check, all tests, 100 % branch coverage of protocol and store
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
-		--cov=cutwater.protocol --cov=cutwater.store --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+		--cov=cutwater.protocol --cov=cutwater.store --cov-branch \
+		--cov-report=term-missing:skip-covered --cov-fail-under=100
 
 long: $(STAMP) ## The exhaustive variants: one kill after another at every durable write
 	@$(BIN)/python -m pytest -m long
