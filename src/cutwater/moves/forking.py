@@ -12,11 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cutwater.errors import ConfigError, MoveRefused, OutcomeUnknown, StoreError
-from cutwater.ids import CheckpointId, Generation, PipelineId, SinkId, Slot
+from cutwater.ids import CheckpointId, PipelineId, SinkId, Slot
 from cutwater.moves.choose import Candidate, choose
 from cutwater.moves.opening import candidates
 from cutwater.protocol.cut import BlobRef, Cut, InFlight, RecordedEvent, StepSnapshot
-from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogEntry
+from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogEntry, LogView
 from cutwater.protocol.rewind import Refused, RewindRefusal, plan_fork
 from cutwater.store.backend import Backend
 from cutwater.store.catalog import identify, list_pipelines, open_pipeline
@@ -97,7 +97,7 @@ def fork(
     cut = _planned(pipeline, target)
     copies = _copied(pipeline, original, made, cut)
     number = target.decision.checkpoint_id
-    targets = _all_targets(original)
+    targets = _all_targets(original, log)
     origin = Origin(original.pipeline, pipeline, backend.url, number, targets)
     record_origin(into, made.pipeline, origin)
     _found(made, _renamed(cut, copies))
@@ -152,11 +152,11 @@ def _planned(pipeline: str, target: Candidate) -> Cut:
     return planned
 
 
-def _all_targets(original: OpenStore) -> tuple[StoredTarget, ...]:
+def _all_targets(original: OpenStore, log: LogView) -> tuple[StoredTarget, ...]:
     """Return every target the original's sinks ever had, and those it must not write to itself."""
     found = {
         target.place: target
-        for targets in original.targets.since(Generation(0))
+        for targets in original.targets.possible(log)
         for target in targets.values()
     }
     before = read_origin(original.backend, original.pipeline)

@@ -4,7 +4,7 @@ Only reads. Everything that can stand against a rewind is found here, before any
 the pipeline (PROTOCOL.md section 11).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from cutwater.errors import Corrupt, NotFound, SinkError
 from cutwater.ids import SinkId
@@ -44,7 +44,8 @@ def observe(
         leave_sinks=leave_sinks,
     )
     shown = shown_then(facts) or {}
-    retreats, obstacles = _retreats(movable, target, shown)
+    moved = _moved(movable, log, target)
+    retreats, obstacles = _retreats(movable, shown, moved)
     head_cut = target.cut if head == target.decision else read_cut(movable.store, head)
     return Observed(
         pipeline=movable.name,
@@ -55,7 +56,7 @@ def observe(
         facts=RewindFacts(
             target=facts.target,
             cut=facts.cut,
-            damages=() if facts.cut is None else _damages(movable, facts.cut),
+            damages=() if facts.cut is None else _damages(movable, facts.cut, moved),
             committed=facts.committed,
             cannot_restore=obstacles,
             forgotten=_forgotten(movable, head_cut, target),
@@ -85,8 +86,11 @@ def _committed(movable: Movable, target: Candidate) -> Mapping[SinkId, Version] 
         return None
 
 
-def _damages(movable: Movable, cut: Cut) -> tuple[Damage, ...]:
-    """Check every object of the state, of what was in flight, and of what waits for a sink."""
+def _damages(movable: Movable, cut: Cut, moved: Collection[SinkId]) -> tuple[Damage, ...]:
+    """Check every object of the state, of what was in flight, and of what waits for a sink.
+
+    What waits for a sink that has moved lies elsewhere, and that is what is wrong with it.
+    """
     blobs = movable.store.blobs(cut.generation)
     found = []
     for ref in sorted({ref for one in cut.snapshots.values() for ref in one.blobs}):
@@ -94,7 +98,7 @@ def _damages(movable: Movable, cut: Cut) -> tuple[Damage, ...]:
         if problem is not None:
             found.append(Damage(ref.name, problem))
     for sink, committables in cut.carried.items():
-        opened = movable.sinks.get(sink)
+        opened = None if sink in moved else movable.sinks.get(sink)
         for one in committables if opened is not None else ():
             assert opened is not None
             problem = opened.problem(one)
@@ -104,7 +108,7 @@ def _damages(movable: Movable, cut: Cut) -> tuple[Damage, ...]:
 
 
 def _retreats(
-    movable: Movable, target: Candidate, shown: Mapping[SinkId, Version | None]
+    movable: Movable, shown: Mapping[SinkId, Version | None], moved: Mapping[SinkId, str]
 ) -> tuple[dict[SinkId, Retreat], dict[SinkId, str]]:
     """Ask every sink what going back would do, and gather what stands against it."""
     retreats: dict[SinkId, Retreat] = {}
@@ -118,15 +122,15 @@ def _retreats(
         obstacle = retreats[sink].obstacle
         if obstacle is not None:
             obstacles[sink] = obstacle
-    for sink, place in _moved(movable, target).items():
+    for sink, place in moved.items():
         obstacles[sink] = f"it wrote to {place} since then, and to another target today"
     return retreats, obstacles
 
 
-def _moved(movable: Movable, target: Candidate) -> dict[SinkId, str]:
+def _moved(movable: Movable, log: LogView, target: Candidate) -> dict[SinkId, str]:
     """Find sinks that have had another target since the checkpoint: its version is of that one."""
     moved = {}
-    for then in movable.store.targets.since(target.decision.generation):
+    for then in movable.store.targets.since(log, log.shown_at(target.decision)):
         for sink, one in then.items():
             today = movable.targets.get(sink)
             if today is not None and today.place != one.place:

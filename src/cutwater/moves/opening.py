@@ -49,7 +49,7 @@ def open_movable(backend: Backend, name: str) -> Movable:
     """
     name, pipeline = identify(backend, name)
     store = OpenStore.of(backend, pipeline)
-    recorded = store.targets.newest()
+    recorded = store.targets.newest(store.log.read())
     if recorded is None:
         reason = "its store does not say where its sinks write; run it once"
         raise MoveRefused(name, f"{reason}, or use `cutwater run FILE --from`")

@@ -5,7 +5,7 @@ from tests.unit.moves.mortal import Mortal
 from tests.unit.store.cuts import PIPELINE, sample_cut
 
 from cutwater.errors import OutcomeUnknown, Unavailable
-from cutwater.ids import Generation, Slot
+from cutwater.ids import Slot
 from cutwater.moves.forking import _found, _renamed
 from cutwater.protocol.cut import BlobRef
 from cutwater.protocol.decisions import Claim, Decision
@@ -65,4 +65,3 @@ def test_a_fork_whose_first_entry_may_not_be_written_was_not_made() -> None:
     with pytest.raises(OutcomeUnknown, match="make it again"):
         _found(store, sample_cut())
     assert store.log.read().last_slot == Slot(0)
-    assert store.targets.since(Generation(0)) == ()
