@@ -230,6 +230,19 @@ def test_a_damaged_manifest_is_named(stored: Stored) -> None:
     assert stored.run("checkpoints", "diff", "orders", "1", "6").exit_code == 2
 
 
+def test_a_checkpoint_that_is_no_longer_kept_is_gone_and_not_damaged(stored: Stored) -> None:
+    stored.backend.delete(stored.made.paths.manifest(CheckpointId(1)))
+
+    said = stored.run("checkpoints", "verify", "orders", "1")
+    verified = stored.json("checkpoints", "verify", "orders", "1", exit_code=1)
+
+    assert said.exit_code == 1
+    assert "checkpoint 1 is gone: it is no longer kept" in said.output
+    (found,) = verified["checkpoints"]
+    assert (found["sound"], found["discarded"], found["damages"]) == (False, True, [])
+    assert stored.run("checkpoints", "verify", "orders", "--all").exit_code == 0
+
+
 def test_all_and_a_list_contradict_each_other(stored: Stored) -> None:
     assert stored.run("checkpoints", "verify", "orders", "1", "--all").exit_code == 2
 

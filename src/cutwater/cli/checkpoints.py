@@ -3,6 +3,7 @@
 None of them needs Spark or a running pipeline, and none changes anything.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -32,6 +33,7 @@ from cutwater.cli.stores import (
 )
 from cutwater.errors import ConfigError
 from cutwater.ids import CheckpointId
+from cutwater.protocol.recovery import Damage
 from cutwater.store.inspect import CheckpointView, Inspector, Status
 
 HELP: Final = "Look at the checkpoints of a pipeline, check them, compare them, delete old ones."
@@ -44,7 +46,7 @@ SHOW_HELP: Final = "Show one checkpoint, step by step."
 VERIFY_HELP: Final = """Read every object of checkpoints and compare size and hash.
 
 Without an ID or NAME it checks the checkpoint that the pipeline stands on. Names what is damaged;
-the exit code is then 1.
+the exit code is then 1. So it is for one that was asked for and is no longer kept.
 """
 
 
@@ -157,29 +159,41 @@ def verify_command(arguments: VerifyArguments) -> int:
     found = find(arguments.store, arguments.pipeline)
     inspector = Inspector(found.store, found.is_running)
     results = []
-    for view in _chosen(found, inspector, arguments):
-        damages = inspector.damages(view)
+    for chosen in _chosen(found, inspector, arguments):
+        view, damages = inspector.verified(chosen)
         results.append((view, damages))
         if arguments.output is Output.TEXT:
-            objects = len(view.cut.blobs(committed=True)) if view.cut is not None else 0
-            said = f"checkpoint {view.id}" + (f" ({view.name})" if view.name else "")
-            if not damages:
-                say(f"{said} is sound: {counted(objects, 'object')} read.")
-            for damage in damages:
-                say(f"{said} is DAMAGED: {damage.name}: {damage.problem}")
+            for line in _verified_lines(view, damages):
+                say(line)
+    # One that a person has named must be there; of all others it is enough that none is damaged.
+    gone = any(view.discarded for view, _ in results) and bool(arguments.checkpoints)
     bad = any(damages for _, damages in results)
     if arguments.output is Output.JSON:
         checked = [
             {
                 "id": view.id,
                 "name": view.name,
-                "sound": not damages,
+                "sound": not damages and not view.discarded,
+                "discarded": view.discarded,
                 "damages": [{"object": one.name, "problem": one.problem} for one in damages],
             }
             for view, damages in results
         ]
-        say_json({"sound": not bad, "checkpoints": checked}, indent=2)
-    return FAILED if bad else SUCCESS
+        say_json({"sound": not bad and not gone, "checkpoints": checked}, indent=2)
+    return FAILED if bad or gone else SUCCESS
+
+
+def _verified_lines(view: CheckpointView, damages: Sequence[Damage]) -> Iterator[str]:
+    said = f"checkpoint {view.id}" + (f" ({view.name})" if view.name else "")
+    for damage in damages:
+        yield f"{said} is DAMAGED: {damage.name}: {damage.problem}"
+    if damages:
+        return
+    if view.discarded:
+        yield f"{said} is gone: it is no longer kept, and was deleted."
+        return
+    objects = len(view.cut.blobs(committed=True)) if view.cut is not None else 0
+    yield f"{said} is sound: {counted(objects, 'object')} read."
 
 
 def _chosen(found: Found, inspector: Inspector, arguments: VerifyArguments) -> list[CheckpointView]:

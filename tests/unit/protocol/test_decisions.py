@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.protocol.builders import claim, decision
+from tests.unit.protocol.builders import GENERATION, claim, decision
 
 from cutwater.errors import InvariantBroken
 from cutwater.ids import NO_CHECKPOINT, NO_SLOT, Generation, Slot
@@ -56,9 +56,9 @@ def test_only_generations_with_a_decision_count_and_a_recovery_point_shows_what_
     later = replace(decision(6, commit_point=False), generation=Generation(4))
     log = LogView((claim(1), decision(2), claim(3, 3), point, claim(5, 4), later, claim(7, 5)))
 
-    assert log.deciding == {1, 3, 4}
-    assert log.committing == {1}
-    assert [log.shown_at(one) for one in log.decisions] == [1, 1, 1]
+    assert log.deciding == {GENERATION, 3, 4}
+    assert log.committing == {GENERATION}
+    assert [log.shown_at(one) for one in log.decisions] == [GENERATION] * 3
     assert (
         LogView((claim(1), replace(point, slot=Slot(2)))).shown_at(replace(point, slot=Slot(2)))
         == 3
