@@ -88,6 +88,7 @@ def adopt_command(arguments: AdoptArguments) -> int:
     conf = parse_pairs("--conf", arguments.conf)
 
     # Here, since `plan`, `doctor` and `--help` must work where Spark does not.
+    from cutwater.run import stored_targets  # noqa: PLC0415
     from cutwater.spark.adopt import adopt, examine  # noqa: PLC0415
     from cutwater.spark.explain import look  # noqa: PLC0415
     from cutwater.spark.session import embedded_session  # noqa: PLC0415
@@ -109,7 +110,7 @@ def adopt_command(arguments: AdoptArguments) -> int:
     if arguments.yes:
         backend = backend_for_writing(arguments.store)
         store = OpenStore.of(backend, open_pipeline(backend, planned.pipeline))
-        decision = adopt(adoption, store)
+        decision = adopt(adoption, store, stored_targets(planned))
     if arguments.output is Output.JSON:
         say_json(_json(adoption, decision), indent=2)
     elif decision is None:

@@ -75,6 +75,22 @@ def candidates(store: OpenStore, log: LogView) -> tuple[Candidate, ...]:
     return tuple(Candidate(one, read_cut(store, one)) for one in decided)
 
 
+def check_still_there(pipeline: str, store: OpenStore, target: Candidate) -> None:
+    """Read a checkpoint's manifest again, once something may have been deleted.
+
+    Retention deletes a manifest before the objects it names, and looks for a newer claim before
+    each. So a manifest that is there after a claim proves that its objects stay; and objects that
+    are gone together with their manifest were deleted, not damaged.
+
+    Raises:
+        MoveRefused: If it is not there any more.
+        StoreError: If the store cannot be read.
+    """
+    if read_cut(store, target.decision) != target.cut:
+        reason = f"{target.title} is no longer kept, and was deleted while it was looked at"
+        raise MoveRefused(pipeline, reason)
+
+
 def read_cut(store: OpenStore, decision: Decision) -> Cut | None:
     """Read a decided manifest; None if it is gone or damaged.
 

@@ -116,12 +116,12 @@ class Targets:
             StoreError: As `read` does.
         """
         for acting in (log.committing, log.deciding):
-            found = self._recorded(acting)
+            found = list(self._recorded(acting).values())
             if found:
                 return found[-1]
         return None
 
-    def since(self, log: LogView, generation: Generation) -> tuple[SinkTargets, ...]:
+    def since(self, log: LogView, generation: Generation) -> dict[Generation, SinkTargets]:
         """Read what sinks may have committed to from a generation on, oldest first.
 
         Raises:
@@ -135,13 +135,13 @@ class Targets:
         Raises:
             StoreError: As `read` does.
         """
-        return self._recorded(log.deciding | {log.generation})
+        return tuple(self._recorded(log.deciding | {log.generation}).values())
 
-    def _recorded(self, wanted: Set[Generation]) -> tuple[SinkTargets, ...]:
+    def _recorded(self, wanted: Set[Generation]) -> dict[Generation, SinkTargets]:
         listed = self._backend.list(self._paths.all_targets)
         numbers = {self._paths.generation_of_targets(path) for path in listed}
-        found = (self.read(one) for one in sorted(numbers & wanted))
-        return tuple(one for one in found if one is not None)
+        found = {one: self.read(one) for one in sorted(numbers & wanted)}
+        return {one: targets for one, targets in found.items() if targets is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,40 @@ def test_a_commit_without_rows_is_not_finished_at_another_target() -> None:
         world.recover()
 
 
+@pytest.mark.parametrize("is_point", [False, True])
+def test_a_sink_that_was_not_there_just_then_goes_back_to_what_it_showed(is_point: bool) -> None:
+    """Not to its beginning: the rows it had then were older than the checkpoint."""
+    world = begin([False, False])
+    table = world.tables.pop(A)
+    world.targets = {B: TARGETS[B]}
+    go_on(world, [False])
+    world.tables[A] = table
+    world.targets = TARGETS
+    go_on(world, [is_point])
+    shown = table.versions[2]
+
+    if is_point:
+        world.rewind(3)
+        assert table.versions[-1] == shown == (0, 1, 2, 3, 4, 5)
+    world.rewind(2)
+
+    assert table.versions[-1] == shown
+    assert world.tables[B].versions[-1] == tuple(range(9))
+
+
+def test_what_it_showed_is_of_the_target_it_had_before() -> None:
+    world = begin([False])
+    del world.tables[A]
+    world.targets = {B: TARGETS[B]}
+    go_on(world, [False])
+    world.targets = TARGETS
+    move(world)
+    go_on(world, [False])
+
+    with pytest.raises(MoveRefused, match="a: it wrote to a since then"):
+        world.rewind(1)
+
+
 def test_targets_that_nobody_has_recorded_are_not_compared() -> None:
     """A store of the first versions."""
     world = begin([True])

@@ -7,7 +7,9 @@ from tests.unit.moves.mortal import TARGETS, Mortal, World, begin, check_exact, 
 
 from cutwater.errors import ConfigError, Fenced, MoveRefused, OutcomeUnknown, SinkError, Unavailable
 from cutwater.ids import CheckpointId, Generation, Slot
+from cutwater.moves.observe import observe
 from cutwater.moves.opening import Movable, candidates
+from cutwater.moves.preview import preview_of
 from cutwater.moves.rewinding import find_target, perform
 from cutwater.protocol.decisions import Claim, LogView
 from cutwater.store.catalog import open_pipeline
@@ -71,9 +73,27 @@ def test_a_checkpoint_that_was_deleted_meanwhile_is_not_gone_back_to() -> None:
 
     world = meddled("log/", delete)
 
-    with pytest.raises(MoveRefused, match="checkpoint 1 was deleted while it was looked at"):
+    with pytest.raises(MoveRefused, match="checkpoint 1 is no longer kept, and was deleted"):
         world.rewind(0)
     check_exact(world, world.recover())
+
+
+def test_objects_that_went_with_their_manifest_are_not_called_damaged() -> None:
+    """Retention of a pipeline that runs, while somebody looks at an older checkpoint of it."""
+    world = begin([False, False])
+    store = world.opened()
+    log = store.log.read()
+    target = candidates(store, log)[0]
+    movable = Movable("p", store, TARGETS, world.sinks)
+    for path in world.backend.list(PipelinePaths(store.pipeline).blobs):
+        world.backend.delete(path)
+
+    assert "objects of the checkpoint are missing or damaged" in str(
+        preview_of(observe(movable, log, target, leave_sinks=False, held=None)).refused
+    )
+    world.backend.delete(PipelinePaths(store.pipeline).manifest(CheckpointId(1)))
+    with pytest.raises(MoveRefused, match="checkpoint 1 is no longer kept"):
+        observe(movable, log, target, leave_sinks=False, held=None)
 
 
 def test_a_number_that_somebody_else_took_is_not_used() -> None:
@@ -139,7 +159,7 @@ def test_a_commit_that_was_never_finished_is_not_gone_back_to() -> None:
     world.backend.delete(PipelinePaths(store.pipeline).committed(Slot(2)))
     log = store.log.read()
 
-    with pytest.raises(MoveRefused, match="its sinks have not committed it yet"):
+    with pytest.raises(MoveRefused, match="the record of what its sinks showed is gone"):
         perform(
             Movable("p", store, TARGETS, world.sinks),
             log,
