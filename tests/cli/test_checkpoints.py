@@ -181,6 +181,23 @@ def test_one_that_is_not_there_is_an_error_that_says_what_is(
     assert (result.exit_code, said in result.stderr) == (2, True)
 
 
+def test_a_damaged_lease_stops_nobody_who_only_looks(stored: Stored) -> None:
+    stored.backend.put(stored.made.paths.heartbeat, b"damaged")
+
+    listed = stored.run("checkpoints", "list", "orders")
+
+    assert listed.exit_code == 0
+    assert f"Nobody can tell whether orders ({PIPELINE}) runs: its lease" in listed.output
+    asked = stored.run("checkpoint", "orders")
+    assert (asked.exit_code, "its lease cannot be read" in asked.stderr) == (1, True)
+    pruned = stored.run("checkpoints", "prune", "orders", "--keep", "1", "--yes")
+    assert pruned.exit_code == 3
+    assert (
+        f"[CW-613] nobody can tell whether pipeline orders runs: {stored.made.paths.heartbeat}"
+        in (pruned.stderr)
+    )
+
+
 # -- verify
 
 

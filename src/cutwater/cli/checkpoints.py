@@ -92,7 +92,7 @@ class VerifyArguments:
 def list_command(arguments: ListArguments) -> int:
     """List checkpoints; return the exit code."""
     found = find(arguments.store, arguments.pipeline)
-    views = Inspector(found.store, found.is_running).checkpoints(everything=arguments.everything)
+    views = Inspector(found.store, found.may_run).checkpoints(everything=arguments.everything)
     recoveries = found.store.reports.recoveries()
     if arguments.output is Output.JSON:
         say_json(
@@ -115,6 +115,9 @@ def list_command(arguments: ListArguments) -> int:
 
 def _who_runs(found: Found) -> str:
     lease = found.lease
+    if found.problem:
+        whether = f"Nobody can tell whether {found.name} ({found.store.pipeline}) runs"
+        return f"{whether}: its lease cannot be read: {found.problem}"
     if lease is None or not found.is_running:
         return f"{found.name} ({found.store.pipeline}) does not run."
     return (
@@ -145,7 +148,7 @@ def show_command(arguments: ShowArguments) -> int:
 
 
 def _view(found: Found, text: str) -> CheckpointView:
-    inspector = Inspector(found.store, found.is_running)
+    inspector = Inspector(found.store, found.may_run)
     # An attempt that was never decided has a number too, and somebody may ask what became of it.
     view = inspector.one(CheckpointId(int(text))) if text.isdecimal() else None
     if view is None:
@@ -157,7 +160,7 @@ def _view(found: Found, text: str) -> CheckpointView:
 def verify_command(arguments: VerifyArguments) -> int:
     """Check checkpoints byte by byte; return the exit code."""
     found = find(arguments.store, arguments.pipeline)
-    inspector = Inspector(found.store, found.is_running)
+    inspector = Inspector(found.store, found.may_run)
     results = []
     for chosen in _chosen(found, inspector, arguments):
         view, damages = inspector.verified(chosen)
