@@ -23,6 +23,7 @@ from cutwater.plan import plan
 from cutwater.store.catalog import find_pipeline, open_pipeline
 from cutwater.store.location import backend_for_writing
 from cutwater.store.opened import OpenStore
+from cutwater.store.paths import NAMES
 
 if TYPE_CHECKING:
     from cutwater.protocol.decisions import Decision
@@ -129,7 +130,8 @@ def _check_new(url: str, pipeline: str) -> None:
     from cutwater.spark.adopt import has_checkpoints  # noqa: PLC0415 - as above
 
     location = store_location(url)
-    if location.directory is not None and not location.directory.exists():
+    if location.directory is not None and not (location.directory / NAMES).is_dir():
+        # No store yet: opening it would make one, and nothing is written before --yes.
         return
     backend = location.backend()
     try:
