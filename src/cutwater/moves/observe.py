@@ -18,6 +18,7 @@ from cutwater.protocol.decisions import Decision, LogView
 from cutwater.protocol.recovery import Damage
 from cutwater.protocol.rewind import RewindFacts, why_unrecorded
 from cutwater.sinks.base import Retreat
+from cutwater.sinks.delta_past import NO_TABLE
 
 
 def observe(
@@ -56,6 +57,7 @@ def observe(
     if damages:
         check_still_there(movable.name, movable.store, target)
     retreats, obstacles = _retreats(movable, shown, moved)
+    obstacles = _unfenced(movable, log, retreats) | obstacles
     head_cut = target.cut if head == target.decision else read_cut(movable.store, head)
     past = Past() if target.cut is None else past_of(movable.store, head_cut, target.cut)
     return Observed(
@@ -142,6 +144,29 @@ def _retreats(
     for sink, place in moved.items():
         obstacles[sink] = f"it wrote to {place} since then, and to another target today"
     return retreats, obstacles
+
+
+def _unfenced(
+    movable: Movable, log: LogView, retreats: Mapping[SinkId, Retreat]
+) -> dict[SinkId, str]:
+    """Find sinks that cannot be taken back because an older process may still begin their target.
+
+    Going back leaves a mark in a target, by which a process that was paused in an older commit
+    sees that it comes too late (rule F8). A table that was never made has no place for the mark.
+    """
+    absent = {sink for sink, one in retreats.items() if one.version == NO_TABLE}
+    recorded = set(movable.store.commits.slots()) if absent else set()
+    found = {}
+    for decision in log.decisions if absent else ():
+        if not decision.commit_point or decision.slot in recorded:
+            continue
+        cut = read_cut(movable.store, decision)
+        for sink in absent if cut is None else {one for one in absent if cut.commit.get(one)}:
+            found[sink] = (
+                f"checkpoint {decision.checkpoint_id} has rows for it that may still be committed, "
+                "and its table is not there yet: run the pipeline once, then rewind"
+            )
+    return found
 
 
 def _moved(movable: Movable, log: LogView, since: Mapping[SinkId, Generation]) -> dict[SinkId, str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from tests.unit.moves.mortal import TARGETS, Mortal, World, begin, check_exact, position
+from tests.unit.moves.mortal import TARGETS, Mortal, Table, World, begin, check_exact, position
 
 from cutwater.errors import ConfigError, Fenced, MoveRefused, OutcomeUnknown, SinkError, Unavailable
 from cutwater.ids import CheckpointId, Generation, Slot
@@ -11,7 +11,10 @@ from cutwater.moves.observe import observe
 from cutwater.moves.opening import Movable, candidates
 from cutwater.moves.preview import preview_of
 from cutwater.moves.rewinding import find_target, perform
+from cutwater.protocol.cut import Version
 from cutwater.protocol.decisions import Claim, LogView
+from cutwater.sinks.base import Retreat
+from cutwater.sinks.delta_past import NO_TABLE
 from cutwater.store.catalog import open_pipeline
 from cutwater.store.forms import Attempt
 from cutwater.store.memory import MemoryBackend
@@ -143,6 +146,39 @@ def test_a_sink_that_cannot_be_looked_at_now_cannot_go_back() -> None:
 
     with pytest.raises(MoveRefused, match="a: is away"):
         world.rewind(0)
+
+
+class Unmade(Table):
+    """A table that is made by its first commit."""
+
+    def look_back(self, version: Version | None) -> Retreat:
+        return Retreat(NO_TABLE, 0, 0) if len(self.versions) == 1 else super().look_back(version)
+
+
+def test_a_table_that_an_older_process_may_still_make_is_not_taken_back() -> None:
+    """A process that was paused in its first commit would find nothing that tells it to stop."""
+    world = begin([True, False])
+    store = world.opened()
+    world.backend.delete(PipelinePaths(store.pipeline).committed(Slot(3)))
+    world.tables.update({sink: Unmade(world.backend, sink) for sink in world.tables})
+
+    with pytest.raises(MoveRefused, match="checkpoint 2 has rows for it that may still be commit"):
+        world.rewind(0)
+
+    world.recover()
+    world.rewind(0)
+    restored = world.recover()
+    check_exact(world, restored)
+    assert position(restored.cut) == 3
+
+
+def test_a_table_that_nobody_has_had_rows_for_is_taken_back_to_nothing() -> None:
+    world = begin([True])
+    world.tables.update({sink: Unmade(world.backend, sink) for sink in world.tables})
+
+    world.rewind(0)
+
+    check_exact(world, world.recover())
 
 
 def test_a_pipeline_without_checkpoints_has_nowhere_to_go() -> None:
