@@ -59,6 +59,7 @@ __all__ = [
     "RunStatus",
     "StepStatus",
     "start",
+    "stored_targets",
 ]
 
 
@@ -242,7 +243,7 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
     lease = take_lease(backend, identity, name, takeover=options.takeover)
     if options.start_from == "none" and store.log.read().head is not None:
         raise ConfigError("from", f"{name} has checkpoints; none would forget them")
-    targets = _stored_targets(physical)
+    targets = stored_targets(physical)
     shared = shared_targets(backend, identity, targets)
     if shared is not None:
         raise MoveRefused(name, shared)
@@ -296,7 +297,12 @@ def _go_back(
         perform(movable, log, target, leave_sinks=False)
 
 
-def _stored_targets(physical: PhysicalPlan) -> dict[SinkId, StoredTarget]:
+def stored_targets(physical: PhysicalPlan) -> dict[SinkId, StoredTarget]:
+    """Say where the sinks of a pipeline write, as a store remembers it.
+
+    Raises:
+        ConfigError: If a sink's target is none of ours.
+    """
     return {name: target.stored() for name, target in _targets(physical)}
 
 

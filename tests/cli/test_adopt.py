@@ -22,13 +22,16 @@ def test_what_is_wrong_with_directories_is_said_before_spark_starts(file: Path) 
     query = unpacked("hdfs-aggregation", file.parent)
     (query / "commits").rename(query / "elsewhere")
     flags = ("--query", f"a={file.parent / 'nowhere'}", "--query", f"b={query}")
+    store = file.parent / "store"
+    store.mkdir()
 
-    result = cutwater("adopt", str(file), *flags, cwd=file.parent)
+    result = cutwater("adopt", str(file), *flags, "--store", str(store), cwd=file.parent)
 
     assert result.returncode == 2
     assert "[CW-104] pipeline counting has 2 problems:" in result.stderr
     assert f"a: {file.parent / 'nowhere'} is not a directory." in result.stderr
     assert f"b: {query} has no commits: it is no checkpoint directory" in result.stderr
+    assert list(store.iterdir()) == []
     assert not (file.parent / ".cutwater").exists()
 
 

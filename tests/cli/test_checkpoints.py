@@ -181,6 +181,23 @@ def test_one_that_is_not_there_is_an_error_that_says_what_is(
     assert (result.exit_code, said in result.stderr) == (2, True)
 
 
+def test_a_damaged_lease_stops_nobody_who_only_looks(stored: Stored) -> None:
+    stored.backend.put(stored.made.paths.heartbeat, b"damaged")
+
+    listed = stored.run("checkpoints", "list", "orders")
+
+    assert listed.exit_code == 0
+    assert f"Nobody can tell whether orders ({PIPELINE}) runs: its lease" in listed.output
+    asked = stored.run("checkpoint", "orders")
+    assert (asked.exit_code, "its lease cannot be read" in asked.stderr) == (1, True)
+    pruned = stored.run("checkpoints", "prune", "orders", "--keep", "1", "--yes")
+    assert pruned.exit_code == 3
+    assert (
+        f"[CW-613] nobody can tell whether pipeline orders runs: {stored.made.paths.heartbeat}"
+        in (pruned.stderr)
+    )
+
+
 # -- verify
 
 
@@ -228,6 +245,19 @@ def test_a_damaged_manifest_is_named(stored: Stored) -> None:
     assert verified["checkpoints"][0]["damages"][0]["object"] == path
     assert "manifest is damaged" in stored.run("checkpoints", "list", "orders").output
     assert stored.run("checkpoints", "diff", "orders", "1", "6").exit_code == 2
+
+
+def test_a_checkpoint_that_is_no_longer_kept_is_gone_and_not_damaged(stored: Stored) -> None:
+    stored.backend.delete(stored.made.paths.manifest(CheckpointId(1)))
+
+    said = stored.run("checkpoints", "verify", "orders", "1")
+    verified = stored.json("checkpoints", "verify", "orders", "1", exit_code=1)
+
+    assert said.exit_code == 1
+    assert "checkpoint 1 is gone: it is no longer kept" in said.output
+    (found,) = verified["checkpoints"]
+    assert (found["sound"], found["discarded"], found["damages"]) == (False, True, [])
+    assert stored.run("checkpoints", "verify", "orders", "--all").exit_code == 0
 
 
 def test_all_and_a_list_contradict_each_other(stored: Stored) -> None:

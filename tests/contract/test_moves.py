@@ -6,6 +6,7 @@ What a pipeline made by hand must show after each move follows from the numbers 
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,11 +26,12 @@ from tests.unit.moves.handmade import (
 
 import cutwater
 from cutwater.errors import ConfigError, MoveRefused, PipelineHeld, RecoveryError, SinkError
-from cutwater.ids import CheckpointId, Generation, SinkId
+from cutwater.ids import CheckpointId, Generation, SinkId, Slot
 from cutwater.moves.choose import time_text
 from cutwater.moves.forking import shared_targets
 from cutwater.moves.preview import Rewind
 from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.decisions import Claim
 from cutwater.store.catalog import find_pipeline, list_pipelines, open_pipeline
 from cutwater.store.lease import Lease, Leases
 from cutwater.store.local import LocalBackend
@@ -266,6 +268,10 @@ def test_a_sink_that_has_moved_since_cannot_go_back(made: Made) -> None:
     }
     (made.directory / "elsewhere").mkdir()
     store.targets.record(Generation(2), elsewhere)
+    log = store.log.read()
+    store.log.create(Claim(Slot(log.last_slot + 1), Generation(2), "moved"))
+    assert log.head is not None
+    store.log.create(replace(log.head, slot=Slot(log.last_slot + 2), generation=Generation(2)))
 
     with pytest.raises(MoveRefused, match=f"left: it wrote to {made.table(LEFT)} since then"):
         rewound(made, "2")
@@ -291,7 +297,7 @@ def test_an_unfinished_rewind_never_takes_another_table_back(made: Made) -> None
     moved.directory.mkdir()
     (moved.directory / "store").symlink_to(made.store)
 
-    with pytest.raises(RecoveryError, match="takes sink left back at"):
+    with pytest.raises(RecoveryError, match="takes back sink left at"):
         moved.recover()
     made.recover()
     assert made.shown() == below(20)

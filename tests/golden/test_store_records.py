@@ -13,8 +13,8 @@ from tests.unit.store import cuts
 
 from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.store.cut_form import MANIFEST
-from cutwater.store.forms import ATTEMPT, COMMITTED, LOG_ENTRY, NAME
-from cutwater.store.paths import ObjectPath, PipelinePaths, name
+from cutwater.store.forms import ATTEMPT, COMMITTED, LABEL, LOG_ENTRY, NAME
+from cutwater.store.paths import ObjectPath, PipelinePaths, label, name
 from cutwater.store.records import FORMAT, RecordKind, decode, encode
 from cutwater.store.reports import RECOVERY, REPORT
 from cutwater.store.requests import ANSWER, REQUEST
@@ -39,6 +39,7 @@ RECORDS: dict[str, tuple[RecordKind[Any, Any], ObjectPath, object]] = {
     "targets": (TARGETS, PATHS.targets(Generation(3)), cuts.sample_targets()),
     "origin": (ORIGIN, PATHS.origin, cuts.sample_origin()),
     "name": (NAME, name("orders"), cuts.PIPELINE),
+    "label": (LABEL, label(cuts.PIPELINE), "Aufträge"),
     "dropped": (DROPPED, PATHS.dropped(CheckpointId(12)), CheckpointId(12)),
     "report": (REPORT, PATHS.report(CheckpointId(12)), cuts.sample_report()),
     "recovery": (RECOVERY, PATHS.recovery(Generation(3)), cuts.sample_recovery()),

@@ -101,8 +101,22 @@ def test_the_same_code_is_the_same_identity_every_time(spark: SparkSession) -> N
     assert identity(spark, work).plan_sha256 != identity(spark, windowed("9 seconds")).plan_sha256
 
 
-def test_plain_work_keeps_no_state(spark: SparkSession) -> None:
-    found = identity(spark, lambda rows: rows.where("value > 1").repartition(3).select("value"))
+def in_words(rows: DataFrame) -> DataFrame:
+    text = "WITH big AS (SELECT * FROM {rows} WHERE value > 1) SELECT value FROM big"
+    return rows.sparkSession.sql(text, rows=rows)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda rows: rows.where("value > 1").repartition(3).select("value"),
+        lambda rows: rows.observe("seen", F.count(F.lit(1)).alias("rows")).select("value"),
+        in_words,
+    ],
+    ids=["plain", "observed", "in words"],
+)
+def test_plain_work_keeps_no_state(spark: SparkSession, work: Work) -> None:
+    found = identity(spark, work)
 
     assert (found.operators, found.partitions) == ((), None)
 

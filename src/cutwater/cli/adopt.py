@@ -23,6 +23,7 @@ from cutwater.plan import plan
 from cutwater.store.catalog import find_pipeline, open_pipeline
 from cutwater.store.location import backend_for_writing
 from cutwater.store.opened import OpenStore
+from cutwater.store.paths import NAMES
 
 if TYPE_CHECKING:
     from cutwater.protocol.decisions import Decision
@@ -88,6 +89,7 @@ def adopt_command(arguments: AdoptArguments) -> int:
     conf = parse_pairs("--conf", arguments.conf)
 
     # Here, since `plan`, `doctor` and `--help` must work where Spark does not.
+    from cutwater.run import stored_targets  # noqa: PLC0415
     from cutwater.spark.adopt import adopt, examine  # noqa: PLC0415
     from cutwater.spark.explain import look  # noqa: PLC0415
     from cutwater.spark.session import embedded_session  # noqa: PLC0415
@@ -109,7 +111,7 @@ def adopt_command(arguments: AdoptArguments) -> int:
     if arguments.yes:
         backend = backend_for_writing(arguments.store)
         store = OpenStore.of(backend, open_pipeline(backend, planned.pipeline))
-        decision = adopt(adoption, store)
+        decision = adopt(adoption, store, stored_targets(planned))
     if arguments.output is Output.JSON:
         say_json(_json(adoption, decision), indent=2)
     elif decision is None:
@@ -128,7 +130,8 @@ def _check_new(url: str, pipeline: str) -> None:
     from cutwater.spark.adopt import has_checkpoints  # noqa: PLC0415 - as above
 
     location = store_location(url)
-    if location.directory is not None and not location.directory.exists():
+    if location.directory is not None and not (location.directory / NAMES).is_dir():
+        # No store yet: opening it would make one, and nothing is written before --yes.
         return
     backend = location.backend()
     try:

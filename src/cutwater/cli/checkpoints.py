@@ -3,6 +3,7 @@
 None of them needs Spark or a running pipeline, and none changes anything.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -32,6 +33,7 @@ from cutwater.cli.stores import (
 )
 from cutwater.errors import ConfigError
 from cutwater.ids import CheckpointId
+from cutwater.protocol.recovery import Damage
 from cutwater.store.inspect import CheckpointView, Inspector, Status
 
 HELP: Final = "Look at the checkpoints of a pipeline, check them, compare them, delete old ones."
@@ -44,7 +46,7 @@ SHOW_HELP: Final = "Show one checkpoint, step by step."
 VERIFY_HELP: Final = """Read every object of checkpoints and compare size and hash.
 
 Without an ID or NAME it checks the checkpoint that the pipeline stands on. Names what is damaged;
-the exit code is then 1.
+the exit code is then 1. So it is for one that was asked for and is no longer kept.
 """
 
 
@@ -90,7 +92,7 @@ class VerifyArguments:
 def list_command(arguments: ListArguments) -> int:
     """List checkpoints; return the exit code."""
     found = find(arguments.store, arguments.pipeline)
-    views = Inspector(found.store, found.is_running).checkpoints(everything=arguments.everything)
+    views = Inspector(found.store, found.may_run).checkpoints(everything=arguments.everything)
     recoveries = found.store.reports.recoveries()
     if arguments.output is Output.JSON:
         say_json(
@@ -113,6 +115,9 @@ def list_command(arguments: ListArguments) -> int:
 
 def _who_runs(found: Found) -> str:
     lease = found.lease
+    if found.problem:
+        whether = f"Nobody can tell whether {found.name} ({found.store.pipeline}) runs"
+        return f"{whether}: its lease cannot be read: {found.problem}"
     if lease is None or not found.is_running:
         return f"{found.name} ({found.store.pipeline}) does not run."
     return (
@@ -143,7 +148,7 @@ def show_command(arguments: ShowArguments) -> int:
 
 
 def _view(found: Found, text: str) -> CheckpointView:
-    inspector = Inspector(found.store, found.is_running)
+    inspector = Inspector(found.store, found.may_run)
     # An attempt that was never decided has a number too, and somebody may ask what became of it.
     view = inspector.one(CheckpointId(int(text))) if text.isdecimal() else None
     if view is None:
@@ -155,31 +160,43 @@ def _view(found: Found, text: str) -> CheckpointView:
 def verify_command(arguments: VerifyArguments) -> int:
     """Check checkpoints byte by byte; return the exit code."""
     found = find(arguments.store, arguments.pipeline)
-    inspector = Inspector(found.store, found.is_running)
+    inspector = Inspector(found.store, found.may_run)
     results = []
-    for view in _chosen(found, inspector, arguments):
-        damages = inspector.damages(view)
+    for chosen in _chosen(found, inspector, arguments):
+        view, damages = inspector.verified(chosen)
         results.append((view, damages))
         if arguments.output is Output.TEXT:
-            objects = len(view.cut.blobs(committed=True)) if view.cut is not None else 0
-            said = f"checkpoint {view.id}" + (f" ({view.name})" if view.name else "")
-            if not damages:
-                say(f"{said} is sound: {counted(objects, 'object')} read.")
-            for damage in damages:
-                say(f"{said} is DAMAGED: {damage.name}: {damage.problem}")
+            for line in _verified_lines(view, damages):
+                say(line)
+    # One that a person has named must be there; of all others it is enough that none is damaged.
+    gone = any(view.discarded for view, _ in results) and bool(arguments.checkpoints)
     bad = any(damages for _, damages in results)
     if arguments.output is Output.JSON:
         checked = [
             {
                 "id": view.id,
                 "name": view.name,
-                "sound": not damages,
+                "sound": not damages and not view.discarded,
+                "discarded": view.discarded,
                 "damages": [{"object": one.name, "problem": one.problem} for one in damages],
             }
             for view, damages in results
         ]
-        say_json({"sound": not bad, "checkpoints": checked}, indent=2)
-    return FAILED if bad else SUCCESS
+        say_json({"sound": not bad and not gone, "checkpoints": checked}, indent=2)
+    return FAILED if bad or gone else SUCCESS
+
+
+def _verified_lines(view: CheckpointView, damages: Sequence[Damage]) -> Iterator[str]:
+    said = f"checkpoint {view.id}" + (f" ({view.name})" if view.name else "")
+    for damage in damages:
+        yield f"{said} is DAMAGED: {damage.name}: {damage.problem}"
+    if damages:
+        return
+    if view.discarded:
+        yield f"{said} is gone: it is no longer kept, and was deleted."
+        return
+    objects = len(view.cut.blobs(committed=True)) if view.cut is not None else 0
+    yield f"{said} is sound: {counted(objects, 'object')} read."
 
 
 def _chosen(found: Found, inspector: Inspector, arguments: VerifyArguments) -> list[CheckpointView]:

@@ -49,6 +49,13 @@ class ForkArguments:
             metavar="URL", help="Where the fork keeps its own.", show_default="the same store"
         ),
     ] = None
+    allow_forgotten: Annotated[
+        bool,
+        typer.Option(
+            "--allow-forgotten",
+            help="Even if a source no longer has what came after; the fork never sees that.",
+        ),
+    ] = False
     output: Answer = Output.TEXT
     debug: Debug = False
 
@@ -65,6 +72,7 @@ def fork_command(arguments: ForkArguments) -> int:
         start_from=arguments.start_from,
         store=arguments.store,
         new_store=arguments.new_store,
+        allow_forgotten=arguments.allow_forgotten,
     )
     if arguments.output is Output.JSON:
         say_json(asdict(made))
@@ -74,6 +82,8 @@ def fork_command(arguments: ForkArguments) -> int:
     say(f"  copied: {copied}, to {made.store}")
     for stream, position in made.positions.items():
         say(f"  source {stream}: from {position}")
+    for stream, reason in made.forgotten.items():
+        say(f"  source {stream}: the fork never sees some rows: {reason}")
     for target in made.forbidden:
         say(f"  its sinks must not write to {target}")
     say(f"run it: cutwater run FILE --name {made.new}, with other targets for its sinks")

@@ -9,7 +9,14 @@ import sys
 from enum import StrEnum
 from typing import Final
 
-from cutwater.errors import CutwaterError, Fenced, PipelineHeld, Superseded, UserError
+from cutwater.errors import (
+    CutwaterError,
+    Fenced,
+    HolderUnknown,
+    PipelineHeld,
+    Superseded,
+    UserError,
+)
 
 SUCCESS: Final = 0
 FAILED: Final = 1
@@ -18,7 +25,7 @@ NOT_OURS: Final = 3
 INTERRUPTED: Final = 130
 
 _KIB: Final = 1024.0
-_OTHER_PROCESS: Final = (Fenced, PipelineHeld, Superseded)
+_OTHER_PROCESS: Final = (Fenced, HolderUnknown, PipelineHeld, Superseded)
 
 
 class Output(StrEnum):

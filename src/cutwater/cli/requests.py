@@ -280,6 +280,8 @@ class _Desk:
 
 def _whereabouts(found: Found) -> str:
     lease = found.lease
+    if found.holding is Holding.UNKNOWN:
+        return f"as far as anybody can tell, since its lease cannot be read: {found.problem}"
     if lease is None:
         return "it has never run with this store"
     who = f"process {lease.process} on {lease.host}"
@@ -288,5 +290,5 @@ def _whereabouts(found: Found) -> str:
             return f"{who} ran it last and has ended"
         case Holding.STALE:
             return f"{who} ran it last and showed its last sign of life {found.age_s} s ago"
-        case Holding.HELD:
+        case _:
             return f"{who} runs it now, and another one was asked"

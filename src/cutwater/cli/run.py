@@ -28,7 +28,7 @@ from cutwater.cli.output import INTERRUPTED, SUCCESS, Output
 from cutwater.cli.plan import AllowDropped, AllowNew, Debug, Parameters, Swap, Target
 from cutwater.config import CheckpointConfig, Unaligned
 from cutwater.errors import ConfigError
-from cutwater.moves import rewind
+from cutwater.moves.rewinding import behind
 from cutwater.plan import plan
 from cutwater.store.location import Location
 from cutwater.units import milliseconds
@@ -216,12 +216,11 @@ def run_command(arguments: RunArguments) -> int:
 
 def _check_consent(arguments: RunArguments, pipeline: str) -> None:
     """Refuse to go back in time unasked, and say what it would do; before Spark has started."""
-    found = rewind(
-        pipeline, to=arguments.start_from, store=arguments.store, takeover=arguments.takeover
-    )
-    if found.undone:
-        reason = f"{found.title} is not where {pipeline} stands: this is a rewind"
-        look = f"`cutwater rewind {pipeline} --to {found.to}` shows what it does"
+    target = behind(pipeline, to=arguments.start_from, store=arguments.store, option="--from")
+    if target is not None:
+        reason = f"{target.title} is not where {pipeline} stands: this is a rewind"
+        number = target.decision.checkpoint_id
+        look = f"`cutwater rewind {pipeline} --to {number}` shows what it does"
         raise ConfigError("--from", f"{reason}. {look}; add --yes to do it")
 
 

@@ -38,6 +38,7 @@ class Found:
         lease: Who runs it, or did last; None if nobody ever did.
         holding: Whether somebody runs it now.
         age_s: How long ago whoever runs it showed a sign of life.
+        problem: Why nobody can tell whether somebody runs it; empty if that is known.
     """
 
     name: str
@@ -45,11 +46,17 @@ class Found:
     lease: Lease | None
     holding: Holding
     age_s: int
+    problem: str = ""
 
     @property
     def is_running(self) -> bool:
         """Whether some process runs the pipeline."""
         return self.holding is Holding.HELD
+
+    @property
+    def may_run(self) -> bool:
+        """Whether some process runs it, as far as anybody can tell."""
+        return self.holding in {Holding.HELD, Holding.UNKNOWN}
 
 
 def find(url: str, pipeline: str) -> Found:

@@ -25,6 +25,7 @@
     │   ├── RecoveryError      CW-603  the pipeline cannot go on from its last checkpoint
     │   │   └── CodeChanged    CW-608  its code has changed in a way that needs a decision
     │   ├── PipelineHeld       CW-604  another process runs the pipeline
+    │   ├── HolderUnknown      CW-613  nobody can tell whether one does
     │   ├── NotRunning         CW-611  nobody runs the pipeline that was asked for something
     │   └── RequestFailed      CW-612  a running pipeline did not do what it was asked for
     └── MoveRefused            CW-701  a rewind or fork that cannot be done
@@ -44,6 +45,7 @@ from cutwater.errors.protocol import (
 )
 from cutwater.errors.running import (
     CodeChanged,
+    HolderUnknown,
     MoveRefused,
     NotRunning,
     PipelineHeld,
@@ -81,6 +83,7 @@ __all__ = [
     "CutwaterError",
     "DeclarationError",
     "Fenced",
+    "HolderUnknown",
     "InvalidPath",
     "InvariantBroken",
     "MoveRefused",

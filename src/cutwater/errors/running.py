@@ -115,6 +115,27 @@ class PipelineHeld(RunError):
         self.age_s = age_s
 
 
+class HolderUnknown(RunError):
+    """Nobody can tell whether the pipeline runs: what says so cannot be read.
+
+    Attributes:
+        pipeline: The pipeline's name.
+        path: The object that says who runs it.
+        reason: What is wrong with it.
+    """
+
+    code = "CW-613"
+    parameters: ClassVar[tuple[str, ...]] = ("pipeline", "path", "reason")
+    next_step = "See that no process runs it; then --takeover (run, rewind) writes it anew."
+
+    def __init__(self, pipeline: str, path: str, reason: str) -> None:
+        """Name the pipeline, the object and what is wrong with it."""
+        super().__init__(f"nobody can tell whether pipeline {pipeline} runs: {path}: {reason}.")
+        self.pipeline = pipeline
+        self.path = path
+        self.reason = reason
+
+
 class NotRunning(RunError):
     """Nobody runs the pipeline, so nobody can do what was asked."""
 

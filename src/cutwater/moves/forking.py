@@ -12,20 +12,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cutwater.errors import ConfigError, MoveRefused, OutcomeUnknown, StoreError
-from cutwater.ids import CheckpointId, Generation, PipelineId, SinkId, Slot
+from cutwater.ids import CheckpointId, PipelineId, SinkId
 from cutwater.moves.choose import Candidate, choose
-from cutwater.moves.opening import candidates
+from cutwater.moves.opening import candidates, check_still_there, read_cut
+from cutwater.moves.sources import past_of
 from cutwater.protocol.cut import BlobRef, Cut, InFlight, RecordedEvent, StepSnapshot
-from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogEntry
+from cutwater.protocol.decisions import LogView
 from cutwater.protocol.rewind import Refused, RewindRefusal, plan_fork
 from cutwater.store.backend import Backend
 from cutwater.store.catalog import identify, list_pipelines, open_pipeline
+from cutwater.store.deciding import claim_next, decide_cut
 from cutwater.store.forms import Attempt
 from cutwater.store.location import backend_for_writing, existing_backend
 from cutwater.store.opened import OpenStore
 from cutwater.store.paths import name as name_path
 from cutwater.store.targets import Origin, SinkTargets, StoredTarget, read_origin, record_origin
-from cutwater.store.wall_clock import wall_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Fork:
         objects: How many objects were copied.
         size_bytes: How many bytes they have.
         positions: Where its sources go on, by step and stream.
+        forgotten: What its sources no longer have of what came after, by step and stream.
         forbidden: The original's targets, which the fork must not write to.
     """
 
@@ -56,6 +58,7 @@ class Fork:
     objects: int
     size_bytes: int
     positions: Mapping[str, str]
+    forgotten: Mapping[str, str]
     forbidden: tuple[str, ...]
 
 
@@ -66,6 +69,7 @@ def fork(
     start_from: str,
     store: str | Path,
     new_store: str | Path | None = None,
+    allow_forgotten: bool = False,
 ) -> Fork:
     """Make a second pipeline that begins from a cut of the first, which is only read.
 
@@ -78,6 +82,8 @@ def fork(
         start_from: A checkpoint's number, a savepoint's name or a time, as for `rewind`.
         store: The address of the pipeline's store.
         new_store: The address of the fork's store; the same one if None.
+        allow_forgotten: Make it although a source no longer has what came after the cut: the
+            fork never sees those rows.
 
     Raises:
         ConfigError: If there is no such store, pipeline or checkpoint, or the name is taken.
@@ -95,9 +101,14 @@ def fork(
     target = choose(start_from, candidates(original, log), "--from")
     made = OpenStore.of(into, PipelineId(str(uuid.uuid4())))
     cut = _planned(pipeline, target)
-    copies = _copied(pipeline, original, made, cut)
+    targets = _all_targets(pipeline, original, log)
+    past = past_of(original, read_cut(original, log.head), cut)
+    if past.forgotten and not allow_forgotten:
+        listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(past.forgotten.items()))
+        reason = f"{target.title}: {RewindRefusal.SOURCE_FORGOT.value}: {listed}"
+        raise MoveRefused(pipeline, f"{reason}; with --allow-forgotten the fork goes on without")
+    copies = _copied(pipeline, original, made, target, cut)
     number = target.decision.checkpoint_id
-    targets = _all_targets(original)
     origin = Origin(original.pipeline, pipeline, backend.url, number, targets)
     record_origin(into, made.pipeline, origin)
     _found(made, _renamed(cut, copies))
@@ -114,6 +125,7 @@ def fork(
         objects=len(copies),
         size_bytes=sum(one.size_bytes for one in copies),
         positions=cut.stream_positions,
+        forgotten=past.forgotten,
         forbidden=tuple(sorted({one.uri for one in targets})),
     )
 
@@ -152,20 +164,24 @@ def _planned(pipeline: str, target: Candidate) -> Cut:
     return planned
 
 
-def _all_targets(original: OpenStore) -> tuple[StoredTarget, ...]:
-    """Return every target the original's sinks ever had, and those it must not write to itself."""
-    found = {
-        target.place: target
-        for targets in original.targets.since(Generation(0))
-        for target in targets.values()
-    }
+def _all_targets(pipeline: str, original: OpenStore, log: LogView) -> tuple[StoredTarget, ...]:
+    """Return every target the original's sinks ever had, and those it must not write to itself.
+
+    Raises:
+        MoveRefused: If nobody can say: a pipeline that was adopted, before adoptions told.
+    """
+    recorded = original.targets.possible(log)
+    found = {target.place: target for targets in recorded for target in targets.values()}
     before = read_origin(original.backend, original.pipeline)
+    if not recorded and before is None:
+        reason = "its store does not say where its sinks write, and a fork must not write there"
+        raise MoveRefused(pipeline, f"{reason}; run it once")
     found.update({one.place: one for one in (before.targets if before else ())})
     return tuple(found[place] for place in sorted(found))
 
 
 def _copied(
-    pipeline: str, original: OpenStore, made: OpenStore, cut: Cut
+    pipeline: str, original: OpenStore, made: OpenStore, target: Candidate, cut: Cut
 ) -> Mapping[BlobRef, BlobRef]:
     """Copy every object of the cut, each checked against its hash; return where they are now."""
     reading = original.blobs(cut.generation)
@@ -179,6 +195,7 @@ def _copied(
             except StoreError as error:
                 if error.retryable:
                     raise
+                check_still_there(pipeline, original, target)
                 reason = RewindRefusal.OBJECTS_DAMAGED.value
                 raise MoveRefused(pipeline, f"{reason}: {ref.name}: {error.reason}") from error
             copies[ref] = writing.store_file(local_file, {})
@@ -204,24 +221,14 @@ def _renamed(cut: Cut, copies: Mapping[BlobRef, BlobRef]) -> Cut:
 
 def _found(made: OpenStore, cut: Cut) -> None:
     """Write the fork's first claim, number, manifest and decision; nobody else knows of it yet."""
-    now_ms = wall_ms()
-    cut = replace(cut, started_at_ms=now_ms)
-    _write(made, Claim(Slot(1), cut.generation, uuid.uuid4().hex))
-    made.attempts.reserve(Attempt(cut.checkpoint_id, cut.generation, cut.kind, now_ms))
-    sha256 = made.manifests.publish(cut)
-    decision = Decision(
-        slot=Slot(2),
-        generation=cut.generation,
-        nonce=uuid.uuid4().hex,
-        kind=cut.kind,
-        checkpoint_id=cut.checkpoint_id,
-        manifest_sha256=sha256,
-        commit_point=cut.commit_point,
-    )
-    _write(made, decision)
 
+    def first(attempt: Attempt) -> Cut:
+        return replace(cut, started_at_ms=attempt.started_at_ms)
 
-def _write(made: OpenStore, entry: LogEntry) -> None:
-    if made.log.create(entry) is not DecisionOutcome.WRITTEN:
+    try:
+        decide_cut(made, claim_next(made, LogView()), cut.kind, first)
+    except OutcomeUnknown as error:
         # Its uuid is nobody else's: nothing but a lost answer can have come between.
-        raise OutcomeUnknown(made.backend.url, "the fork was not finished; make it again")
+        raise OutcomeUnknown(
+            made.backend.url, "the fork was not finished; make it again"
+        ) from error

@@ -4,19 +4,21 @@ Only reads. Everything that can stand against a rewind is found here, before any
 the pipeline (PROTOCOL.md section 11).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
-from cutwater.errors import Corrupt, NotFound, SinkError
-from cutwater.ids import SinkId
+from cutwater.errors import NotFound, SinkError
+from cutwater.ids import Generation, SinkId
 from cutwater.moves.choose import Candidate
-from cutwater.moves.opening import Movable, read_cut
+from cutwater.moves.opening import Movable, check_still_there, read_cut
 from cutwater.moves.preview import Observed, shown_then
-from cutwater.moves.sources import forgotten
+from cutwater.moves.sources import Past, past_of
 from cutwater.protocol.cut import Cut, Version
-from cutwater.protocol.decisions import LogView
+from cutwater.protocol.decisions import Decision, LogView
 from cutwater.protocol.recovery import Damage
-from cutwater.protocol.rewind import RewindFacts
+from cutwater.protocol.rewind import RewindFacts, why_unrecorded
 from cutwater.sinks.base import Retreat
+from cutwater.sinks.delta_past import NO_TABLE
 
 
 def observe(
@@ -32,6 +34,7 @@ def observe(
         held: Who runs the pipeline, if that stands against it.
 
     Raises:
+        MoveRefused: If the checkpoint was deleted meanwhile.
         StoreError: If the store cannot be read.
     """
     head = log.head
@@ -39,62 +42,82 @@ def observe(
     facts = RewindFacts(
         target=target.decision,
         cut=target.cut,
-        committed=_committed(movable, target),
+        committed=_committed(movable, target.decision),
+        unrecorded=why_unrecorded(log, target.decision, movable.store.commits.through()),
         sinks=tuple(sorted(movable.targets)),
         leave_sinks=leave_sinks,
     )
+    absent = _absent(movable, log, target.decision, shown_then(facts) or {})
+    facts = replace(facts, before={sink: version for sink, (_, version) in absent.items()})
     shown = shown_then(facts) or {}
-    retreats, obstacles = _retreats(movable, target, shown)
+    since = dict.fromkeys(movable.targets, log.shown_at(target.decision))
+    since |= {sink: generation for sink, (generation, _) in absent.items()}
+    moved = _moved(movable, log, since)
+    damages = () if facts.cut is None else _damages(movable, facts.cut, moved)
+    if damages:
+        check_still_there(movable.name, movable.store, target)
+    retreats, obstacles = _retreats(movable, shown, moved)
+    obstacles = _unfenced(movable, log, retreats) | obstacles
     head_cut = target.cut if head == target.decision else read_cut(movable.store, head)
+    past = Past() if target.cut is None else past_of(movable.store, head_cut, target.cut)
     return Observed(
         pipeline=movable.name,
         target=target,
         head=head_cut,
         head_id=head.checkpoint_id,
         undone=tuple(one.checkpoint_id for one in log.decisions if one.slot > target.decision.slot),
-        facts=RewindFacts(
-            target=facts.target,
-            cut=facts.cut,
-            damages=() if facts.cut is None else _damages(movable, facts.cut),
-            committed=facts.committed,
-            cannot_restore=obstacles,
-            forgotten=_forgotten(movable, head_cut, target),
-            leave_sinks=leave_sinks,
-            sinks=facts.sinks,
-        ),
+        facts=replace(facts, damages=damages, cannot_restore=obstacles, forgotten=past.forgotten),
         retreats=retreats,
         targets=movable.targets,
         held=held,
+        unasked=past.unasked,
     )
 
 
-def _forgotten(movable: Movable, head: Cut | None, target: Candidate) -> Mapping[str, str]:
-    if target.cut is None:
-        return {}
+def _committed(movable: Movable, decision: Decision) -> Mapping[SinkId, Version] | None:
     try:
-        return forgotten(movable.store, head, target.cut)
-    except (Corrupt, NotFound):
-        # The head is damaged, which is why somebody goes back; what it has read is not known.
-        return {}
-
-
-def _committed(movable: Movable, target: Candidate) -> Mapping[SinkId, Version] | None:
-    try:
-        return movable.store.commits.read(target.decision.slot).versions
+        return movable.store.commits.read(decision.slot).versions
     except NotFound:
         return None
 
 
-def _damages(movable: Movable, cut: Cut) -> tuple[Damage, ...]:
-    """Check every object of the state, of what was in flight, and of what waits for a sink."""
-    blobs = movable.store.blobs(cut.generation)
-    found = []
-    for ref in sorted({ref for one in cut.snapshots.values() for ref in one.blobs}):
-        problem = blobs.problem(ref)
-        if problem is not None:
-            found.append(Damage(ref.name, problem))
+def _absent(
+    movable: Movable, log: LogView, decision: Decision, shown: Mapping[SinkId, Version | None]
+) -> dict[SinkId, tuple[Generation, Version]]:
+    """Find what sinks showed that were not part of the pipeline then, and had been before.
+
+    What such a sink had committed last it still showed: taken back to its beginning it would lose
+    rows that are older than the checkpoint. The generation says in which target that was.
+    """
+    missing = {sink for sink in movable.targets if shown.get(sink) is None}
+    found: dict[SinkId, tuple[Generation, Version]] = {}
+    newest = {one.generation: one for one in log.decisions if _acts_before(one, decision)}
+    recorded = movable.store.targets.since(log, Generation(0)) if missing else {}
+    for generation in sorted(newest.keys() & recorded.keys(), reverse=True):
+        sought = (missing & recorded[generation].keys()) - found.keys()
+        versions = _committed(movable, newest[generation]) if sought else None
+        found |= {
+            sink: (generation, versions[sink])
+            for sink in sought
+            if versions is not None and sink in versions
+        }
+    return found
+
+
+def _acts_before(one: Decision, decision: Decision) -> bool:
+    return one.commit_point and one.slot <= decision.slot
+
+
+def _damages(movable: Movable, cut: Cut, moved: Collection[SinkId]) -> tuple[Damage, ...]:
+    """Check every object of the state, of what was in flight, and of what waits for a sink.
+
+    What waits for a sink that has moved lies elsewhere, and that is what is wrong with it.
+    """
+    refs = sorted({ref for one in cut.snapshots.values() for ref in one.blobs})
+    problems = movable.store.blobs(cut.generation).problems(refs)
+    found = [Damage(ref.name, problem) for ref, problem in problems.items()]
     for sink, committables in cut.carried.items():
-        opened = movable.sinks.get(sink)
+        opened = None if sink in moved else movable.sinks.get(sink)
         for one in committables if opened is not None else ():
             assert opened is not None
             problem = opened.problem(one)
@@ -104,7 +127,7 @@ def _damages(movable: Movable, cut: Cut) -> tuple[Damage, ...]:
 
 
 def _retreats(
-    movable: Movable, target: Candidate, shown: Mapping[SinkId, Version | None]
+    movable: Movable, shown: Mapping[SinkId, Version | None], moved: Mapping[SinkId, str]
 ) -> tuple[dict[SinkId, Retreat], dict[SinkId, str]]:
     """Ask every sink what going back would do, and gather what stands against it."""
     retreats: dict[SinkId, Retreat] = {}
@@ -118,17 +141,41 @@ def _retreats(
         obstacle = retreats[sink].obstacle
         if obstacle is not None:
             obstacles[sink] = obstacle
-    for sink, place in _moved(movable, target).items():
+    for sink, place in moved.items():
         obstacles[sink] = f"it wrote to {place} since then, and to another target today"
     return retreats, obstacles
 
 
-def _moved(movable: Movable, target: Candidate) -> dict[SinkId, str]:
-    """Find sinks that have had another target since the checkpoint: its version is of that one."""
+def _unfenced(
+    movable: Movable, log: LogView, retreats: Mapping[SinkId, Retreat]
+) -> dict[SinkId, str]:
+    """Find sinks that cannot be taken back because an older process may still begin their target.
+
+    Going back leaves a mark in a target, by which a process that was paused in an older commit
+    sees that it comes too late (rule F8). A table that was never made has no place for the mark.
+    """
+    absent = {sink for sink, one in retreats.items() if one.version == NO_TABLE}
+    recorded = set(movable.store.commits.slots()) if absent else set()
+    found = {}
+    for decision in log.decisions if absent else ():
+        if not decision.commit_point or decision.slot in recorded:
+            continue
+        cut = read_cut(movable.store, decision)
+        for sink in absent if cut is None else {one for one in absent if cut.commit.get(one)}:
+            found[sink] = (
+                f"checkpoint {decision.checkpoint_id} has rows for it that may still be committed, "
+                "and its table is not there yet: run the pipeline once, then rewind"
+            )
+    return found
+
+
+def _moved(movable: Movable, log: LogView, since: Mapping[SinkId, Generation]) -> dict[SinkId, str]:
+    """Find sinks that have had another target since what they showed: its version is of that."""
     moved = {}
-    for then in movable.store.targets.since(target.decision.generation):
+    first = min(since.values(), default=Generation(0))
+    for generation, then in movable.store.targets.since(log, first).items():
         for sink, one in then.items():
             today = movable.targets.get(sink)
-            if today is not None and today.place != one.place:
+            if today is not None and generation >= since[sink] and today.place != one.place:
                 moved[sink] = one.uri
     return moved

@@ -49,7 +49,7 @@ def open_movable(backend: Backend, name: str) -> Movable:
     """
     name, pipeline = identify(backend, name)
     store = OpenStore.of(backend, pipeline)
-    recorded = store.targets.newest()
+    recorded = store.targets.newest(store.log.read())
     if recorded is None:
         reason = "its store does not say where its sinks write; run it once"
         raise MoveRefused(name, f"{reason}, or use `cutwater run FILE --from`")
@@ -73,6 +73,22 @@ def candidates(store: OpenStore, log: LogView) -> tuple[Candidate, ...]:
     there = set(store.manifests.ids())
     decided = (one for one in log.decisions if one.checkpoint_id in there)
     return tuple(Candidate(one, read_cut(store, one)) for one in decided)
+
+
+def check_still_there(pipeline: str, store: OpenStore, target: Candidate) -> None:
+    """Read a checkpoint's manifest again, once something may have been deleted.
+
+    Retention deletes a manifest before the objects it names, and looks for a newer claim before
+    each. So a manifest that is there after a claim proves that its objects stay; and objects that
+    are gone together with their manifest were deleted, not damaged.
+
+    Raises:
+        MoveRefused: If it is not there any more.
+        StoreError: If the store cannot be read.
+    """
+    if read_cut(store, target.decision) != target.cut:
+        reason = f"{target.title} is no longer kept, and was deleted while it was looked at"
+        raise MoveRefused(pipeline, reason)
 
 
 def read_cut(store: OpenStore, decision: Decision) -> Cut | None:

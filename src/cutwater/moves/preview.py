@@ -135,6 +135,7 @@ class Observed:
         retreats: What every sink says about going back.
         targets: Where the sinks write.
         held: Who runs the pipeline, if somebody does.
+        unasked: Streams of files that could not be looked for.
     """
 
     pipeline: str
@@ -146,6 +147,7 @@ class Observed:
     retreats: Mapping[SinkId, Retreat]
     targets: SinkTargets
     held: str | None = None
+    unasked: frozenset[str] = frozenset()
 
 
 def preview_of(observed: Observed) -> Rewind:
@@ -165,7 +167,7 @@ def preview_of(observed: Observed) -> Rewind:
         head=observed.head_id,
         undone=observed.undone,
         steps=() if cut is None else _steps(observed.head, cut),
-        sources=() if cut is None else _sources(observed.head, cut),
+        sources=() if cut is None else _sources(observed, cut),
         sinks=_sinks(observed, planned),
         refused=tuple(reasons),
     )
@@ -190,11 +192,16 @@ def _steps(head: Cut | None, cut: Cut) -> tuple[StepMove, ...]:
     )
 
 
-def _sources(head: Cut | None, cut: Cut) -> tuple[SourceMove, ...]:
-    now = {} if head is None else head.stream_positions
+def _sources(observed: Observed, cut: Cut) -> tuple[SourceMove, ...]:
+    now = {} if observed.head is None else observed.head.stream_positions
     then = cut.stream_positions
     return tuple(
-        SourceMove(stream, now.get(stream), then.get(stream), is_checked(now.get(stream)))
+        SourceMove(
+            stream,
+            now.get(stream),
+            then.get(stream),
+            is_checked(now.get(stream)) and stream not in observed.unasked,
+        )
         for stream in sorted({*now, *then})
     )
 
@@ -225,6 +232,7 @@ def _sinks(observed: Observed, planned: Cut | Refused) -> tuple[SinkMove, ...]:
 
 def shown_then(facts: RewindFacts) -> Mapping[SinkId, Version | None] | None:
     """Return what the sinks showed at the cut; None if nobody has recorded that."""
+    shown: Mapping[SinkId, Version | None] | None = facts.committed
     if facts.cut is not None and not facts.target.commit_point:
-        return facts.cut.visible
-    return facts.committed
+        shown = facts.cut.visible
+    return None if shown is None else {**shown, **facts.before}

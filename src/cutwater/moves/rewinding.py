@@ -5,25 +5,25 @@ manifest, the decision, the sinks, the record. Before the decision nothing has h
 after it the next run, or the next rewind, finishes what is left. Upholds I7 and I8.
 """
 
-import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from cutwater.errors import ConfigError, Fenced, MoveRefused, OutcomeUnknown, SinkError
-from cutwater.ids import CheckpointId, Generation, Slot
+from cutwater.errors import ConfigError, MoveRefused, SinkError
 from cutwater.moves.choose import Candidate, choose
 from cutwater.moves.observe import observe
-from cutwater.moves.opening import Movable, candidates, open_movable, read_cut
-from cutwater.moves.preview import Observed, Rewind, done, preview_of
+from cutwater.moves.opening import Movable, candidates, check_still_there, open_movable
+from cutwater.moves.preview import Rewind, done, preview_of
 from cutwater.protocol.cut import CheckpointKind, Cut
-from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogEntry, LogView
+from cutwater.protocol.decisions import LogView
 from cutwater.protocol.recovery import LOG_LOST, lacks_decision
 from cutwater.protocol.rewind import plan_rewind
 from cutwater.sinks.committing import see_through
+from cutwater.store.catalog import identify
+from cutwater.store.deciding import claim_next, decide_cut
 from cutwater.store.forms import Attempt
 from cutwater.store.holder import held, holder_of
 from cutwater.store.location import existing_backend
-from cutwater.store.wall_clock import wall_ms
+from cutwater.store.opened import OpenStore
 
 
 def rewind(
@@ -73,6 +73,24 @@ def rewind(
         return perform(movable, log, target, leave_sinks=leave_sinks)
 
 
+def behind(pipeline: str, *, to: str, store: str | Path, option: str = "--to") -> Candidate | None:
+    """Return the checkpoint that a text means, if going there is a rewind; None if it is the head.
+
+    Looks at nothing else: not at the objects, and not at the sinks, which may never have been.
+
+    Raises:
+        ConfigError: If there is no such store, pipeline or checkpoint.
+        MoveRefused: If the log has lost its end.
+        StoreError: If the store cannot be read.
+    """
+    backend = existing_backend(store)
+    name, identity = identify(backend, pipeline)
+    opened = OpenStore.of(backend, identity)
+    log = opened.log.read()
+    target = find_target(Movable(name, opened, {}, {}), log, to, option)
+    return None if target.decision == log.head else target
+
+
 def find_target(movable: Movable, log: LogView, text: str, option: str) -> Candidate:
     """Return the checkpoint that a text means.
 
@@ -108,11 +126,16 @@ def perform(movable: Movable, log: LogView, target: Candidate, *, leave_sinks: b
     preview = preview_of(observed)
     if preview.refused:
         raise MoveRefused(movable.name, "; ".join(preview.refused))
-    claim = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), uuid.uuid4().hex)
-    _write(movable, claim)
-    _check_still_there(movable, target)
+    claim = claim_next(movable.store, log)
+    check_still_there(movable.name, movable.store, target)
     movable.store.targets.record(claim.generation, movable.targets)
-    decision, cut = _decide(movable, observed, claim)
+
+    def planned(attempt: Attempt) -> Cut:
+        cut = plan_rewind(observed.facts, attempt.checkpoint_id, attempt.generation)
+        assert isinstance(cut, Cut), cut
+        return replace(cut, started_at_ms=attempt.started_at_ms)
+
+    decision, cut = decide_cut(movable.store, claim, CheckpointKind.REWIND, planned)
     if leave_sinks and movable.unopened:
         # They have nothing to do, and the next run, which can open them, records that.
         return done(preview, cut.checkpoint_id)
@@ -122,57 +145,3 @@ def perform(movable: Movable, log: LogView, target: Candidate, *, leave_sinks: b
         reason = f"{error.reason}. The rewind is decided, and the next run finishes it"
         raise SinkError(error.sink, reason) from error
     return done(preview, cut.checkpoint_id)
-
-
-def _check_still_there(movable: Movable, target: Candidate) -> None:
-    """Read the manifest again, now that nobody else may delete anything.
-
-    Retention deletes a manifest before the objects it names, and looks for a newer claim before
-    each: a manifest that is there now proves that none of its objects were deleted.
-    """
-    if read_cut(movable.store, target.decision) != target.cut:
-        raise MoveRefused(movable.name, f"{target.title} was deleted while it was looked at")
-
-
-def _decide(movable: Movable, observed: Observed, claim: Claim) -> tuple[Decision, Cut]:
-    """Take a number, publish the manifest, and write the decision."""
-    number = _reserve(movable, claim.generation)
-    planned = plan_rewind(observed.facts, number, claim.generation)
-    assert isinstance(planned, Cut), planned
-    cut = replace(planned, started_at_ms=wall_ms())
-    decision = Decision(
-        slot=Slot(claim.slot + 1),
-        generation=claim.generation,
-        nonce=uuid.uuid4().hex,
-        kind=cut.kind,
-        checkpoint_id=number,
-        manifest_sha256=movable.store.manifests.publish(cut),
-        commit_point=cut.commit_point,
-        origin=cut.origin,
-    )
-    _write(movable, decision)
-    return decision, cut
-
-
-def _reserve(movable: Movable, generation: Generation) -> CheckpointId:
-    """Take the next number that nobody has, as every attempt does."""
-    store = movable.store
-    number = max(store.attempts.highest(), store.log.read().highest_id)
-    while True:
-        number = CheckpointId(number + 1)
-        if store.attempts.reserve(Attempt(number, generation, CheckpointKind.REWIND, wall_ms())):
-            return number
-
-
-def _write(movable: Movable, entry: LogEntry) -> None:
-    """Create an entry of the log, or raise why it is not ours."""
-    log = movable.store.log
-    match log.create(entry):
-        case DecisionOutcome.WRITTEN:
-            return
-        case DecisionOutcome.TAKEN:
-            newer = log.read().generation
-            raise Fenced(movable.store.pipeline, entry.generation, newer)
-        case DecisionOutcome.UNKNOWN:
-            place = f"slot {entry.slot} of pipeline {movable.name}"
-            raise OutcomeUnknown(place, "it may or may not be written; the next run tells")

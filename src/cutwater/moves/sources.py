@@ -8,11 +8,13 @@ the run starts; a preview says so.
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
+from cutwater.errors import Corrupt, NotFound
 from cutwater.ids import StepId
 from cutwater.protocol.cut import Cut, StepSnapshot
 from cutwater.store.opened import OpenStore
@@ -22,37 +24,61 @@ _COMPUTED: Final = frozenset({"sequence", "nexmark"})
 
 
 def is_checked(offset: str | None) -> bool:
-    """Say whether somebody has asked, or need not ask, if a source has what follows an offset."""
+    """Say whether a source has what follows an offset: it is computed, or `past_of` asks it."""
     if offset is None:
         return False
     found = _decoded(offset)
     return "logOffset" in found or any(one.partition(" ")[0] in _COMPUTED for one in found)
 
 
-def forgotten(store: OpenStore, head: Cut | None, target: Cut) -> Mapping[str, str]:
-    """Find sources that no longer have what follows a cut, with the reason.
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is known of what sources have behind a cut, by step and stream.
+
+    Attributes:
+        forgotten: Those that no longer have what was read since, with the reason.
+        unasked: Those that read files which could not be looked for: they are not on this
+            machine, or nobody can say which they are.
+    """
+
+    forgotten: Mapping[str, str] = field(default_factory=dict)
+    unasked: frozenset[str] = frozenset()
+
+
+def past_of(store: OpenStore, head: Cut | None, target: Cut) -> Past:
+    """Find out whether sources still have what follows a cut.
 
     Args:
         store: The pipeline in its store.
         head: The cut the pipeline stands on: what it has read must be there to be read again.
-        target: The cut to go back to.
+        target: The cut to go back to, or to begin from.
 
     Raises:
-        StoreError: If a snapshot cannot be read.
+        StoreError: If the store does not answer.
     """
     found: dict[str, str] = {}
+    unasked = set()
     for step, snapshot in {} if head is None else head.snapshots.items():
         for stream, offset in snapshot.offsets.items():
             if "logOffset" not in _decoded(offset):
                 continue
+            name = f"{step}/{stream}"
             since = _read_through(target, step, stream)
             number = _log_number(head, step, stream)
-            files = _files_after(store, snapshot, number, since)
+            try:
+                read = list(_read_after(store, snapshot, number, since))
+            except (Corrupt, NotFound):
+                # The head is damaged, which is why somebody leaves it; what it read is not known.
+                unasked.add(name)
+                continue
+            files = [Path(unquote(one.path)) for one in read if one.scheme == "file"]
+            if len(files) < len(read):
+                unasked.add(name)
             missing = [one for one in files if not one.exists()]
             if missing:
                 more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-                found[f"{step}/{stream}"] = f"{missing[0]}{more} was read since and is gone"
-    return found
+                found[name] = f"{missing[0]}{more} was read since and is gone"
+    return Past(found, frozenset(unasked))
 
 
 def _read_through(target: Cut, step: StepId, stream: str) -> int:
@@ -80,10 +106,10 @@ def _log_number(head: Cut | None, step: StepId, stream: str) -> int:
     return line if found is None else found
 
 
-def _files_after(
+def _read_after(
     store: OpenStore, snapshot: StepSnapshot, number: int, since: int
-) -> Iterator[Path]:
-    """Give the files on this machine that a file source's log names after an entry."""
+) -> Iterator[SplitResult]:
+    """Give the addresses of the files that a file source's log names after an entry."""
     with TemporaryDirectory() as directory:
         into = Path(directory) / "query"
         below = f"sources/{number}/"
@@ -92,9 +118,8 @@ def _files_after(
             # The first line is the version of the format.
             for line in log.read_text(encoding="utf-8").splitlines()[1:]:
                 entry = _decoded(line)
-                address = urlsplit(str(entry.get("path", "")))
-                if address.scheme == "file" and int(entry.get("batchId", -1)) > since:
-                    yield Path(unquote(address.path))
+                if int(entry.get("batchId", -1)) > since:
+                    yield urlsplit(str(entry.get("path", "")))
 
 
 def _decoded(text: str) -> Mapping[str, int | str]:

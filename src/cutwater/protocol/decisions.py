@@ -102,6 +102,25 @@ class LogView:
         """The highest checkpoint id decided; only for choosing a higher one."""
         return max((one.checkpoint_id for one in self.decisions), default=NO_CHECKPOINT)
 
+    @property
+    def deciding(self) -> frozenset[Generation]:
+        """The generations that have decided something; no other one has ever left a trace."""
+        return frozenset(one.generation for one in self.decisions)
+
+    @property
+    def committing(self) -> frozenset[Generation]:
+        """The generations that have decided something on which sinks act."""
+        return frozenset(one.generation for one in self.decisions if one.commit_point)
+
+    def shown_at(self, decision: Decision) -> Generation:
+        """Return the generation whose sinks showed what they show at a decision.
+
+        At a recovery point nothing is committed: its sinks show what the commit point before it
+        made visible, in the targets of that one's generation.
+        """
+        before = [one for one in self.decisions if one.commit_point and one.slot <= decision.slot]
+        return before[-1].generation if before else decision.generation
+
     def at(self, slot: Slot) -> LogEntry:
         """Return the entry in a slot that has been read."""
         return self.entries[slot - 1]

@@ -81,7 +81,7 @@ class _Mapper:
         self.refusals.append(Refusal(subject, reason, next_step))
 
     def _with_partitions(self, step: StepId, identity: StepIdentity) -> StepIdentity:
-        if step not in self.old or identity.partitions is not None:
+        if step not in self.old or identity.partitions is not None or self._never_ran(step):
             return identity
         return replace(identity, partitions=self.old[step].partitions)
 
@@ -171,7 +171,8 @@ class _Mapper:
         return Fate.MOVED if known and moved and not identity.operators else Fate.NEW
 
     def _compared(self, step: StepId, old: StepIdentity, identity: StepIdentity) -> list[str]:
-        differences = state_differences(old, identity)
+        has_state = not self._never_ran(step)
+        differences = state_differences(old, identity) if has_state else ()
         for reason in differences:
             self._refuse(
                 f"step {step}",
@@ -181,7 +182,7 @@ class _Mapper:
             )
         notes = []
         values = [one.values for one in identity.operators]
-        if not differences and values != [one.values for one in old.operators]:
+        if has_state and not differences and values != [one.values for one in old.operators]:
             notes.append("goes on with other expressions in its state")
         if old.columns != identity.columns:
             notes.append("puts out other columns")
@@ -191,6 +192,12 @@ class _Mapper:
         if now == then and not old.has_lines_of(identity):
             notes.append("reads its inputs in another order")
         return notes
+
+    def _never_ran(self, step: StepId) -> bool:
+        """Say whether a step of the cut has no state that could be compared, and misses nothing."""
+        snapshot = self.cut.snapshots[step]
+        misses = any(one.position for one in snapshot.positions.values())
+        return snapshot.batch == NO_BATCH and (bool(self.old[step].operators) or not misses)
 
     # -- where its sources go on
 
@@ -364,10 +371,9 @@ class _Mapper:
     # -- one step that is gone
 
     def _map_gone(self, step: StepId, old: StepIdentity) -> None:
-        if old.operators and not self.allowed.dropped:
-            self._refuse(
-                f"step {step}", "is gone, and its state would be forgotten", _ALLOW_DROPPED
-            )
+        if old.operators and not self._never_ran(step) and not self.allowed.dropped:
+            reason = "is gone, and its state would be forgotten"
+            self._refuse(f"step {step}", reason, _ALLOW_DROPPED)
         left = {name for found in self.now.values() for name in (*found.sources, *found.sinks)}
         own = {*old.sources, *old.sinks}
         if own & left and self.cut.snapshots[step].has_events:

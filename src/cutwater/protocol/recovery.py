@@ -169,12 +169,12 @@ def next_action(facts: RecoveryFacts) -> RecoveryAction:
         cut = facts.manifests[decision.checkpoint_id]
         assert cut is not None
         # Each of them has to act, also one that has no rows.
-        return _missing_sink(decision, cut.commit.keys(), facts) or RepeatCommit(decision, cut)
+        return _missing_sink(decision, cut, cut.commit.keys(), facts) or RepeatCommit(decision, cut)
     cut = facts.manifests[head.checkpoint_id]
     assert cut is not None
     restore = Restore(claim.generation, cut, _standing(cut, facts))
     carrying = {sink for sink, staged in cut.carried.items() if staged}
-    return _missing_sink(head, carrying, facts) or restore
+    return _missing_sink(head, cut, carrying, facts) or restore
 
 
 def lacks_decision(log: LogView, committed: Slot) -> bool:
@@ -188,12 +188,23 @@ def lacks_decision(log: LogView, committed: Slot) -> bool:
     return committed > log.last_slot or not isinstance(log.at(committed), Decision)
 
 
-def _missing_sink(decision: Decision, waiting: Set[SinkId], facts: RecoveryFacts) -> Refuse | None:
-    """Refuse if a decision waits for a sink that the pipeline no longer has."""
+def _missing_sink(
+    decision: Decision, cut: Cut, waiting: Set[SinkId], facts: RecoveryFacts
+) -> Refuse | None:
+    """Refuse if a decision waits for a sink that the pipeline no longer has, and say for what."""
     if facts.sinks is None or waiting <= facts.sinks:
         return None
-    damages = (Damage(sink, "it has not acted yet") for sink in sorted(waiting - facts.sinks))
+    gone = sorted(waiting - facts.sinks)
+    damages = (Damage(sink, _left_undone(cut, sink)) for sink in gone)
     return Refuse(RefusalReason.SINK_MISSING, decision, tuple(damages))
+
+
+def _left_undone(cut: Cut, sink: SinkId) -> str:
+    staged = (*cut.commit.get(sink, ()), *cut.carried.get(sink, ()))
+    rows = sum(one.rows for one in staged)
+    if sink in cut.restores:
+        return "a rewind has not taken it back yet"
+    return f"it has not committed its {rows:,} rows" if rows else "it has not acted yet, on no rows"
 
 
 def _sound(decision: Decision, facts: RecoveryFacts, *, committed: bool) -> RecoveryAction | None:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from cutwater.ids import CheckpointId, Generation, SinkId
+from cutwater.ids import CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.cut import CheckpointKind, Cut, Version
-from cutwater.protocol.decisions import Decision
+from cutwater.protocol.decisions import Decision, LogView, uncommitted
 from cutwater.protocol.recovery import Damage
 
 
@@ -22,6 +22,8 @@ class RewindRefusal(Enum):
     MANIFEST_UNREADABLE = "the checkpoint's manifest is gone or cannot be read"
     OBJECTS_DAMAGED = "objects of the checkpoint are missing or damaged"
     NOT_COMMITTED = "its sinks have not committed it yet; recover the pipeline first"
+    NEVER_COMMITTED = "its sinks never committed it: a later rewind went back behind it before"
+    RECORD_LOST = "the record of what its sinks showed is gone"
     SINK_CANNOT_RESTORE = "a sink cannot go back to what it showed then"
     SINK_GONE = "a sink it would take back is no longer part of the pipeline"
     SOURCE_FORGOT = "a source no longer has what came after it"
@@ -38,17 +40,22 @@ class RewindFacts:
         cut: Its manifest; None if it cannot be read.
         damages: What is wrong with its objects.
         committed: What its commit made visible; None while that is not recorded.
+        unrecorded: Why it is not, if it is not.
+        before: What sinks showed then that the cut does not know, because they were not part of
+            the pipeline just then: what they had committed last.
         cannot_restore: Sinks that cannot go back to that version, with the reason.
         forgotten: Sources that no longer have what follows, with the reason.
         leave_sinks: Leave the sinks as they are; rows after the cut will come again.
         sinks: The pipeline's sinks today; None if they are those of the cut. One that the cut
-            does not know is taken back to its beginning.
+            does not know is taken back to what it showed `before`, or to its beginning.
     """
 
     target: Decision
     cut: Cut | None
     damages: tuple[Damage, ...] = ()
     committed: Mapping[SinkId, Version] | None = None
+    unrecorded: RewindRefusal = RewindRefusal.NOT_COMMITTED
+    before: Mapping[SinkId, Version] = field(default_factory=dict)
     cannot_restore: Mapping[SinkId, str] = field(default_factory=dict)
     forgotten: Mapping[str, str] = field(default_factory=dict)
     leave_sinks: bool = False
@@ -87,14 +94,14 @@ def plan_rewind(
     if facts.target.commit_point:
         shown = facts.committed
     if shown is None:
-        return Refused(RewindRefusal.NOT_COMMITTED)
+        return Refused(facts.unrecorded)
     known = set(shown if facts.sinks is None else facts.sinks)
     carrying = {sink for sink, staged in cut.carried.items() if staged}
     gone = sorted((carrying if facts.leave_sinks else set(shown) | carrying) - known)
     if gone:
         return Refused(RewindRefusal.SINK_GONE, tuple(gone))
     if facts.sinks is not None:
-        shown = {sink: shown.get(sink) for sink in facts.sinks}
+        shown = {sink: shown.get(sink) or facts.before.get(sink) for sink in facts.sinks}
     if facts.cannot_restore and not facts.leave_sinks:
         return Refused(RewindRefusal.SINK_CANNOT_RESTORE, _listed(facts.cannot_restore))
     return replace(
@@ -109,6 +116,22 @@ def plan_rewind(
         visible=dict(shown),
         origin=facts.target.slot,
     )
+
+
+def why_unrecorded(log: LogView, decision: Decision, committed_through: Slot) -> RewindRefusal:
+    """Say why no commit is recorded for a commit point.
+
+    Args:
+        log: The log.
+        decision: The decision without a record.
+        committed_through: The newest slot whose commit is recorded.
+    """
+    if decision in uncommitted(log, committed_through):
+        return RewindRefusal.NOT_COMMITTED
+    left_behind = any(
+        one.origin is not None and one.origin < decision.slot < one.slot for one in log.decisions
+    )
+    return RewindRefusal.NEVER_COMMITTED if left_behind else RewindRefusal.RECORD_LOST
 
 
 def plan_fork(cut: Cut, shared_targets: tuple[SinkId, ...] = ()) -> Cut | Refused:

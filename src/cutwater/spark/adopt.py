@@ -2,41 +2,36 @@
 
 `examine` compares each query with the step that shall go on with it and refuses what cannot be
 exact; nothing is written. `adopt` copies the files, gives the copies a query id of their own, and
-decides the cut like any other: claim, attempt, blobs, manifest, decision. A crash before the
-decision leaves a claim and some objects that nobody names; the command may be repeated. The
+decides the cut like any other: claim, targets, attempt, blobs, manifest, decision. A crash before
+the decision leaves a claim and some objects that nobody names; the command may be repeated. The
 originals are only read. Steps without a query start empty, and sinks are left alone.
 """
 
 import tempfile
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from cutwater.errors import (
-    AdoptionRefused,
-    Fenced,
-    OutcomeUnknown,
-    RecoveryError,
-)
-from cutwater.ids import NO_BATCH, CheckpointId, Generation, Slot, StepId
+from cutwater.errors import AdoptionRefused, RecoveryError
+from cutwater.ids import NO_BATCH, CheckpointId, Generation, StepId
 from cutwater.physical_plan import PhysicalPlan, PhysicalStep
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot, faults
-from cutwater.protocol.decisions import Decision, DecisionOutcome
+from cutwater.protocol.decisions import Decision, LogView
 from cutwater.protocol.identity import StepIdentity
 from cutwater.protocol.invariants import invariant
 from cutwater.protocol.message import START
-from cutwater.protocol.recovery import ClaimGeneration, RecoveryFacts, Restore, next_action
+from cutwater.protocol.recovery import lacks_decision
 from cutwater.spark import query_files, query_log
 from cutwater.spark.analysis import StepForm, Way
 from cutwater.spark.offset_kinds import fits, kind_of_offset, reads_below
 from cutwater.spark.plain_query import PlainQuery, Trace, files_read, trace
 from cutwater.spark.query_streams import Stream, StreamKind, for_plan, note_streams
+from cutwater.store.deciding import claim_next, decide_cut
 from cutwater.store.forms import Attempt
 from cutwater.store.holder import holder_of
 from cutwater.store.opened import OpenStore
-from cutwater.store.wall_clock import wall_ms
+from cutwater.store.targets import SinkTargets
 
 NAME: Final = "adopted"
 """The name of the savepoint that an adopted pipeline begins with."""
@@ -245,8 +240,13 @@ def _adopted(step: PhysicalStep, form: StepForm, looked: Looked) -> AdoptedStep:
 # -- doing it
 
 
-def adopt(adoption: Adoption, store: OpenStore) -> Decision:
+def adopt(adoption: Adoption, store: OpenStore, targets: SinkTargets) -> Decision:
     """Store the queries' files and decide the first cut of the pipeline.
+
+    Args:
+        adoption: What is adopted.
+        store: The pipeline in its store.
+        targets: Where its sinks will write, so that it can be forked before it has ever run.
 
     Raises:
         AdoptionRefused: If the pipeline has a cut already, or a query began to run meanwhile.
@@ -254,15 +254,17 @@ def adopt(adoption: Adoption, store: OpenStore) -> Decision:
         Fenced: If another process claimed it meanwhile.
         StoreError: If the store does not do what is asked of it.
     """
-    pipeline = adoption.plan.pipeline
-    _check_free(pipeline, store)
-    restore = _claim(pipeline, store)
-    checkpoint_id = CheckpointId(restore.standing.highest_id + 1)
-    attempt = Attempt(checkpoint_id, restore.generation, CheckpointKind.SAVEPOINT, wall_ms())
-    if not store.attempts.reserve(attempt):
-        raise Fenced(store.pipeline, restore.generation, store.log.read().generation)
-    generation = restore.generation
-    plan = adoption.plan
+    log = _free_log(adoption.plan.pipeline, store)
+    claim = claim_next(store, log)
+    store.targets.record(claim.generation, targets)
+    kind = CheckpointKind.SAVEPOINT
+    decision, _ = decide_cut(store, claim, kind, lambda one: _first_cut(adoption, store, one))
+    return decision
+
+
+def _first_cut(adoption: Adoption, store: OpenStore, attempt: Attempt) -> Cut:
+    plan, pipeline = adoption.plan, adoption.plan.pipeline
+    checkpoint_id, generation = attempt.checkpoint_id, attempt.generation
     snapshots = {step: _empty(plan[step], checkpoint_id, generation) for step in adoption.empty}
     with tempfile.TemporaryDirectory(prefix="cutwater-adopt-") as work:
         for one in adoption.steps:
@@ -272,7 +274,7 @@ def adopt(adoption: Adoption, store: OpenStore) -> Decision:
     cut = Cut(
         checkpoint_id=checkpoint_id,
         generation=generation,
-        kind=CheckpointKind.SAVEPOINT,
+        kind=attempt.kind,
         name=NAME,
         snapshots=snapshots,
         # The sinks have nothing to do with what the queries wrote: nothing is committed here.
@@ -284,15 +286,17 @@ def adopt(adoption: Adoption, store: OpenStore) -> Decision:
     # A source that starts empty has no offsets yet; wherever it begins, no rows of it are decided.
     topology = plan.topology(adoption.empty)
     invariant(not (wrong := faults(topology, cut.snapshots)), "I3", "; ".join(wrong))
-    return _decide(store, cut, Slot(restore.standing.slot + 1))
+    return cut
 
 
-def _check_free(pipeline: str, store: OpenStore) -> None:
+def _free_log(pipeline: str, store: OpenStore) -> LogView:
     held = holder_of(store.backend, store.pipeline, pipeline)
     if held is not None:
         raise held
-    if store.log.read().head is not None:
+    log = store.log.read()
+    if log.head is not None or lacks_decision(log, store.commits.through()):
         raise AdoptionRefused(pipeline, has_checkpoints(pipeline))
+    return log
 
 
 def has_checkpoints(pipeline: str) -> str:
@@ -301,25 +305,6 @@ def has_checkpoints(pipeline: str) -> str:
         f"pipeline {pipeline} has checkpoints in this store already, and what it adopts is its "
         "first one. Give the pipeline another name, or use another store."
     )
-
-
-def _claim(pipeline: str, store: OpenStore) -> Restore:
-    nonce = uuid.uuid4().hex
-    while True:
-        facts = RecoveryFacts(
-            log=store.log.read(),
-            nonce=nonce,
-            committed_through=store.commits.through(),
-            highest_id=store.attempts.highest(),
-        )
-        action = next_action(facts)
-        match action:
-            case ClaimGeneration(claim):
-                store.log.create(claim)
-            case Restore():
-                return action
-            case _:
-                raise AdoptionRefused(pipeline, has_checkpoints(pipeline))
 
 
 def _copied(pipeline: str, one: AdoptedStep, into: Path) -> Path:
@@ -372,22 +357,3 @@ def _empty(step: PhysicalStep, checkpoint_id: CheckpointId, generation: Generati
         positions=places,
         barriers=places,
     )
-
-
-def _decide(store: OpenStore, cut: Cut, slot: Slot) -> Decision:
-    decision = Decision(
-        slot,
-        cut.generation,
-        uuid.uuid4().hex,
-        cut.kind,
-        cut.checkpoint_id,
-        store.manifests.publish(cut),
-        cut.commit_point,
-    )
-    outcome = store.log.create(decision)
-    if outcome is DecisionOutcome.UNKNOWN:
-        reason = "nobody can say whether the adoption was decided; run the pipeline to find out"
-        raise OutcomeUnknown(f"slot {slot} of the log", reason)
-    if outcome is DecisionOutcome.TAKEN:
-        raise Fenced(store.pipeline, cut.generation, store.log.read().generation)
-    return decision

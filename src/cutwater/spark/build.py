@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from cutwater.errors import CodeChanged, PlanError, RecoveryError
-from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
+from cutwater.ids import NO_BATCH, ChannelId, InputId, ReaderId, SinkId, StepId
 from cutwater.physical_plan import PhysicalStep
 from cutwater.protocol.change import Allowances, Change, Line
 from cutwater.protocol.channel import ChannelLog
@@ -70,12 +70,12 @@ class Build:
         self.directory.mkdir(parents=True)
         self._evaluate()
         self._map()
-        topology = self._topology()
         for step in self.context.plan.steps:
             self._restore(step)
         with self.phases.during(Phase.FETCH):
-            self._fetch(topology)
+            self._fetch()
             self._rebuild()
+        topology = self._topology()
         steps = {spec.step: self._connect(spec) for spec in topology.steps}
         return Built(topology, steps, self._channels, self._standing(), self._change)
 
@@ -112,9 +112,21 @@ class Build:
         for name, form in self._forms.items():
             identity = known.get(name, form.identity)
             if identity.operators and identity.partitions is None:
-                identity = replace(identity, partitions=default)
+                identity = replace(identity, partitions=self._divided_into(name) or default)
             identities[name] = identity
         return self.context.plan.topology(pinned, identities)
+
+    def _divided_into(self, step: StepId) -> int | None:
+        """Return into how many partitions a query's state is divided, as its own log says.
+
+        A manifest of the first versions does not; None for a query that has not run.
+        """
+        batch = NO_BATCH if self._cut is None else self._cut.snapshots[step].batch
+        directory = self._query_directory(step)
+        if batch == NO_BATCH or not directory.exists():
+            return None
+        number = query_log.read_batch(directory, batch).settings.get(PARTITIONS, "")
+        return int(number) if number.isdecimal() else None
 
     # -- calling the functions
 
@@ -207,18 +219,16 @@ class Build:
 
     # -- steps
 
-    def _fetch(self, topology: Topology) -> None:
+    def _fetch(self) -> None:
         if self._cut is None:
             return
         cut = self._cut
         blobs = self.context.store.blobs(self.restore.generation)
 
-        def fetch(spec: StepSpec) -> None:
-            snapshot = cut.snapshots[spec.step]
-            state = snapshot.state
-            form = self._forms[spec.step]
-            if state and form.way is Way.QUERY:
-                into = self._query_directory(spec.step)
+        def fetch(step: PhysicalStep) -> None:
+            state = cut.snapshots[step.name].state
+            if state and self._forms[step.name].way is Way.QUERY:
+                into = self._query_directory(step.name)
                 into.mkdir(parents=True)
                 blobs.fetch_tree(state, into)
                 query_files.settle(into)
@@ -227,7 +237,7 @@ class Build:
                     query_log.mint_query_id(into)
 
         with ThreadPoolExecutor(_FETCHERS, thread_name_prefix="fetch") as pool:
-            list(pool.map(fetch, topology.steps))
+            list(pool.map(fetch, self.context.plan.steps))
 
     def _rebuild(self) -> None:
         """Rebuild the directories of queries that read something else now."""

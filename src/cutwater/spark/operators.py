@@ -18,6 +18,8 @@ _SERIALS: Final = re.compile(
 )
 _STATELESS: Final = frozenset(
     {
+        "CTERelationDef",
+        "CollectMetrics",
         "EventTimeWatermark",
         "Expand",
         "Filter",
@@ -29,16 +31,19 @@ _STATELESS: Final = frozenset(
         "MapPartitions",
         "Project",
         "PythonMapInArrow",
+        "RebalancePartitions",
         "Repartition",
         "RepartitionByExpression",
         "ResolvedHint",
         "Sample",
         "SerializeFromObject",
         "DeserializeToObject",
+        "Sort",
         "SubqueryAlias",
         "TypedFilter",
         "Union",
         "View",
+        "WithCTE",
     }
 )
 _MICROS: Final = 1_000_000

@@ -15,7 +15,7 @@ from cutwater.errors import (
     NotFound,
     RecoveryError,
 )
-from cutwater.ids import NO_SLOT, CheckpointId, Generation
+from cutwater.ids import NO_SLOT, CheckpointId, Generation, SinkId
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.protocol.recovery import (
@@ -35,6 +35,7 @@ from cutwater.protocol.recovery import (
 from cutwater.sinks.committing import see_through
 from cutwater.spark.context import RunContext
 from cutwater.spark.phases import Phase, Phases
+from cutwater.store.targets import SinkTargets
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class Recovery:
     nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
     _manifests: dict[CheckpointId, Cut | None] = field(default_factory=dict)
     _verified: dict[CheckpointId, tuple[Damage, ...]] = field(default_factory=dict)
+    _targets: dict[Generation, SinkTargets] = field(default_factory=dict)
     phases: Phases = field(default_factory=Phases)
 
     def run(self) -> Restore:
@@ -79,9 +81,10 @@ class Recovery:
                 case ReadManifest(decision):
                     self._manifests[decision.checkpoint_id] = self._read(decision)
                 case VerifyObjects(decision, cut, committed):
+                    # First: looked for at another target, what was staged would seem to be gone.
+                    self._check_targets(decision, cut, committed)
                     self._verified[decision.checkpoint_id] = self._damages(cut, committed)
                 case RepeatCommit(decision, cut):
-                    self._check_targets(decision, cut)
                     options = self.context.options.commit
                     with self.phases.during(Phase.COMMIT_REPLAY):
                         see_through(self.context.store, self.context.sinks, decision, cut, options)
@@ -138,17 +141,33 @@ class Recovery:
                     found.append(Damage(f"what sink {sink} staged in batch {one.batch}", problem))
         return tuple(found)
 
-    def _check_targets(self, decision: Decision, cut: Cut) -> None:
-        """Refuse to take another table back than the one a rewind was decided for."""
-        then = self.context.store.targets.read(decision.generation) or {}
-        for sink in cut.restores:
-            before, now = then.get(sink), self.context.targets.get(sink)
-            if before is not None and now is not None and before.place != now.place:
-                message = (
-                    f"a rewind takes sink {sink} back at {before.uri}, and is not finished; the "
-                    f"sink writes to {now.uri} now. Run it once as it was."
-                )
-                raise RecoveryError(message)
+    def _check_targets(self, decision: Decision, cut: Cut, committed: bool) -> None:
+        """Refuse to finish at one target what was decided, or staged, at another.
+
+        A sink that has nothing to commit is asked too: the version it would name for this decision
+        is one of the target it had then.
+        """
+        number = decision.checkpoint_id
+        for sink, staged in cut.carried.items():
+            for one in staged:
+                self._check_target(sink, one.generation, f"checkpoint {number} holds rows for")
+        for sink, staged in () if committed else cut.commit.items():
+            about = f"checkpoint {number} is not committed yet by"
+            if sink in cut.restores:
+                about = "an unfinished rewind takes back"
+            for generation in {decision.generation, *(one.generation for one in staged)}:
+                self._check_target(sink, generation, about)
+
+    def _check_target(self, sink: SinkId, generation: Generation, about: str) -> None:
+        if generation not in self._targets:
+            self._targets[generation] = self.context.store.targets.read(generation) or {}
+        before, now = self._targets[generation].get(sink), self.context.targets.get(sink)
+        if before is not None and now is not None and before.place != now.place:
+            message = (
+                f"{about} sink {sink} at {before.uri}, and the sink writes to {now.uri} now. Run "
+                "it once more as it was, and stop it."
+            )
+            raise RecoveryError(message)
 
 
 def _refusal(action: Refuse) -> str:
@@ -161,10 +180,10 @@ def _refusal(action: Refuse) -> str:
             more = f" and {len(action.damages) - 3} more" if len(action.damages) > 3 else ""
             return f"{name} cannot be restored: {listed}{more}."
         case RefusalReason.SINK_MISSING:
-            sinks = ", ".join(one.name for one in action.damages)
+            sinks = "; ".join(f"sink {one.name}: {one.problem}" for one in action.damages)
             return (
-                f"{name} holds rows for a sink that the pipeline no longer has: {sinks}. Run the "
-                "code that has it once more, and stop it, so that they are committed."
+                f"{name} waits for what the pipeline no longer has: {sinks}. Run the code that has "
+                "it once more, and stop it, so that it can act."
             )
         case RefusalReason.LOG_LOST:
             return f"{LOG_LOST}."

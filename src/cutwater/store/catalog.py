@@ -2,18 +2,21 @@
 
 Everything a pipeline owns lies under its uuid, and so do its sinks' idempotence keys; the name is
 only how people find it (PROTOCOL.md section 11). Two processes that open one name at once agree
-on one uuid, because the name is created if absent. Upholds I8.
+on one uuid, because the name is created if absent. Beside the name lies a record of how each
+pipeline was called: a name that somebody has deleted leads to its old pipeline again, and never
+silently to a new one, which would read everything from its beginning. Upholds I8.
 """
 
 import uuid
 from collections.abc import Callable
 from typing import Final
 
-from cutwater.errors import ConfigError, NotFound, OutcomeUnknown
+from cutwater.errors import ConfigError, Corrupt, NotFound, OutcomeUnknown
 from cutwater.ids import PipelineId
 from cutwater.store.backend import Backend
-from cutwater.store.forms import NAME
-from cutwater.store.paths import NAMES, label_of, name
+from cutwater.store.forms import LABEL, NAME
+from cutwater.store.paths import LABELS, NAMES, ObjectPath, label_of, name, pipeline_of_label
+from cutwater.store.paths import label as label_path
 from cutwater.store.records import decode, encode
 
 _LISTED_MAX: Final = 20
@@ -36,34 +39,71 @@ def open_pipeline(
         Unavailable: If the store does not answer.
         OutcomeUnknown: If the name may or may not have been written; opening it again tells.
     """
+    path = name(label)
     try:
-        return find_pipeline(backend, label)
+        pipeline = _read(backend, path)
     except NotFound:
-        path, pipeline = name(label), PipelineId(str(mint()))
+        pipeline = _named(backend, label, _called(backend, label) or PipelineId(str(mint())))
+    # After the name: a pipeline that has none is nobody's. Whoever opens it next makes up for it.
+    remembered = label_path(pipeline)
+    if not backend.exists(remembered):
+        backend.create(remembered, encode(LABEL, remembered, label))
+    return pipeline
+
+
+def _named(backend: Backend, label: str, pipeline: PipelineId) -> PipelineId:
+    """Let a name lead to a pipeline, unless it leads somewhere; return where it leads."""
+    path = name(label)
     try:
         if backend.create(path, encode(NAME, path, pipeline)):
             return pipeline
     except OutcomeUnknown as unknown:
         # Whatever is there now is the pipeline's, be it ours or another process's.
         try:
-            return find_pipeline(backend, label)
+            return _read(backend, path)
         except NotFound:
             raise unknown from None
-    return find_pipeline(backend, label)
+    return _read(backend, path)
 
 
 def find_pipeline(backend: Backend, label: str) -> PipelineId:
-    """Return the uuid of the pipeline with that name.
+    """Return the uuid of the pipeline with that name, also if only the name has been deleted.
 
     Raises:
         ConfigError: If the name is empty, too long or not text.
-        NotFound: If no pipeline has that name.
-        Corrupt: If the name's record is damaged.
+        NotFound: If no pipeline has that name, or ever had.
+        Corrupt: If the name's record is damaged, or is gone and several pipelines had that name.
         NewerFormat: If it is of a newer Cutwater.
         Unavailable: If the store does not answer.
     """
     path = name(label)
+    try:
+        return _read(backend, path)
+    except NotFound:
+        found = _called(backend, label)
+        if found is None:
+            raise
+        return found
+
+
+def _read(backend: Backend, path: ObjectPath) -> PipelineId:
     return decode(NAME, path, backend.read(path))
+
+
+def _called(backend: Backend, label: str) -> PipelineId | None:
+    """Return the pipeline that was called so, by its own record; None if none was."""
+    found = sorted(one for one, text in _labels(backend).items() if text == label)
+    if len(found) > 1:
+        reason = f"it is gone, and these pipelines were called so: {', '.join(found)}"
+        raise Corrupt(name(label), reason)
+    return found[0] if found else None
+
+
+def _labels(backend: Backend) -> dict[PipelineId, str]:
+    return {
+        pipeline_of_label(path): decode(LABEL, path, backend.read(path))
+        for path in backend.list(LABELS)
+    }
 
 
 def identify(backend: Backend, text: str, option: str = "PIPELINE") -> tuple[str, PipelineId]:
@@ -93,5 +133,6 @@ def list_pipelines(backend: Backend) -> dict[str, PipelineId]:
         NewerFormat: If one is of a newer Cutwater.
         Unavailable: If the store does not answer.
     """
-    found = {label_of(path): decode(NAME, path, backend.read(path)) for path in backend.list(NAMES)}
-    return dict(sorted(found.items()))
+    found = {label_of(path): _read(backend, path) for path in backend.list(NAMES)}
+    lost = {text: one for one, text in _labels(backend).items() if one not in found.values()}
+    return dict(sorted({**lost, **found}.items()))

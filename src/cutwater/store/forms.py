@@ -185,3 +185,20 @@ def _unpack_name(form: NameForm) -> PipelineId:
 
 
 NAME: Final = RecordKind("name", _pack_name, msgspec.json.Decoder(NameForm), _unpack_name)
+
+
+class LabelForm(msgspec.Struct, frozen=True):
+    """How a pipeline was called."""
+
+    label: str
+
+
+def _pack_label(label: str) -> LabelForm:
+    return LabelForm(label)
+
+
+def _unpack_label(form: LabelForm) -> str:
+    return form.label
+
+
+LABEL: Final = RecordKind("label", _pack_label, msgspec.json.Decoder(LabelForm), _unpack_label)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from cutwater.errors import PipelineHeld, StoreError
+from cutwater.errors import Corrupt, HolderUnknown, NewerFormat, PipelineHeld, StoreError
 from cutwater.ids import PipelineId
 from cutwater.store.backend import Backend
 from cutwater.store.lease import BEAT_MS, Holding, Lease, Leases, holding, process_is_dead
@@ -33,33 +33,42 @@ class Hold(NamedTuple):
         lease: Who holds it, or did last; None if nobody ever did.
         holding: Whether somebody holds it now.
         age_s: How long ago the holder showed a sign of life.
+        problem: Why that is not known, if it is not; empty otherwise.
     """
 
     lease: Lease | None
     holding: Holding
     age_s: int
+    problem: str = ""
 
 
 def look(backend: Backend, pipeline: PipelineId) -> Hold:
-    """See whether somebody holds a pipeline now.
+    """See whether somebody holds a pipeline now; a damaged lease does not say.
 
     Raises:
-        StoreError: If the lease cannot be read.
+        StoreError: If the store does not answer.
     """
-    lease = Leases(backend, pipeline).read()
+    try:
+        lease = Leases(backend, pipeline).read()
+    except (Corrupt, NewerFormat) as error:
+        return Hold(None, Holding.UNKNOWN, 0, error.reason)
     at_ms = wall_ms()
     held = holding(lease, at_ms, is_dead=lease is not None and process_is_dead(lease, _LIVE))
     age_s = 0 if lease is None else max(0, at_ms - lease.beat_at_ms) // 1000
     return Hold(lease, held, age_s)
 
 
-def holder_of(backend: Backend, pipeline: PipelineId, name: str) -> PipelineHeld | None:
+def holder_of(
+    backend: Backend, pipeline: PipelineId, name: str
+) -> PipelineHeld | HolderUnknown | None:
     """Say who holds the pipeline, as the error that it is for others; None if nobody does.
 
     Raises:
-        StoreError: If the lease cannot be read.
+        StoreError: If the store does not answer.
     """
     found = look(backend, pipeline)
+    if found.holding is Holding.UNKNOWN:
+        return HolderUnknown(name, Leases(backend, pipeline).path, found.problem.rstrip("."))
     if found.lease is None or found.holding is not Holding.HELD:
         return None
     return PipelineHeld(name, found.lease.host, found.lease.process, found.age_s)
@@ -70,7 +79,8 @@ def take_lease(backend: Backend, pipeline: PipelineId, name: str, *, takeover: b
 
     Raises:
         PipelineHeld: If somebody does, and it is not to be taken over.
-        StoreError: If the lease cannot be read.
+        HolderUnknown: If nobody can tell, and it is not to be taken over.
+        StoreError: If the store does not answer.
     """
     held = holder_of(backend, pipeline, name)
     if held is not None and not takeover:
@@ -114,7 +124,7 @@ class Heartbeat:
     def _beat(self) -> bool:
         """Show it; return whether the lease is still ours, as far as one can tell."""
         try:
-            found = self._leases.read() if self._has_beaten else None
+            found = self._found()
             if found is not None and found.nonce != self._lease.nonce:
                 # Somebody has taken over; this process finds out at its next decision.
                 _LOG.warning("process %s on %s has taken over", found.process, found.host)
@@ -125,6 +135,16 @@ class Heartbeat:
             _LOG.warning("heartbeat: %s", error)
         return True
 
+    def _found(self) -> Lease | None:
+        """Read the lease; None if it is not there, or damaged: then it is written anew."""
+        if not self._has_beaten:
+            return None
+        try:
+            return self._leases.read()
+        except Corrupt as error:
+            _LOG.warning("heartbeat: %s", error)
+            return None
+
 
 @contextmanager
 def held(backend: Backend, pipeline: PipelineId, name: str, *, takeover: bool) -> Iterator[None]:
@@ -132,7 +152,8 @@ def held(backend: Backend, pipeline: PipelineId, name: str, *, takeover: bool) -
 
     Raises:
         PipelineHeld: If somebody else does, and it is not to be taken over.
-        StoreError: If the lease cannot be read.
+        HolderUnknown: If nobody can tell, and it is not to be taken over.
+        StoreError: If the store does not answer.
     """
     lease = take_lease(backend, pipeline, name, takeover=takeover)
     heartbeat = Heartbeat(Leases(backend, pipeline), lease)

@@ -14,6 +14,7 @@ from cutwater.ids import CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, Version
 from cutwater.protocol.decisions import Decision, LogView
 from cutwater.protocol.recovery import Damage
+from cutwater.protocol.retention import kept
 from cutwater.store.opened import OpenStore
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.reports import AttemptReport
@@ -203,6 +204,30 @@ class Inspector:
             return None
 
     # -- verifying
+
+    def verified(self, view: CheckpointView) -> tuple[CheckpointView, tuple[Damage, ...]]:
+        """Read every object of a decided checkpoint; return it as it is now, with its damages.
+
+        A pipeline that runs deletes what it no longer keeps, manifests first. So what seems
+        damaged is looked at once more: a checkpoint whose manifest is gone as well, and that
+        nobody had to keep, has been let go and is not damaged.
+
+        Raises:
+            StoreError: If the store does not answer.
+        """
+        damages = self.damages(view)
+        if not damages:
+            return view, ()
+        now = self.one(view.id) or view
+        return now, () if self._is_let_go(now) else self.damages(now)
+
+    def _is_let_go(self, view: CheckpointView) -> bool:
+        if not view.discarded:
+            return False
+        log = self.store.log.read()
+        # Nobody keeps less than one, whatever this pipeline has been told to keep.
+        stays = kept(log, self.store.commits.through(), 1, self.store.savepoints.dropped())
+        return view.decision not in stays
 
     def damages(self, view: CheckpointView) -> tuple[Damage, ...]:
         """Read every object of a decided checkpoint, and say which are missing or damaged.

@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from cutwater.errors import NotFound
+from cutwater.errors import Corrupt, NotFound
 from cutwater.ids import PipelineId
 from cutwater.store.backend import Backend
-from cutwater.store.paths import PipelinePaths
+from cutwater.store.paths import ObjectPath, PipelinePaths
 from cutwater.store.records import RecordKind, decode, encode
 
 BEAT_MS: Final = 3_000
@@ -74,6 +74,8 @@ class Holding(Enum):
     """Whoever ran it has shown no sign for long."""
     HELD = auto()
     """Somebody runs it."""
+    UNKNOWN = auto()
+    """Somebody may run it: what says so cannot be read."""
 
 
 def holding(lease: Lease | None, now_ms: int, *, is_dead: bool) -> Holding:
@@ -120,11 +122,17 @@ class Leases:
         self._backend = backend
         self._path = PipelinePaths(pipeline).heartbeat
 
+    @property
+    def path(self) -> ObjectPath:
+        """Where it is."""
+        return self._path
+
     def read(self) -> Lease | None:
         """Read who runs the pipeline; None if nobody ever did.
 
         Raises:
             Corrupt: If the record is damaged.
+            NewerFormat: If it is of a newer Cutwater.
             Unavailable: If the store does not answer.
         """
         try:
@@ -146,6 +154,10 @@ class Leases:
         Raises:
             StoreError: If that could not be written.
         """
-        found = self.read()
+        try:
+            found = self.read()
+        except Corrupt:
+            # Whoever holds it by now shows so again in a moment; nobody else would ever mend it.
+            found = lease
         if found is not None and found.nonce == lease.nonce:
             self.beat(replace(lease, released=True))

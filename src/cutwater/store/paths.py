@@ -1,6 +1,7 @@
 """The names of all objects in a store: the one module that formats and parses them.
 
     names/<label>                                  the uuid of the pipeline with that name
+    labels/<uuid>                                  the name it was given, in case that is lost
     probes/<token>                                 written and deleted when a store is opened
     pipelines/<uuid>/log/<slot>                    the decision log
     pipelines/<uuid>/manifests/<id>                what a cut consists of
@@ -65,18 +66,32 @@ NAMES: Final = object_path("names")
 """The prefix of all pipeline names."""
 
 
-def name(label: str) -> ObjectPath:
+def name(text: str) -> ObjectPath:
     """Return where a pipeline's name leads to its uuid.
 
     Raises:
         ConfigError: If the name is empty, too long or not text.
     """
-    return _joined(NAMES, _quoted(label, "pipeline name"))
+    return _joined(NAMES, _quoted(text, "pipeline name"))
 
 
 def label_of(path: ObjectPath) -> str:
     """Return the pipeline name that a path under `NAMES` stands for."""
     return unquote(path.removeprefix(f"{NAMES}/"))
+
+
+LABELS: Final = object_path("labels")
+"""The prefix of what says how each pipeline was called."""
+
+
+def label(pipeline: PipelineId) -> ObjectPath:
+    """Return what says how a pipeline was called when it was made."""
+    return _joined(LABELS, pipeline)
+
+
+def pipeline_of_label(path: ObjectPath) -> PipelineId:
+    """Return the uuid of the pipeline that a path under `LABELS` tells of."""
+    return PipelineId(path.removeprefix(f"{LABELS}/"))
 
 
 PROBES: Final = object_path("probes")

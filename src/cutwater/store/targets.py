@@ -1,12 +1,13 @@
 """Where a pipeline's sinks write, and where a fork comes from: what moves in time need to know.
 
 Each generation records its sinks' targets before any of them acts, so that a rewind can open them
-again without the user's file, and can see that a sink writes elsewhere than it did then. A fork
-remembers its original's targets and never writes to them (rule F14, docs/adr/0013). A record holds
-no secret. Upholds I8.
+again without the user's file, and can see that a sink writes elsewhere than it did then. A record
+counts once its generation has decided something: a start that was refused, or died before its first
+checkpoint, has written nowhere. A fork remembers its original's targets and never writes to them
+(rule F14, docs/adr/0013). A record holds no secret. Upholds I8.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +15,7 @@ import msgspec
 
 from cutwater.errors import NotFound
 from cutwater.ids import CheckpointId, Generation, PipelineId, SinkId
+from cutwater.protocol.decisions import LogView
 from cutwater.store.backend import Backend, write_once
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.records import RecordKind, decode, encode
@@ -104,27 +106,42 @@ class Targets:
         except NotFound:
             return None
 
-    def newest(self) -> SinkTargets | None:
-        """Read where the newest generation's sinks write; None if there never was one.
+    def newest(self, log: LogView) -> SinkTargets | None:
+        """Read where the sinks have written last; None if the store does not say.
+
+        That is the newest generation whose sinks had something to commit. Where none had, as in a
+        pipeline that was adopted and never ran, it is the newest one that has decided anything.
 
         Raises:
             StoreError: As `read` does.
         """
-        numbers = self._generations()
-        return self.read(numbers[-1]) if numbers else None
+        for acting in (log.committing, log.deciding):
+            found = list(self._recorded(acting).values())
+            if found:
+                return found[-1]
+        return None
 
-    def since(self, generation: Generation) -> tuple[SinkTargets, ...]:
-        """Read the targets of a generation and of all after it, oldest first.
+    def since(self, log: LogView, generation: Generation) -> dict[Generation, SinkTargets]:
+        """Read what sinks may have committed to from a generation on, oldest first.
 
         Raises:
             StoreError: As `read` does.
         """
-        found = (self.read(one) for one in self._generations() if one >= generation)
-        return tuple(one for one in found if one is not None)
+        return self._recorded(frozenset(one for one in log.committing if one >= generation))
 
-    def _generations(self) -> list[Generation]:
+    def possible(self, log: LogView) -> tuple[SinkTargets, ...]:
+        """Read everything that sinks have written to, or that the newest generation may write to.
+
+        Raises:
+            StoreError: As `read` does.
+        """
+        return tuple(self._recorded(log.deciding | {log.generation}).values())
+
+    def _recorded(self, wanted: Set[Generation]) -> dict[Generation, SinkTargets]:
         listed = self._backend.list(self._paths.all_targets)
-        return sorted(self._paths.generation_of_targets(path) for path in listed)
+        numbers = {self._paths.generation_of_targets(path) for path in listed}
+        found = {one: self.read(one) for one in sorted(numbers & wanted)}
+        return {one: targets for one, targets in found.items() if targets is not None}
 
 
 @dataclass(frozen=True, slots=True)

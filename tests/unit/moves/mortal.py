@@ -13,12 +13,12 @@ from tempfile import NamedTemporaryFile
 from typing import Any, cast
 
 from cutwater.errors import SinkError, Superseded
-from cutwater.ids import BatchId, CheckpointId, Generation, SinkId, Slot, StepId
+from cutwater.ids import BatchId, CheckpointId, SinkId, Slot, StepId
 from cutwater.moves.opening import Movable, candidates
 from cutwater.moves.rewinding import perform
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import CheckpointKind, Committable, Cut, StepSnapshot, Version
-from cutwater.protocol.decisions import Claim, Decision
+from cutwater.protocol.decisions import Decision
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.recovery import Restore
 from cutwater.sinks.base import OpenSink, Retreat
@@ -29,7 +29,7 @@ from cutwater.store.catalog import open_pipeline
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.opened import OpenStore
 from cutwater.store.paths import ObjectPath
-from cutwater.store.targets import StoredTarget
+from cutwater.store.targets import SinkTargets, StoredTarget
 
 SINKS = (SinkId("a"), SinkId("b"))
 SOURCE = StepId("numbers")
@@ -114,8 +114,9 @@ class Table:
         if self.refuses == what:
             raise SinkError(self.name, "is away")
 
-    def problem(self, committable: Committable) -> None:
-        """Nothing staged is ever damaged."""
+    def problem(self, _: Committable) -> str | None:
+        """Say that it is gone, if that is what the test wants."""
+        return "it is gone" if self.refuses == "problem" else None
 
 
 def numbers_of(committable: Committable) -> range:
@@ -129,6 +130,7 @@ class World:
 
     backend: Mortal
     tables: dict[SinkId, Table] = field(default_factory=dict)
+    targets: SinkTargets = field(default_factory=lambda: TARGETS)
 
     def opened(self) -> OpenStore:
         return OpenStore.of(
@@ -148,7 +150,7 @@ class World:
             options=CheckpointOptions(),
             bound=cast(Any, None),
             scratch=Path(),
-            targets=TARGETS,
+            targets=self.targets,
         )
         return Recovery(context, set()).run()
 
@@ -161,7 +163,7 @@ class World:
         is_committed = target.decision.slot in store.commits.slots()
         if target.decision.commit_point and not is_committed:
             return None
-        movable = Movable("p", store, TARGETS, self.sinks)
+        movable = Movable("p", store, self.targets, self.sinks)
         perform(movable, log, target, leave_sinks=leave_sinks)
         return target.decision
 
@@ -170,30 +172,39 @@ def begin(points: list[bool], backend: Mortal | None = None) -> World:
     """Make a past: a checkpoint for each, of which some are recovery points."""
     world = World(backend or Mortal())
     world.tables.update({sink: Table(world.backend, sink) for sink in SINKS})
-    store = world.opened()
-    store.log.create(Claim(Slot(1), Generation(1), "first"))
-    store.targets.record(Generation(1), TARGETS)
-    carried: dict[SinkId, tuple[Committable, ...]] = dict.fromkeys(SINKS, ())
-    visible: dict[SinkId, Version | None] = dict.fromkeys(SINKS)
-    nothing: dict[SinkId, tuple[Committable, ...]] = dict.fromkeys(SINKS, ())
+    go_on(world, points)
+    return world
+
+
+def go_on(world: World, points: list[bool]) -> None:
+    """Let another generation run: a checkpoint for each, of which some are recovery points."""
+    restored = world.recover()
+    store, generation, standing = world.opened(), restored.generation, restored.standing
+    store.targets.record(generation, world.targets)
+    nothing: dict[SinkId, tuple[Committable, ...]] = dict.fromkeys(world.tables, ())
+    carried: dict[SinkId, tuple[Committable, ...]] = {**nothing, **standing.carried}
+    visible = {sink: standing.visible.get(sink) for sink in world.tables}
+    begins_at = 0 if restored.cut is None else position(restored.cut)
     with NamedTemporaryFile() as state:
-        blob = store.blobs(Generation(1)).store_file(Path(state.name), {})
+        blob = store.blobs(generation).store_file(Path(state.name), {})
     for number, is_point in enumerate(points, start=1):
-        batch = BatchId((number - 1) * 3)
+        checkpoint_id = CheckpointId(standing.highest_id + number)
+        batch = BatchId(begins_at + (number - 1) * 3)
         staged = {
-            sink: (*carried[sink], Committable(sink, Generation(1), batch, 3, ())) for sink in SINKS
+            sink: (*carried[sink], Committable(sink, generation, batch, 3, ()))
+            for sink in world.tables
         }
         snapshot = StepSnapshot(
             SOURCE,
-            CheckpointId(number),
-            Generation(1),
+            checkpoint_id,
+            generation,
             batch,
-            offsets={"0": str(number * 3)},
+            offsets={"0": str(batch + 3)},
             state=(blob,),
         )
         cut = Cut(
-            CheckpointId(number),
-            Generation(1),
+            checkpoint_id,
+            generation,
             CheckpointKind.CHECKPOINT,
             {SOURCE: snapshot},
             commit=nothing if is_point else staged,
@@ -202,9 +213,9 @@ def begin(points: list[bool], backend: Mortal | None = None) -> World:
             visible=dict(visible),
         )
         decision = Decision(
-            Slot(number + 1),
-            Generation(1),
-            f"{number}",
+            Slot(standing.slot + number),
+            generation,
+            f"{checkpoint_id}",
             cut.kind,
             cut.checkpoint_id,
             store.manifests.publish(cut),
@@ -213,7 +224,6 @@ def begin(points: list[bool], backend: Mortal | None = None) -> World:
         store.log.create(decision)
         carried = dict(cut.carried)
         visible.update(see_through(store, world.sinks, decision, cut))
-    return world
 
 
 def position(cut: Cut | None) -> int:

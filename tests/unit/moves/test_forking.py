@@ -1,14 +1,17 @@
 """What a fork's first cut is made of: the original's snapshots, under the names of the copies."""
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.moves.mortal import Mortal
 from tests.unit.store.cuts import PIPELINE, sample_cut
 
 from cutwater.errors import OutcomeUnknown, Unavailable
-from cutwater.ids import Generation, Slot
+from cutwater.ids import Slot
 from cutwater.moves.forking import _found, _renamed
-from cutwater.protocol.cut import BlobRef
+from cutwater.protocol.cut import BlobRef, Cut
 from cutwater.protocol.decisions import Claim, Decision
+from cutwater.protocol.rewind import plan_fork
 from cutwater.store.opened import OpenStore
 from cutwater.store.paths import ObjectPath
 
@@ -40,14 +43,17 @@ def test_state_and_rows_in_flight_are_named_by_their_copies() -> None:
 
 def test_a_fork_begins_with_a_claim_and_one_decision() -> None:
     store = OpenStore.of(Mortal(), PIPELINE)
+    cut = plan_fork(replace(sample_cut(), carried={}))
+    assert isinstance(cut, Cut)
 
-    _found(store, sample_cut())
+    _found(store, cut)
 
     claim, decision = store.log.read().entries
     assert isinstance(claim, Claim)
     assert isinstance(decision, Decision)
-    assert (claim.slot, decision.slot, claim.generation) == (1, 2, sample_cut().generation)
-    assert store.attempts.highest() == decision.checkpoint_id == sample_cut().checkpoint_id
+    assert (claim.slot, decision.slot, claim.generation) == (1, 2, cut.generation)
+    assert store.attempts.highest() == decision.checkpoint_id == cut.checkpoint_id
+    assert store.manifests.read(decision.checkpoint_id).started_at_ms > 0
 
 
 class Forgetful(Mortal):
@@ -65,4 +71,3 @@ def test_a_fork_whose_first_entry_may_not_be_written_was_not_made() -> None:
     with pytest.raises(OutcomeUnknown, match="make it again"):
         _found(store, sample_cut())
     assert store.log.read().last_slot == Slot(0)
-    assert store.targets.since(Generation(0)) == ()

@@ -3,13 +3,18 @@
 from collections.abc import Callable
 
 import pytest
-from tests.unit.moves.mortal import TARGETS, Mortal, World, begin, check_exact, position
+from tests.unit.moves.mortal import TARGETS, Mortal, Table, World, begin, check_exact, position
 
 from cutwater.errors import ConfigError, Fenced, MoveRefused, OutcomeUnknown, SinkError, Unavailable
 from cutwater.ids import CheckpointId, Generation, Slot
+from cutwater.moves.observe import observe
 from cutwater.moves.opening import Movable, candidates
+from cutwater.moves.preview import preview_of
 from cutwater.moves.rewinding import find_target, perform
+from cutwater.protocol.cut import Version
 from cutwater.protocol.decisions import Claim, LogView
+from cutwater.sinks.base import Retreat
+from cutwater.sinks.delta_past import NO_TABLE
 from cutwater.store.catalog import open_pipeline
 from cutwater.store.forms import Attempt
 from cutwater.store.memory import MemoryBackend
@@ -71,9 +76,27 @@ def test_a_checkpoint_that_was_deleted_meanwhile_is_not_gone_back_to() -> None:
 
     world = meddled("log/", delete)
 
-    with pytest.raises(MoveRefused, match="checkpoint 1 was deleted while it was looked at"):
+    with pytest.raises(MoveRefused, match="checkpoint 1 is no longer kept, and was deleted"):
         world.rewind(0)
     check_exact(world, world.recover())
+
+
+def test_objects_that_went_with_their_manifest_are_not_called_damaged() -> None:
+    """Retention of a pipeline that runs, while somebody looks at an older checkpoint of it."""
+    world = begin([False, False])
+    store = world.opened()
+    log = store.log.read()
+    target = candidates(store, log)[0]
+    movable = Movable("p", store, TARGETS, world.sinks)
+    for path in world.backend.list(PipelinePaths(store.pipeline).blobs):
+        world.backend.delete(path)
+
+    assert "objects of the checkpoint are missing or damaged" in str(
+        preview_of(observe(movable, log, target, leave_sinks=False, held=None)).refused
+    )
+    world.backend.delete(PipelinePaths(store.pipeline).manifest(CheckpointId(1)))
+    with pytest.raises(MoveRefused, match="checkpoint 1 is no longer kept"):
+        observe(movable, log, target, leave_sinks=False, held=None)
 
 
 def test_a_number_that_somebody_else_took_is_not_used() -> None:
@@ -125,6 +148,39 @@ def test_a_sink_that_cannot_be_looked_at_now_cannot_go_back() -> None:
         world.rewind(0)
 
 
+class Unmade(Table):
+    """A table that is made by its first commit."""
+
+    def look_back(self, version: Version | None) -> Retreat:
+        return Retreat(NO_TABLE, 0, 0) if len(self.versions) == 1 else super().look_back(version)
+
+
+def test_a_table_that_an_older_process_may_still_make_is_not_taken_back() -> None:
+    """A process that was paused in its first commit would find nothing that tells it to stop."""
+    world = begin([True, False])
+    store = world.opened()
+    world.backend.delete(PipelinePaths(store.pipeline).committed(Slot(3)))
+    world.tables.update({sink: Unmade(world.backend, sink) for sink in world.tables})
+
+    with pytest.raises(MoveRefused, match="checkpoint 2 has rows for it that may still be commit"):
+        world.rewind(0)
+
+    world.recover()
+    world.rewind(0)
+    restored = world.recover()
+    check_exact(world, restored)
+    assert position(restored.cut) == 3
+
+
+def test_a_table_that_nobody_has_had_rows_for_is_taken_back_to_nothing() -> None:
+    world = begin([True])
+    world.tables.update({sink: Unmade(world.backend, sink) for sink in world.tables})
+
+    world.rewind(0)
+
+    check_exact(world, world.recover())
+
+
 def test_a_pipeline_without_checkpoints_has_nowhere_to_go() -> None:
     backend = MemoryBackend()
     store = OpenStore.of(backend, open_pipeline(backend, "p"))
@@ -139,7 +195,7 @@ def test_a_commit_that_was_never_finished_is_not_gone_back_to() -> None:
     world.backend.delete(PipelinePaths(store.pipeline).committed(Slot(2)))
     log = store.log.read()
 
-    with pytest.raises(MoveRefused, match="its sinks have not committed it yet"):
+    with pytest.raises(MoveRefused, match="the record of what its sinks showed is gone"):
         perform(
             Movable("p", store, TARGETS, world.sinks),
             log,

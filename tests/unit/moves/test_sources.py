@@ -9,11 +9,12 @@ import pytest
 from tests.unit.store.cuts import PIPELINE
 
 from cutwater.ids import BatchId, CheckpointId, Generation, StepId
-from cutwater.moves.sources import forgotten, is_checked
+from cutwater.moves.sources import Past, is_checked, past_of
 from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.identity import InputIdentity, InputKind, StepIdentity
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.opened import OpenStore
+from cutwater.store.paths import PipelinePaths
 
 STEP = StepId("files")
 STREAM = "0:FileStreamSource"
@@ -24,13 +25,16 @@ def store() -> OpenStore:
     return OpenStore.of(MemoryBackend(), PIPELINE)
 
 
-def cut_at(store: OpenStore, directory: Path, offset: int | None, read: Sequence[Path]) -> Cut:
+def cut_at(
+    store: OpenStore, directory: Path, offset: int | None, read: Sequence[Path | str]
+) -> Cut:
     """A cut through a step that reads files, one for each entry of its log."""
     query = directory / "query"
     log = query / "sources" / "0"
     log.mkdir(parents=True, exist_ok=True)
     for number, file in enumerate(read):
-        entry = {"path": file.as_uri(), "timestamp": 1, "batchId": number}
+        address = file if isinstance(file, str) else file.as_uri()
+        entry = {"path": address, "timestamp": 1, "batchId": number}
         (log / str(number)).write_text(f"v1\n{json.dumps(entry)}\n")
     snapshot = StepSnapshot(
         STEP,
@@ -72,7 +76,7 @@ def test_files_that_both_cuts_have_read_may_be_gone(store: OpenStore, tmp_path: 
 
     read[0].unlink()
 
-    assert forgotten(store, head, target) == {}
+    assert past_of(store, head, target) == Past()
 
 
 def test_files_that_only_the_newer_cut_has_read_must_be_there(
@@ -83,11 +87,11 @@ def test_files_that_only_the_newer_cut_has_read_must_be_there(
     target = cut_at(store, tmp_path, 0, read[:1])
 
     read[1].unlink()
-    assert forgotten(store, head, target) == {
+    assert past_of(store, head, target).forgotten == {
         f"files/{STREAM}": f"{read[1]} was read since and is gone"
     }
     read[2].unlink()
-    assert "b b and 1 more was read" in forgotten(store, head, target)[f"files/{STREAM}"]
+    assert "b b and 1 more was read" in past_of(store, head, target).forgotten[f"files/{STREAM}"]
 
 
 def test_a_step_that_had_read_nothing_needs_every_file(store: OpenStore, tmp_path: Path) -> None:
@@ -97,12 +101,33 @@ def test_a_step_that_had_read_nothing_needs_every_file(store: OpenStore, tmp_pat
 
     read[0].unlink()
 
-    assert forgotten(store, head, fresh)
-    assert forgotten(store, head, replace(fresh, snapshots={}))
+    assert past_of(store, head, fresh).forgotten
+    assert past_of(store, head, replace(fresh, snapshots={})).forgotten
+
+
+def test_files_that_are_not_on_this_machine_were_not_asked_for(
+    store: OpenStore, tmp_path: Path
+) -> None:
+    read: list[Path | str] = [*files(tmp_path, "a"), "s3a://bucket/b", "hdfs://host/c"]
+    head = cut_at(store, tmp_path, 2, read)
+
+    behind = past_of(store, head, cut_at(store, tmp_path, 0, ()))
+
+    assert behind == Past(unasked=frozenset({f"files/{STREAM}"}))
+    # Nothing was read since: nothing needs to be there.
+    assert past_of(store, head, head) == Past()
+
+
+def test_what_a_damaged_head_has_read_is_not_known(store: OpenStore, tmp_path: Path) -> None:
+    head = cut_at(store, tmp_path, 0, files(tmp_path, "a"))
+    for path in store.backend.list(PipelinePaths(PIPELINE).blobs):
+        store.backend.delete(path)
+
+    assert past_of(store, head, replace(head, snapshots={})).unasked == {f"files/{STREAM}"}
 
 
 def test_where_the_head_is_not_known_nothing_can_be_said(store: OpenStore, tmp_path: Path) -> None:
-    assert forgotten(store, None, cut_at(store, tmp_path, 0, ())) == {}
+    assert past_of(store, None, cut_at(store, tmp_path, 0, ())) == Past()
 
 
 @pytest.mark.parametrize(
@@ -126,8 +151,8 @@ def test_the_log_of_a_source_is_found_by_sparks_own_count(store: OpenStore, tmp_
     head = identified(cut_at(store, tmp_path, 2, read))
     target = cut_at(store, tmp_path, 0, read[:1])
 
-    assert forgotten(store, head, target) == {}
+    assert past_of(store, head, target) == Past()
     read[2].unlink()
-    assert list(forgotten(store, head, target).values()) == [
+    assert list(past_of(store, head, target).forgotten.values()) == [
         f"{read[2]} was read since and is gone"
     ]

@@ -1,10 +1,12 @@
 """The decision log: consecutive slots are the only truth, and a rewind supersedes."""
 
+from dataclasses import replace
+
 import pytest
-from tests.unit.protocol.builders import claim, decision
+from tests.unit.protocol.builders import GENERATION, claim, decision
 
 from cutwater.errors import InvariantBroken
-from cutwater.ids import NO_CHECKPOINT, NO_SLOT, Slot
+from cutwater.ids import NO_CHECKPOINT, NO_SLOT, Generation, Slot
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import LogEntry, LogView, uncommitted
 
@@ -45,6 +47,22 @@ def test_a_log_with_a_hole_is_damaged(entries: tuple[LogEntry, ...], missing: in
     """Invariant 7: what cannot be read is not "not there"."""
     with pytest.raises(InvariantBroken, match=f"I7 does not hold: slot {missing} of the log"):
         LogView(entries)
+
+
+def test_only_generations_with_a_decision_count_and_a_recovery_point_shows_what_was_before() -> (
+    None
+):
+    point = replace(decision(4, commit_point=False), generation=Generation(3))
+    later = replace(decision(6, commit_point=False), generation=Generation(4))
+    log = LogView((claim(1), decision(2), claim(3, 3), point, claim(5, 4), later, claim(7, 5)))
+
+    assert log.deciding == {GENERATION, 3, 4}
+    assert log.committing == {GENERATION}
+    assert [log.shown_at(one) for one in log.decisions] == [GENERATION] * 3
+    assert (
+        LogView((claim(1), replace(point, slot=Slot(2)))).shown_at(replace(point, slot=Slot(2)))
+        == 3
+    )
 
 
 def test_an_entry_is_found_by_its_slot() -> None:

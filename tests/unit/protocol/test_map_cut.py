@@ -338,6 +338,56 @@ def test_a_step_that_never_ran_and_takes_nothing_over_begins_fresh() -> None:
     assert {one.state for one in change.cut.snapshots.values()} == {()}
 
 
+def never_ran(steps: Steps, name: str, at: Place = START) -> Cut:
+    """A cut in which one step has not run yet."""
+    cut = cut_of(steps)
+    snapshot = cut.snapshots[StepId(name)]
+    keys = snapshot.positions
+    recorded = tuple(
+        RecordedEvent(one, Event(BatchId(one), 1, 10, ("f",)), ())
+        for one in range(at.position, HERE.position)
+    )
+    unbegun = replace(
+        snapshot,
+        batch=NO_BATCH,
+        offsets={},
+        state=(),
+        positions=dict.fromkeys(keys, at),
+        in_flight=tuple(InFlight(key, recorded) for key in keys if recorded),
+    )
+    return replace(cut, snapshots={**cut.snapshots, StepId(name): unbegun})
+
+
+@pytest.mark.parametrize("at", [START, HERE])
+def test_the_operators_of_a_step_that_never_ran_are_not_compared(at: Place) -> None:
+    """It has no state that could fit or not."""
+    cut = never_ran(FANNED, "totals", at)
+    other = replace(AGGREGATE, keys=("region string",))
+    now = {**FANNED, "totals": replace(FANNED["totals"], operators=(other,), partitions=None)}
+
+    change = mapped(cut, now)
+
+    assert not change.refusals
+    assert notes(change) == []
+    assert change.cut.identities[StepId("totals")].partitions is None
+    assert mapped(cut_of(FANNED), now).refusals
+
+
+def test_a_step_that_never_ran_may_go_without_permission() -> None:
+    then = {**FANNED, "more": step(channel("orders"), state=True)}
+
+    assert not mapped(never_ran(then, "more", HERE), FANNED).refusals
+
+
+def test_a_step_that_has_missed_rows_does_not_get_a_state_unasked() -> None:
+    """It never ran, but began behind rows that its new state would lack."""
+    then = {**FANNED, "more": step(channel("orders"))}
+    now = {**then, "more": step(channel("orders"), state=True)}
+
+    assert "keeps state in Aggregate by" in refusal(mapped(never_ran(then, "more", HERE), now))
+    assert not mapped(never_ran(then, "more"), now).refusals
+
+
 # -- what needs to be allowed
 
 

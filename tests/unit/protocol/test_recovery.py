@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.protocol.builders import ORDERS, TABLE, T, claim, committable, cut, decision
 
-from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, Slot
+from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.coordinator_events import Standing
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import LogEntry, LogView
@@ -246,8 +246,24 @@ def test_a_decided_commit_of_a_sink_that_is_gone_is_refused_and_not_skipped() ->
     """Rule F8 (b): its rows were decided, and nobody else can commit them."""
     known = replace(facts(committed_through=0), sinks=frozenset())
 
-    waiting = (Damage("t", "it has not acted yet"),)
+    waiting = (Damage("t", "it has not committed its 1 rows"),)
     assert next_action(known) == Refuse(RefusalReason.SINK_MISSING, decision(2), waiting)
+
+
+@pytest.mark.parametrize(
+    ("restores", "said"),
+    [({}, "it has not acted yet, on no rows"), ({T: "3"}, "a rewind has not taken it back")],
+)
+def test_what_a_sink_that_is_gone_has_left_undone_is_said_as_it_is(
+    restores: dict[SinkId, str], said: str
+) -> None:
+    waiting = replace(cut(2), commit={T: ()}, restores=restores)
+    known = replace(facts(committed_through=0), manifests={CheckpointId(2): waiting})
+
+    refusal = next_action(replace(known, sinks=frozenset()))
+
+    assert isinstance(refusal, Refuse)
+    assert said in refusal.damages[0].problem
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,26 @@ import pytest
 from tests.unit.protocol.builders import (
     PIPELINE,
     T,
+    claim,
     committable,
     cut,
     decision,
 )
 
-from cutwater.ids import CheckpointId, Generation, SinkId
+from cutwater.ids import CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.commit import CommitSink, Committer
 from cutwater.protocol.cut import CheckpointKind, Cut
+from cutwater.protocol.decisions import LogView
 from cutwater.protocol.options import CommitOptions
 from cutwater.protocol.recovery import Damage
-from cutwater.protocol.rewind import Refused, RewindFacts, RewindRefusal, plan_fork, plan_rewind
+from cutwater.protocol.rewind import (
+    Refused,
+    RewindFacts,
+    RewindRefusal,
+    plan_fork,
+    plan_rewind,
+    why_unrecorded,
+)
 
 TARGET = decision(5, 4)
 FACTS = RewindFacts(target=TARGET, cut=cut(4), committed={T: "v4"})
@@ -35,6 +44,23 @@ def refused(facts: RewindFacts) -> Refused:
     plan = plan_rewind(facts, CheckpointId(10), Generation(9))
     assert isinstance(plan, Refused)
     return plan
+
+
+def test_why_a_commit_is_not_recorded_is_said_as_it_is() -> None:
+    rewind = decision(4, kind=CheckpointKind.REWIND, origin=2)
+    log = LogView((claim(1), decision(2), decision(3), rewind, decision(5)))
+
+    assert why_unrecorded(log, decision(5), Slot(4)) is RewindRefusal.NOT_COMMITTED
+    assert why_unrecorded(log, decision(3), Slot(2)) is RewindRefusal.NEVER_COMMITTED
+    assert why_unrecorded(log, decision(2), Slot(4)) is RewindRefusal.RECORD_LOST
+    unrecorded = replace(FACTS, committed=None, unrecorded=RewindRefusal.NEVER_COMMITTED)
+    assert refused(unrecorded).reason is RewindRefusal.NEVER_COMMITTED
+
+
+def test_a_sink_that_the_cut_does_not_know_goes_back_to_what_it_showed_before() -> None:
+    known = replace(FACTS, sinks=(T, SinkId("u"), SinkId("v")), before={SinkId("u"): "u3"})
+
+    assert planned(known).restores == {T: "v4", SinkId("u"): "u3", SinkId("v"): None}
 
 
 def test_a_rewind_is_a_new_decision_with_the_content_of_the_old() -> None:

@@ -29,9 +29,11 @@ from cutwater.store.forms import Committed
 from cutwater.store.lease import Lease, Leases
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.opened import OpenStore
+from cutwater.store.targets import StoredTarget
 
 ORDERS = Stream("orders", StreamKind.OUTSIDE, "FileSource[/]")
 PULSE = Stream("pulse", StreamKind.PULSE)
+TARGETS = {SinkId("one"): StoredTarget("nowhere", "one")}
 
 
 class Nowhere:
@@ -221,7 +223,7 @@ def test_the_first_cut_is_decided_like_any_other(query: Path) -> None:
     before, opened = trace(query), store()
     adoption = examined(query)
 
-    decision = adopt(adoption, opened)
+    decision = adopt(adoption, opened, TARGETS)
 
     claim, *entries = opened.log.read().entries
     assert isinstance(claim, Claim)
@@ -230,6 +232,7 @@ def test_the_first_cut_is_decided_like_any_other(query: Path) -> None:
     cut = opened.manifests.read(decision.checkpoint_id, decision.manifest_sha256)
     assert cut.name == "adopted"
     assert opened.attempts.highest() == cut.checkpoint_id == 1
+    assert opened.targets.newest(opened.log.read()) == TARGETS
     totals = cut.snapshots[StepId("totals")]
     assert (totals.batch, totals.offsets) == (6, {"0:orders": '{"logOffset":6}'})
     assert {one: cut.snapshots[StepId(one)].batch for one in adoption.empty} == {
@@ -247,7 +250,7 @@ def test_the_copy_is_a_query_of_its_own(query: Path, tmp_path: Path) -> None:
     lines = (ORDERS, PULSE)
     plan_next_batch(query)
 
-    decision = adopt(examined(query, totals=form(lines=lines), rerun=True), opened)
+    decision = adopt(examined(query, totals=form(lines=lines), rerun=True), opened, TARGETS)
 
     cut = opened.manifests.read(decision.checkpoint_id)
     opened.blobs(cut.generation).fetch_tree(cut.snapshots[StepId("totals")].state, tmp_path / "c")
@@ -266,13 +269,13 @@ def test_a_pipeline_adopts_once_and_not_while_it_runs(query: Path) -> None:
     lease = Lease("elsewhere", 1, "n", 2**50)
     leases.beat(lease)
     with pytest.raises(PipelineHeld):
-        adopt(adoption, opened)
+        adopt(adoption, opened, TARGETS)
     leases.release(lease)
 
-    adopt(adoption, opened)
+    adopt(adoption, opened, TARGETS)
 
     with pytest.raises(AdoptionRefused, match="has checkpoints in this store already"):
-        adopt(adoption, opened)
+        adopt(adoption, opened, TARGETS)
     assert len(opened.log.read().decisions) == 1
 
 
@@ -288,7 +291,7 @@ def test_whoever_claims_the_pipeline_meanwhile_has_it(query: Path) -> None:
 
     opened.manifests.publish = slow  # type: ignore[method-assign]
     with pytest.raises(Fenced):
-        adopt(adoption, opened)
+        adopt(adoption, opened, TARGETS)
     assert opened.log.read().decisions == ()
 
 
@@ -297,10 +300,10 @@ def test_a_query_that_runs_on_while_it_is_copied_is_refused(query: Path) -> None
     os.utime(query / "metadata", (1, 1))
 
     with pytest.raises(AdoptionRefused, match="changed while it was copied"):
-        adopt(adoption, opened)
+        adopt(adoption, opened, TARGETS)
     assert opened.log.read().decisions == ()
     # And again, once it has stopped.
-    assert adopt(examined(query), opened).checkpoint_id == 2
+    assert adopt(examined(query), opened, TARGETS).checkpoint_id == 2
 
 
 # -- and out again
@@ -342,7 +345,7 @@ class World:
 def world(query: Path) -> World:
     opened = store()
     totals = form(lines=(ORDERS, PULSE))
-    return World(opened, adopt(examined(query, totals=totals), opened))
+    return World(opened, adopt(examined(query, totals=totals), opened, TARGETS))
 
 
 def test_what_was_adopted_is_ejected_as_it_was(world: World, query: Path, tmp_path: Path) -> None:
@@ -372,7 +375,7 @@ def test_what_was_adopted_is_ejected_as_it_was(world: World, query: Path, tmp_pa
 def test_schemas_are_found_where_the_directory_will_be(tmp_path: Path) -> None:
     query = unpacked("rocksdb-1-transformWithState", tmp_path)
     opened = store()
-    decision = adopt(examined(query), opened)
+    decision = adopt(examined(query), opened, TARGETS)
 
     eject("adopting", opened, decision, tmp_path / "out")
 

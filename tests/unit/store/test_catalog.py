@@ -7,8 +7,10 @@ from tests.unit.store.faulty import FaultyBackend
 
 from cutwater.errors import ConfigError, Corrupt, NotFound, OutcomeUnknown
 from cutwater.store.catalog import find_pipeline, identify, list_pipelines, open_pipeline
+from cutwater.store.forms import LABEL
 from cutwater.store.memory import MemoryBackend
-from cutwater.store.paths import ObjectPath, name
+from cutwater.store.paths import ObjectPath, label, name
+from cutwater.store.records import encode
 
 
 @pytest.fixture
@@ -62,6 +64,46 @@ def test_looking_for_a_pipeline_does_not_make_it(backend: FaultyBackend) -> None
     with pytest.raises(NotFound, match="names/orders"):
         find_pipeline(backend, "orders")
     assert list_pipelines(backend) == {}
+
+
+def test_a_name_that_was_deleted_leads_to_its_pipeline_again(backend: FaultyBackend) -> None:
+    """A new pipeline would read everything from its beginning, into the same tables."""
+    orders, other = open_pipeline(backend, "orders"), open_pipeline(backend, "other")
+    backend.delete(name("orders"))
+
+    assert find_pipeline(backend, "orders") == orders
+    assert list_pipelines(backend) == {"orders": orders, "other": other}
+    assert identify(backend, orders) == ("orders", orders)
+    assert not backend.exists(name("orders"))
+    assert open_pipeline(backend, "orders") == orders
+    assert backend.exists(name("orders"))
+
+
+def test_a_deleted_name_that_several_pipelines_had_is_nobodys(backend: FaultyBackend) -> None:
+    first = open_pipeline(backend, "orders")
+    for path in (name("orders"), label(first)):
+        backend.delete(path)
+    second = open_pipeline(backend, "orders")
+    backend.put(label(first), encode(LABEL, label(first), "orders"))
+    backend.delete(name("orders"))
+
+    with pytest.raises(Corrupt, match="these pipelines were called so") as found:
+        open_pipeline(backend, "orders")
+    assert first in found.value.reason
+    assert second in found.value.reason
+
+
+def test_a_pipeline_of_an_older_store_is_remembered_when_it_is_opened(
+    backend: FaultyBackend,
+) -> None:
+    orders = open_pipeline(backend, "orders")
+    backend.delete(label(orders))
+
+    assert find_pipeline(backend, "orders") == orders
+    assert not backend.exists(label(orders))
+    open_pipeline(backend, "orders")
+
+    assert backend.exists(label(orders))
 
 
 def test_a_name_that_cannot_be_used_is_the_users_to_change(backend: FaultyBackend) -> None:

@@ -9,9 +9,9 @@ import time
 import pytest
 from tests.unit.store.cuts import PIPELINE
 
-from cutwater.errors import PipelineHeld, Unavailable
-from cutwater.store.holder import Heartbeat, held, holder_of, take_lease
-from cutwater.store.lease import STALE_MS, Lease, Leases
+from cutwater.errors import HolderUnknown, PipelineHeld, Unavailable
+from cutwater.store.holder import Heartbeat, held, holder_of, look, take_lease
+from cutwater.store.lease import STALE_MS, Holding, Lease, Leases
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
 
@@ -68,6 +68,40 @@ def test_a_fresh_lease_of_another_is_respected_unless_told_otherwise() -> None:
     with pytest.raises(PipelineHeld, match="elsewhere"):
         take_lease(backend, PIPELINE, "orders", takeover=False)
     assert take_lease(backend, PIPELINE, "orders", takeover=True).process == os.getpid()
+
+
+@pytest.mark.parametrize("data", [b"something else", b""])
+def test_a_lease_that_cannot_be_read_is_named_and_can_be_taken_over(data: bytes) -> None:
+    backend = MemoryBackend()
+    leases = Leases(backend, PIPELINE)
+    backend.put(leases.path, data)
+
+    assert look(backend, PIPELINE).holding is Holding.UNKNOWN
+    with pytest.raises(HolderUnknown, match=leases.path):
+        take_lease(backend, PIPELINE, "orders", takeover=False)
+    with held(backend, PIPELINE, "orders", takeover=True):
+        found = leases.read()
+        assert found is not None
+        assert found.process == os.getpid()
+
+
+def test_a_lease_that_is_damaged_meanwhile_is_written_anew() -> None:
+    backend = Beaten()
+    leases = Leases(backend, PIPELINE)
+    lease = take_lease(backend, PIPELINE, "orders", takeover=False)
+    heartbeat = Heartbeat(leases, lease, every_ms=1)
+
+    heartbeat.start()
+    backend.put(leases.path, b"something else")
+    backend.wait_for_puts(backend.puts + 2)
+    assert leases.read() is not None
+    heartbeat.stop()
+    backend.put(leases.path, b"something else")
+    leases.release(lease)
+
+    ended = leases.read()
+    assert ended is not None
+    assert ended.released
 
 
 def test_a_stale_lease_is_taken_over() -> None:

@@ -182,6 +182,46 @@ def test_an_object_that_is_not_what_was_stored_is_named(
     assert damage.problem
 
 
+def test_what_retention_deletes_meanwhile_is_not_damaged(made: MadeStore) -> None:
+    for number in (1, 2, 3):
+        made.decide(number)
+    inspector = Inspector(made.store)
+    first, second, head = inspector.checkpoints()
+    for view in (first, head):
+        made.backend.delete(made.paths.manifest(view.id))
+    made.backend.delete(ObjectPath(made.blob("orders 1").name))
+    made.backend.delete(ObjectPath(made.blob("orders 2").name))
+    made.backend.delete(ObjectPath(made.blob("orders 3").name))
+
+    now, damages = inspector.verified(first)
+    assert (now.discarded, damages) == (True, ())
+    # Still there, so what it needs had to stay.
+    now, (damage,) = inspector.verified(second)
+    assert (now.discarded, damage.name) == (False, made.blob("orders 2").name)
+    # Nobody may delete what the pipeline stands on.
+    now, (damage,) = inspector.verified(head)
+    assert (now.discarded, damage.name) == (True, made.paths.manifest(head.id))
+
+
+def test_a_savepoint_may_only_go_when_it_was_given_up(made: MadeStore) -> None:
+    made.decide(1, CheckpointKind.SAVEPOINT, name="mine")
+    made.decide(2)
+    made.decide(3)
+    view = one(made, 1)
+    made.backend.delete(made.paths.manifest(CheckpointId(1)))
+    made.backend.delete(ObjectPath(made.blob("orders 1").name))
+
+    assert len(Inspector(made.store).verified(view)[1]) == 1
+    made.store.savepoints.drop(CheckpointId(1))
+    assert Inspector(made.store).verified(view)[1] == ()
+
+
+def test_a_sound_checkpoint_is_verified_as_it_is(made: MadeStore) -> None:
+    made.decide(1)
+
+    assert Inspector(made.store).verified(one(made, 1)) == (one(made, 1), ())
+
+
 def test_rows_that_wait_in_the_store_are_compared_and_others_are_left_to_the_sink(
     made: MadeStore,
 ) -> None:

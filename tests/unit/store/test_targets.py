@@ -1,10 +1,14 @@
 """Where sinks write, and where a fork comes from: written once, read by whoever moves in time."""
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.store.cuts import PIPELINE, TABLE, sample_origin, sample_targets
 
 from cutwater.errors import Conflict, Corrupt
-from cutwater.ids import Generation
+from cutwater.ids import CheckpointId, Generation, Slot
+from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.decisions import Claim, Decision, LogView
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.targets import StoredTarget, Targets, read_origin, record_origin
@@ -13,25 +17,73 @@ PATHS = PipelinePaths(PIPELINE)
 ELSEWHERE = {TABLE: StoredTarget("delta", "/elsewhere")}
 
 
+def log_of(*generations: int, commit_point: bool = True) -> LogView:
+    """A log with a decision of each generation."""
+    return LogView(
+        tuple(
+            Decision(
+                Slot(slot),
+                Generation(one),
+                "",
+                CheckpointKind.CHECKPOINT,
+                CheckpointId(slot),
+                "",
+                commit_point,
+            )
+            for slot, one in enumerate(generations, start=1)
+        )
+    )
+
+
 @pytest.fixture
 def targets() -> Targets:
     return Targets(MemoryBackend(), PIPELINE)
 
 
 def test_a_pipeline_that_never_ran_has_no_targets(targets: Targets) -> None:
-    assert targets.newest() is None
+    assert targets.newest(LogView()) is None
     assert targets.read(Generation(1)) is None
-    assert targets.since(Generation(0)) == ()
+    assert targets.since(LogView(), Generation(0)) == {}
+    assert targets.possible(LogView()) == ()
 
 
 def test_the_targets_of_every_generation_are_kept(targets: Targets) -> None:
     targets.record(Generation(1), sample_targets())
     targets.record(Generation(3), ELSEWHERE)
+    log = log_of(1, 3)
 
     assert targets.read(Generation(1)) == sample_targets()
-    assert targets.newest() == ELSEWHERE
-    assert targets.since(Generation(1)) == (sample_targets(), ELSEWHERE)
-    assert targets.since(Generation(2)) == (ELSEWHERE,)
+    assert targets.newest(log) == ELSEWHERE
+    assert targets.since(log, Generation(1)) == {1: sample_targets(), 3: ELSEWHERE}
+    assert targets.since(log, Generation(2)) == {3: ELSEWHERE}
+
+
+def test_a_generation_that_decided_nothing_has_written_nowhere(targets: Targets) -> None:
+    targets.record(Generation(1), sample_targets())
+    targets.record(Generation(3), ELSEWHERE)
+
+    assert targets.newest(log_of(1)) == sample_targets()
+    assert targets.since(log_of(1), Generation(0)) == {1: sample_targets()}
+    assert targets.possible(log_of(1)) == (sample_targets(),)
+
+
+def test_the_newest_generation_may_write_before_it_has_decided(targets: Targets) -> None:
+    targets.record(Generation(3), ELSEWHERE)
+    log = LogView((Claim(Slot(1), Generation(3), ""),))
+
+    assert targets.newest(log) is None
+    assert targets.possible(log) == (ELSEWHERE,)
+
+
+def test_where_nobody_has_committed_the_newest_decision_tells(targets: Targets) -> None:
+    """As in a pipeline that was adopted and never ran."""
+    targets.record(Generation(1), sample_targets())
+    targets.record(Generation(2), ELSEWHERE)
+
+    assert targets.newest(log_of(1, commit_point=False)) == sample_targets()
+    committed, later = log_of(1, 2).decisions
+    log = LogView((committed, replace(later, commit_point=False)))
+    assert targets.newest(log) == sample_targets()
 
 
 def test_what_a_generation_wrote_to_is_said_once(targets: Targets) -> None:

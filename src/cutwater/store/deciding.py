@@ -1,0 +1,86 @@
+"""Deciding while nobody runs the pipeline: a claim, a number, a manifest and a decision, in order.
+
+A rewind, a fork and an adoption decide one cut each, by the same durable writes as a checkpoint
+(PROTOCOL.md section 9), and differ only in the cut. Interrupted before the decision nothing has
+happened but a claim and a number; both are there to be passed over. Upholds I7 and I8.
+"""
+
+import uuid
+from collections.abc import Callable
+
+from cutwater.errors import Fenced, OutcomeUnknown
+from cutwater.ids import CheckpointId, Generation, Slot
+from cutwater.protocol.cut import CheckpointKind, Cut
+from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogEntry, LogView
+from cutwater.store.forms import Attempt
+from cutwater.store.opened import OpenStore
+from cutwater.store.wall_clock import wall_ms
+
+
+def claim_next(store: OpenStore, log: LogView) -> Claim:
+    """Claim the pipeline right behind what has been read of its log.
+
+    Args:
+        store: The pipeline in its store.
+        log: Its log: whoever has written to it since makes the claim fail.
+
+    Raises:
+        Fenced: If somebody else has claimed or decided meanwhile; nothing was written.
+        OutcomeUnknown: If nobody can say whether it is claimed.
+        StoreError: If the store cannot be read.
+    """
+    claim = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), uuid.uuid4().hex)
+    _write(store, claim)
+    return claim
+
+
+def decide_cut(
+    store: OpenStore, claim: Claim, kind: CheckpointKind, make: Callable[[Attempt], Cut]
+) -> tuple[Decision, Cut]:
+    """Take a number, make the cut of that number, publish its manifest and write its decision.
+
+    Args:
+        store: The pipeline in its store.
+        claim: The claim of this process; the decision takes the slot behind it.
+        kind: What is decided.
+        make: Makes the cut, and stores what it needs, once its number is taken.
+
+    Raises:
+        Fenced: If somebody else has claimed the pipeline meanwhile; nothing was decided.
+        OutcomeUnknown: If nobody can say whether it is decided.
+        StoreError: If the store cannot be read or written.
+    """
+    cut = make(_take_number(store, claim.generation, kind))
+    decision = Decision(
+        slot=Slot(claim.slot + 1),
+        generation=claim.generation,
+        nonce=uuid.uuid4().hex,
+        kind=cut.kind,
+        checkpoint_id=cut.checkpoint_id,
+        manifest_sha256=store.manifests.publish(cut),
+        commit_point=cut.commit_point,
+        origin=cut.origin,
+    )
+    _write(store, decision)
+    return decision, cut
+
+
+def _take_number(store: OpenStore, generation: Generation, kind: CheckpointKind) -> Attempt:
+    """Take the next number that nobody has, as every attempt does (docs/adr/0003)."""
+    number = max(store.attempts.highest(), store.log.read().highest_id)
+    while True:
+        number = CheckpointId(number + 1)
+        attempt = Attempt(number, generation, kind, wall_ms())
+        if store.attempts.reserve(attempt):
+            return attempt
+
+
+def _write(store: OpenStore, entry: LogEntry) -> None:
+    match store.log.create(entry):
+        case DecisionOutcome.WRITTEN:
+            return
+        case DecisionOutcome.TAKEN:
+            raise Fenced(store.pipeline, entry.generation, store.log.read().generation)
+        case DecisionOutcome.UNKNOWN:
+            place = f"slot {entry.slot} of pipeline {store.pipeline}"
+            raise OutcomeUnknown(place, "it may or may not be written; the next run tells")
