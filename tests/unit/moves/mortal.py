@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from cutwater.errors import SinkError, Superseded
@@ -140,17 +140,18 @@ class World:
         return cast(Mapping[SinkId, OpenSink], self.tables)
 
     def recover(self) -> Restore:
-        context = RunContext(
-            plan=cast(Any, None),
-            internals=cast(Any, None),
-            store=self.opened(),
-            sinks=self.sinks,
-            options=CheckpointOptions(),
-            bound=cast(Any, None),
-            scratch=Path(),
-            targets=TARGETS,
-        )
-        return Recovery(context, set()).run()
+        with TemporaryDirectory() as scratch:
+            context = RunContext(
+                plan=cast(Any, None),
+                internals=cast(Any, None),
+                store=self.opened(),
+                sinks=self.sinks,
+                options=CheckpointOptions(),
+                bound=cast(Any, None),
+                scratch=Path(scratch),
+                targets=TARGETS,
+            )
+            return Recovery(context, set()).run()
 
     def rewind(self, choice: int, *, leave_sinks: bool = False) -> Decision | None:
         """Rewind to one of the checkpoints; None if that one is refused."""
@@ -176,8 +177,11 @@ def begin(points: list[bool], backend: Mortal | None = None) -> World:
     carried: dict[SinkId, tuple[Committable, ...]] = dict.fromkeys(SINKS, ())
     visible: dict[SinkId, Version | None] = dict.fromkeys(SINKS)
     nothing: dict[SinkId, tuple[Committable, ...]] = dict.fromkeys(SINKS, ())
-    with NamedTemporaryFile() as state:
-        blob = store.blobs(Generation(1)).store_file(Path(state.name), {})
+    with TemporaryDirectory() as directory:
+        state = Path(directory) / "state"
+        state.mkdir()
+        (state / "rows").touch()
+        refs = store.blobs(Generation(1)).store_tree(state, {})
     for number, is_point in enumerate(points, start=1):
         batch = BatchId((number - 1) * 3)
         staged = {
@@ -189,7 +193,7 @@ def begin(points: list[bool], backend: Mortal | None = None) -> World:
             Generation(1),
             batch,
             offsets={"0": str(number * 3)},
-            state=(blob,),
+            state=refs,
         )
         cut = Cut(
             CheckpointId(number),
