@@ -72,8 +72,9 @@ def test_a_join_survives_many_kills_at_one_write(
 
 
 @pytest.mark.long
-def test_a_join_survives_a_kill_before_and_after_every_durable_write(
-    drivers: Drivers, tmp_path: Path
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_join_survives_a_kill_at_every_durable_write(
+    drivers: Drivers, tmp_path: Path, moment: str
 ) -> None:
     """The writes are those that a driver came to that was killed, recovered and ended.
 
@@ -87,8 +88,7 @@ def test_a_join_survives_a_kill_before_and_after_every_durable_write(
     join = Killing(drivers, tmp_path / "all", "join", _joined(tmp_path / "all"), retained=1)
 
     for write in scout.writes:
-        for moment in ("before", "after"):
-            join.dies_at(f"{moment} {write}")
+        join.dies_at(f"{moment} {write}")
     total = join.finish()
 
     assert set(join.writes) == set(scout.writes)

@@ -10,6 +10,7 @@ somebody left. Upholds I7 (docs/adr/0016).
 
 import os
 import shutil
+import stat
 import threading
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -66,8 +67,10 @@ class LeftFiles:
                 self._files = {}
                 seen = set()
                 for file, found in self._walked():
+                    # What belongs to somebody else may be changed after it was measured.
+                    is_ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
                     # A pinned file has several names.
-                    if (found.st_dev, found.st_ino) not in seen:
+                    if is_ours and (found.st_dev, found.st_ino) not in seen:
                         seen.add((found.st_dev, found.st_ino))
                         self._files.setdefault(found.st_size, []).append(file)
             return self._files.get(size_bytes, [])

@@ -155,6 +155,21 @@ def test_a_file_of_the_same_size_is_measured_once_and_not_taken(kept: Kept) -> N
     assert other.read_bytes() == b"x" * 4000
 
 
+def test_a_link_or_a_file_of_somebody_else_is_not_taken(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, big = kept.directory / "target", kept.query / "state" / "big.sst"
+    hidden = big.rename(kept.directory / "hidden")
+    big.symlink_to(hidden)
+    assert not LeftFiles([kept.query]).take(kept.big.size_bytes, kept.big.sha256, target)
+    assert LeftFiles([kept.directory]).take(kept.big.size_bytes, kept.big.sha256, target)
+    target.unlink()
+
+    monkeypatch.setattr(os, "geteuid", lambda: -1)
+
+    assert not LeftFiles([kept.directory]).take(kept.big.size_bytes, kept.big.sha256, target)
+
+
 def test_a_file_that_goes_away_while_it_is_taken_comes_from_the_store(kept: Kept) -> None:
     left = LeftFiles([kept.directory / "old", kept.directory / "never"])
     stock = Stock(kept.directory / "stock", left)
