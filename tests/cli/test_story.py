@@ -203,10 +203,7 @@ def test_a_query_is_adopted_grows_moves_to_another_source_and_leaves(tmp_path: P
     life.file(reads="elsewhere")
     life.type(*runs, "--allow-dropped")
     out = life.type("eject", "orders", "--to", "plain", "--store", "store", "--output", "json")
-    assert {one["step"]: one["ending"] for one in out["steps"]} == {
-        "totals": "goes on exactly",
-        "windows": "nothing to write",
-    }
+    assert [(one["step"], one["ending"]) for one in out["steps"]] == [("totals", "goes on exactly")]
     assert life.shown() == life.complete()
     life.arrive("elsewhere", 3)
     life.plain("elsewhere", "plain/totals", "after")
