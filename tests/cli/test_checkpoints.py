@@ -101,7 +101,10 @@ def test_people_get_a_table_with_the_newest_last(stored: Stored) -> None:
     assert "rewind to checkpoint 1" in lines[6]
     assert "the pipeline stands here" in lines[6]
     assert "Last recovery: generation 3 began from checkpoint 12 at " in result.output
-    assert "commit replay 2 ms (6 commits), fetch 3 ms (7 B)" in result.output
+    assert (
+        "commit replay 2 ms (6 commits), fetch 3 ms (0 B from the store, 0 B found here)"
+        in result.output
+    )
     assert f"orders ({PIPELINE}) does not run." in result.output
 
 

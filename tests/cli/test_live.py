@@ -26,7 +26,7 @@ def test_a_recovery_is_told_once_when_its_first_batch_is_finished() -> None:
     (text,) = told(unfinished, RECOVERY)
 
     assert text.startswith("generation 3 began from checkpoint 12 at ")
-    assert "fetch 3 ms (7 B), start 4 ms, first batch 5 ms" in text
+    assert "fetch 3 ms (0 B from the store, 0 B found here), start 4 ms, first batch 5 ms" in text
     assert told(None, None) == []
     assert told(None, unfinished) == []
     assert told(None, RECOVERY) == [text]

@@ -17,6 +17,7 @@ from cutwater.store.blobs import BUNDLED_BYTES_MAX, Blobs
 from cutwater.store.location import backend_at
 from cutwater.store.parallel import AT_ONCE
 from cutwater.store.paths import ObjectPath
+from cutwater.store.stock import LeftFiles, Stock
 
 PIPELINE = PipelineId("0b9c4a52-6f0e-4d7c-9a53-2f3f4c1d8e77")
 
@@ -67,7 +68,7 @@ def test_a_tree_comes_back_although_answers_are_lost_on_the_way(
 
     assert files_of(tmp_path / "copy") == files_of(tree)
     assert len(refs) == 14
-    assert blobs.problems(refs) == {}
+    assert [blobs.problem(ref) for ref in refs] == [None] * 14
 
 
 def test_blobs_are_sent_several_at_once_and_not_too_many(
@@ -114,7 +115,7 @@ def test_damaged_blobs_are_named_and_never_believed(backend: Backend, tree: Path
     truncate(backend, ObjectPath(truncated.name))
     backend.delete(ObjectPath(deleted.name))
 
-    problems = blobs.problems(refs)
+    problems = Stock(tree.parent / "stock", LeftFiles()).problems(blobs, [refs], ())
 
     assert set(problems) == {flipped, truncated, deleted}
     assert "its hash is" in problems[flipped]

@@ -18,8 +18,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from deltalake import DeltaTable
 from tests.crash.pipelines import PIPELINES
-from tests.crash.writes import name_store_writes, wrap
+from tests.crash.writes import SINK_WRITES, name_store_writes, wrap
 
 from cutwater import CheckpointConfig, RestartConfig
 from cutwater.errors import CutwaterError
@@ -43,17 +44,21 @@ def say(event: str, **facts: object) -> None:
 
 
 class Fate:
-    """When this process kills itself: after how many writes of which name."""
+    """When this process kills itself: after how many writes of which name.
+
+    Attributes:
+        seen: All durable writes that it came to since it was told what to run, in order.
+    """
 
     def __init__(self) -> None:
         self.write = ""
         self.left = 0
         self.cut = ""
-        self.seen: set[str] = set()
+        self.seen: dict[str, None] = {}
 
     def changed(self, moment: str, write: str) -> None:
         """Note a durable write that is about to be made, or has been."""
-        self.seen.add(write)
+        self.seen[write] = None
         self.reached(f"{moment} {write}")
 
     def reached(self, write: str) -> None:
@@ -64,7 +69,7 @@ class Fate:
         if self.write and self.write in {write, write.removeprefix("unaligned ")}:
             self.left -= 1
             if self.left == 0:
-                say("dying", write=write)
+                say("dying", write=write, writes=list(self.seen))
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -103,9 +108,11 @@ def _committed(_: object, permit: object, committables: Sequence[object]) -> str
 
 def name_writes() -> None:
     """Give the durable writes names by which this process can be asked to die."""
-    name_store_writes(FATE.changed, "{method} {area}")
-    wrap(OpenDeltaTable, "stage", lambda *_: "stage rows", FATE.changed)
-    wrap(OpenDeltaTable, "commit", lambda *_: "commit rows", FATE.changed)
+    name_store_writes(FATE.changed, "{method} {kind}")
+    for method in SINK_WRITES:
+        wrap(OpenDeltaTable, method, lambda *_, name=method: f"{name} rows", FATE.changed)
+    for method in ("create", "create_write_transaction"):
+        wrap(DeltaTable, method, lambda *_, name=method: f"{name} table", FATE.changed)
     _after(Manifests, "publish", _published)
     _after(DecisionLog, "create", _logged)
     _after(OpenDeltaTable, "stage", lambda staged, *_: "stage" if staged else "empty stage")
@@ -130,12 +137,13 @@ def follow(running: PipelineRun) -> None:
             if one.status == "COMPLETED" and one.id not in told:
                 told.add(one.id)
                 say(event, id=one.id)
-    say("ended", finished=ended.finished, writes=sorted(FATE.seen))
+    say("ended", finished=ended.finished, writes=list(FATE.seen))
 
 
 def run(spark: Any, task: dict[str, Any]) -> None:  # noqa: ANN401
     """Run one task to its end, whatever that is."""
     FATE.write, FATE.left = task["dies_at"]
+    FATE.seen.clear()
     directory = Path(task["directory"])
     options = RunOptions(
         store=directory / "store",
@@ -143,6 +151,7 @@ def run(spark: Any, task: dict[str, Any]) -> None:  # noqa: ANN401
         checkpoint=CheckpointConfig(**task["checkpoint"]),
         restart=RestartConfig(strategy="none"),
         takeover=task["takeover"],
+        name=task["name"],
     )
     say("starting")
     try:

@@ -27,7 +27,17 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """What a driver is to run; `dies_at` names the write, and the how many-th, that is its last."""
+    """What a driver is to run.
+
+    Attributes:
+        pipeline: The pipeline.
+        directory: Where its store and its scratch are.
+        parameters: What it is made with.
+        checkpoint: How its checkpoints are taken.
+        takeover: Whether to insist.
+        dies_at: The write, and the how many-th, that is its last.
+        name: What it is called in the store; as it calls itself for None.
+    """
 
     pipeline: str
     directory: str
@@ -35,6 +45,7 @@ class Task:
     checkpoint: Mapping[str, object] = field(default_factory=lambda: QUICK)
     takeover: bool = False
     dies_at: tuple[str, int] = ("", 0)
+    name: str | None = None
 
 
 class Driver:
@@ -91,13 +102,14 @@ class Driver:
             if line["event"] in {"error", "ended"}:
                 raise AssertionError(f"{line} before {event}: {self._told()}")
 
-    def wait_for_death(self) -> None:
-        """Wait until it has killed itself at the write it was told."""
-        self.wait_for("dying")
+    def wait_for_death(self) -> list[str]:
+        """Wait until it has killed itself at the write it was told; return what it came to."""
+        dying = self.wait_for("dying")
         self._reap()
+        return list(dying["writes"])
 
     def finish(self) -> list[str]:
-        """Wait until its task has come to a regular end; return what it has written by then."""
+        """Wait until its task has come to a regular end; return what it came to."""
         ended = self.wait_for("ended")
         assert ended["finished"]
         self.is_free = True

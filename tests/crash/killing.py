@@ -35,13 +35,17 @@ class Killing:
             {**QUICK, **checkpoint},
         )
         self.stands: list[Stand] = []
-        self.writes: list[str] = []
+        self.writes: dict[str, None] = {}
+        """All durable writes that its drivers came to, in the order of their first time."""
 
     def dies_at(self, write: str, count: int = 1) -> Stand:
-        """Let a driver die right after it has made a write of this name for the count-th time."""
+        """Let a driver die when it comes to a write of this name for the count-th time.
+
+        A write that it never comes to is an error.
+        """
         driver = self._drivers.take()
         driver.run(replace(self._task, dies_at=(write, count)))
-        driver.wait_for_death()
+        self.writes.update(dict.fromkeys(driver.wait_for_death()))
         return self._look()
 
     def dies_after(self, event: str, chance: random.Random, most_s: float) -> Stand:
@@ -62,7 +66,7 @@ class Killing:
         total = self.stands[-1].source_position + REST
         driver = self._drivers.take()
         driver.run(replace(self._task, parameters={**self._task.parameters, "total": str(total)}))
-        self.writes = driver.finish()
+        self.writes.update(dict.fromkeys(driver.finish()))
         stand = self._look()
         assert stand.changes > self.stands[-2].changes
         for table in (self._directory / "tables").iterdir():

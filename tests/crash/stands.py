@@ -10,10 +10,11 @@ from typing import Any
 from deltalake import DeltaTable
 
 from cutwater.protocol.cut import Cut
-from cutwater.store.catalog import find_pipeline
+from cutwater.store.catalog import find_pipeline, list_pipelines
 from cutwater.store.forms import Committed
 from cutwater.store.local import LocalBackend
 from cutwater.store.opened import OpenStore
+from cutwater.store.reports import RecoveryReport
 
 
 @dataclass(frozen=True)
@@ -21,16 +22,18 @@ class Stand:
     """A pipeline at one moment between two drivers.
 
     Attributes:
-        cuts: All decided cuts, oldest first.
+        cuts: All decided cuts that are kept, oldest first.
         commits: The records of commits, oldest first.
         staged: Files with rows that sinks have staged and nobody has committed.
         changes: How often the tables were changed.
+        recovery: How the newest recovery went that anybody has told of; None if nobody has.
     """
 
     cuts: tuple[Cut, ...]
     commits: tuple[Committed, ...]
     staged: tuple[Path, ...]
     changes: int
+    recovery: RecoveryReport | None = None
 
     @property
     def source_position(self) -> int:
@@ -46,17 +49,26 @@ def number_in(offset: str) -> int:
 
 
 def stand_of(pipeline: str, directory: Path) -> Stand:
-    """Look at a pipeline whose store and tables are in a directory."""
+    """Look at a pipeline whose store and tables are in a directory.
+
+    One that was never begun has nothing. The newest cut is always there.
+    """
     backend = LocalBackend(directory / "store")
+    if pipeline not in list_pipelines(backend):
+        return Stand((), (), (), 0)
     store = OpenStore.of(backend, find_pipeline(backend, pipeline))
+    log = store.log.read()
+    kept = {*store.manifests.ids(), *(() if log.head is None else (log.head.checkpoint_id,))}
     cuts = tuple(
         store.manifests.read(one.checkpoint_id, one.manifest_sha256)
-        for one in store.log.read().decisions
+        for one in log.decisions
+        if one.checkpoint_id in kept
     )
     commits = tuple(store.commits.read(slot) for slot in store.commits.slots())
     staged = tuple(_staged_below(directory / "tables"))
-    changes = sum(len(slots_of(table)) for table in (directory / "tables").iterdir())
-    return Stand(cuts, commits, staged, changes)
+    changes = sum(len(slots_of(table)) for table in (directory / "tables").glob("*"))
+    recovery = next(iter(reversed(store.reports.recoveries())), None)
+    return Stand(cuts, commits, staged, changes, recovery)
 
 
 def rows_of(table: Path, version: str | None, *columns: str) -> list[tuple[Any, ...]]:

@@ -1,22 +1,49 @@
-"""The durable writes of a store by name: what a process can be asked to die before or after.
+"""The durable writes of a store and a sink by name: what a process can be asked to die at.
 
-The names come from the calls themselves, so that a new kind of object has a name of its own.
+The names come from the code: from the calls themselves, so that a new kind of object has a name of
+its own, and from the ports, whose methods are writes unless they are known to only read. So a new
+method is a write until somebody has thought about it.
 """
 
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
 
+from cutwater.sinks.base import OpenSink
+from cutwater.store.backend import Backend
 from cutwater.store.local import LocalBackend
 
-WRITES: Final = ("create", "put", "put_file", "delete")
+READS: Final = frozenset(
+    {"url", "read", "read_to_file", "exists", "size", "list", "problem", "look_back"}
+)
+"""What changes nothing, of a backend and of a sink."""
+
+
+def writes_of(port: type) -> tuple[str, ...]:
+    """Return the methods of a port that change what outlives a process."""
+    public = (name for name in vars(port) if not name.startswith("_"))
+    return tuple(name for name in public if name not in READS)
+
+
+WRITES: Final = writes_of(Backend)
 """The methods of a backend that change a store."""
+
+SINK_WRITES: Final = writes_of(OpenSink)
+"""The methods of a sink that change its target."""
 
 
 def area_of(path: str) -> str:
     """Return the kind of object at a path of a store."""
     parts = path.split("/")
     return parts[2] if parts[0] == "pipelines" else parts[0]
+
+
+def kind_of(path: str, *given: object) -> str:
+    """Return the same, with what an entry of the decision log is."""
+    area = area_of(path)
+    entries = ("claim", "decision") if area == "log" and given else ()
+    found = [one for one in entries if f'"entry":"{one}"' in str(given[0])]
+    return " ".join([area, *found])
 
 
 def wrap(
@@ -40,7 +67,9 @@ def name_store_writes(reached: Callable[[str, str], None], name: str = "{area}")
     """Let every durable write of a store be told, by its kind of object and perhaps its call."""
 
     def named(method: str) -> Callable[..., str]:
-        return lambda _, path, *__: name.format(area=area_of(path), method=method)
+        return lambda _, path, *given: name.format(
+            area=area_of(path), kind=kind_of(path, *given), method=method
+        )
 
     for method in WRITES:
         wrap(LocalBackend, method, named(method), reached)

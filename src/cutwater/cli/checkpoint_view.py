@@ -109,6 +109,8 @@ def recovery_json(report: RecoveryReport) -> Json:
         "total": report.total_ms,
         "repeated_commits": report.repeated_commits,
         "state_size": report.state_bytes,
+        "linked_size": report.linked_bytes,
+        "fetched_size": report.fetched_bytes,
     }
 
 
@@ -274,7 +276,8 @@ def recovery_text(report: RecoveryReport) -> str:
         f"choose {duration_text(report.choose_ms)}",
         f"commit replay {duration_text(report.commit_replay_ms)}"
         + (f" ({counted(report.repeated_commits, 'commit')})" if report.repeated_commits else ""),
-        f"fetch {duration_text(report.fetch_ms)} ({bytes_text(report.state_bytes)})",
+        f"fetch {duration_text(report.fetch_ms)} ({bytes_text(report.fetched_bytes)} from the "
+        f"store, {bytes_text(report.linked_bytes)} found here)",
         f"start {duration_text(report.start_ms)}",
         "no batch yet"
         if report.first_batch_ms is None

@@ -39,7 +39,9 @@ from cutwater.spark.output import ChannelOutput, Output, SinkOutput
 from cutwater.spark.phases import Phase, Phases
 from cutwater.spark.query_change import SOURCES, ChangedQuery, donor_of, rebuild
 from cutwater.spark.query_step import PARTITIONS, QueryStep
+from cutwater.spark.scratch import generation_directory
 from cutwater.spark.step import RunningStep, Services, Wiring
+from cutwater.store.blobs import Blobs
 
 _FETCHERS: Final = 4
 
@@ -82,7 +84,11 @@ class Build:
     @property
     def directory(self) -> Path:
         """Where the generation keeps its files."""
-        return self.context.scratch / f"g{self.restore.generation:06d}"
+        return generation_directory(self.context.scratch, self.restore.generation)
+
+    @property
+    def _blobs(self) -> Blobs:
+        return self.context.store.blobs(self.restore.generation, self.context.stock)
 
     @property
     def _cut(self) -> Cut | None:
@@ -189,7 +195,7 @@ class Build:
         channel.restore(
             ChannelLog(step.output.id, places, base=lowest, events=[one.event for one in recorded])
         )
-        blobs = self.context.store.blobs(self.restore.generation)
+        blobs = self._blobs
         files = {
             channel.data / name: ref
             for one in recorded
@@ -223,7 +229,7 @@ class Build:
         if self._cut is None:
             return
         cut = self._cut
-        blobs = self.context.store.blobs(self.restore.generation)
+        blobs = self._blobs
 
         def fetch(step: PhysicalStep) -> None:
             state = cut.snapshots[step.name].state
@@ -244,7 +250,7 @@ class Build:
         change, cut = self._change, self.restore.cut
         if change is None or cut is None:
             return
-        blobs = self.context.store.blobs(self.restore.generation)
+        blobs = self._blobs
         old: dict[StepId, Path] = {}
 
         def directory_of(step: StepId) -> Path:

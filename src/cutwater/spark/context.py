@@ -17,6 +17,7 @@ from cutwater.protocol.options import CheckpointOptions
 from cutwater.sinks.base import OpenSink
 from cutwater.spark.internals import Internals
 from cutwater.store.opened import OpenStore
+from cutwater.store.stock import Stock
 from cutwater.store.targets import SinkTargets
 
 
@@ -42,6 +43,7 @@ class RunContext:
         targets: Where the sinks write, as the store remembers it.
         is_fork: Whether it began from another pipeline's cut, which may run at the same time.
         allowed: What a restore into changed code may do.
+        stock: What recovery has brought to this machine for the generation that is built next.
     """
 
     plan: PhysicalPlan
@@ -55,6 +57,7 @@ class RunContext:
     targets: SinkTargets = field(default_factory=dict)
     is_fork: bool = False
     allowed: Allowances = field(default_factory=Allowances)
+    stock: Stock | None = None
 
     @property
     def spark(self) -> SparkSession:

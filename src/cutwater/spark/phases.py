@@ -21,11 +21,11 @@ class Phase(Enum):
     """A part of a recovery."""
 
     CHOOSE = auto()
-    """Claim the pipeline, find its last cut and check it byte by byte."""
+    """Claim the pipeline, and find its last cut."""
     COMMIT_REPLAY = auto()
     """Repeat decided commits."""
     FETCH = auto()
-    """Bring state and in-flight data back."""
+    """Bring state and in-flight data back, and check every byte."""
     START = auto()
     """Call the steps' functions and start their queries."""
     FIRST_BATCH = auto()
@@ -46,6 +46,8 @@ class Phases:
         self._open: list[Phase] = []
         self._since_s = 0.0
         self.repeated_commits = 0
+        self.linked_bytes = 0
+        self.fetched_bytes = 0
 
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
@@ -86,6 +88,8 @@ class Phases:
             first_batch_ms=None if first is None else round(first * _MS_PER_S),
             repeated_commits=self.repeated_commits,
             state_bytes=0 if cut is None else cut.size_bytes,
+            linked_bytes=self.linked_bytes,
+            fetched_bytes=self.fetched_bytes,
         )
 
     def _ms(self, phase: Phase) -> int:

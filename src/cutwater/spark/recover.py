@@ -16,7 +16,7 @@ from cutwater.errors import (
     RecoveryError,
 )
 from cutwater.ids import NO_SLOT, CheckpointId, Generation, SinkId
-from cutwater.protocol.cut import Cut
+from cutwater.protocol.cut import BlobRef, Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.protocol.recovery import (
     LOG_LOST,
@@ -35,6 +35,8 @@ from cutwater.protocol.recovery import (
 from cutwater.sinks.committing import see_through
 from cutwater.spark.context import RunContext
 from cutwater.spark.phases import Phase, Phases
+from cutwater.spark.scratch import new_stock
+from cutwater.store.stock import Stock
 from cutwater.store.targets import SinkTargets
 
 
@@ -47,6 +49,7 @@ class Recovery:
         claims: The nonces of all claims of this process. Once it has claimed the pipeline, it
             does not claim it back from somebody who has taken it over.
         nonce: That of this recovery's claim.
+        stock: What the cut's objects hold, once they are verified.
         phases: Told how long everything takes.
     """
 
@@ -57,6 +60,11 @@ class Recovery:
     _verified: dict[CheckpointId, tuple[Damage, ...]] = field(default_factory=dict)
     _targets: dict[Generation, SinkTargets] = field(default_factory=dict)
     phases: Phases = field(default_factory=Phases)
+    stock: Stock = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look at what is left on this machine before anything new is there."""
+        self.stock = new_stock(self.context.scratch)
 
     def run(self) -> Restore:
         """Claim the pipeline and bring its sinks up to its last decision.
@@ -128,9 +136,7 @@ class Recovery:
             return None
 
     def _damages(self, cut: Cut, committed: bool) -> tuple[Damage, ...]:
-        blobs = self.context.store.blobs(cut.generation)
-        refs = sorted({ref for one in cut.snapshots.values() for ref in one.blobs})
-        found = [Damage(ref.name, problem) for ref, problem in blobs.problems(refs).items()]
+        found = [Damage(ref.name, problem) for ref, problem in sorted(self._taken(cut).items())]
         waiting = [*cut.carried.items(), *(() if committed else cut.commit.items())]
         for sink, committables in waiting:
             opened = self.context.sinks.get(sink)
@@ -168,6 +174,23 @@ class Recovery:
                 "it once more as it was, and stop it."
             )
             raise RecoveryError(message)
+
+    def _taken(self, cut: Cut) -> dict[BlobRef, str]:
+        """Bring what the cut holds to this machine, and say what is wrong with it."""
+        blobs = self.context.store.blobs(cut.generation)
+        trees = [one.state for one in cut.snapshots.values()]
+        files = {
+            ref
+            for snapshot in cut.snapshots.values()
+            for part in snapshot.in_flight
+            for one in part.events
+            for ref in one.blobs
+        }
+        with self.phases.during(Phase.FETCH):
+            found = self.stock.problems(blobs, trees, files)
+        self.phases.linked_bytes = self.stock.linked_bytes
+        self.phases.fetched_bytes = self.stock.fetched_bytes
+        return found
 
 
 def _refusal(action: Refuse) -> str:

@@ -1,8 +1,9 @@
 """The scratch directory of one run: its own, held by a lock, removed at the end.
 
 A process that was killed cannot clean up after itself; whoever starts the same pipeline next below
-the same directory does it. Whether a directory's process lives is known by the lock on a file in
-it, which the operating system lets go when the process ends, however it ends.
+the same directory does it, once it has taken what it needs of the files (`store.stock`). Whether a
+directory's process lives is known by the lock on a file in it, which the operating system lets go
+when the process ends, however it ends.
 """
 
 import fcntl
@@ -11,12 +12,16 @@ import tempfile
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from cutwater.errors import ConfigError
-from cutwater.ids import PipelineId
+from cutwater.ids import Generation, PipelineId
+from cutwater.store.stock import LeftFiles, Stock
 
 _LOCK = "lock"
+_LEFT_BY_OTHERS: Final = "left-"
+_LEFT: Final = ("g*", "stock-*", f"{_LEFT_BY_OTHERS}*")
+"""What is in a scratch directory beside its lock: generations, their stock, those of the dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +54,12 @@ class Scratch:
         path = root / f"{pipeline}-{uuid.uuid4().hex[:8]}"
         try:
             root.mkdir(parents=True, exist_ok=True)
-            for left in root.glob(f"{pipeline}-*"):
-                _remove_if_abandoned(left)
+            abandoned = list(root.glob(f"{pipeline}-*"))
             path.mkdir()
             lock = (path / _LOCK).open("xb")
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in abandoned:
+                _take_if_abandoned(left, path)
         except OSError as error:
             raise ConfigError("scratch", f"{root} cannot be written: {error.strerror}") from error
         return cls(path, lock)
@@ -64,13 +70,40 @@ class Scratch:
         self.lock.close()
 
 
-def _remove_if_abandoned(directory: Path) -> None:
+def _take_if_abandoned(directory: Path, into: Path) -> None:
+    """Move what generations of a dead process have left, and delete the rest."""
     try:
         with (directory / _LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for pattern in _LEFT:
+                for left in directory.glob(pattern):
+                    left.rename(into / f"{_LEFT_BY_OTHERS}{uuid.uuid4().hex[:8]}")
             shutil.rmtree(directory, ignore_errors=True)
     except FileNotFoundError:
         # Being made by somebody at this moment, or not ours.
         return
     except BlockingIOError:
         return
+
+
+# -- generations in it
+
+
+def generation_directory(scratch: Path, generation: Generation) -> Path:
+    """Return where a generation keeps its files."""
+    return scratch / f"g{generation:06d}"
+
+
+def new_stock(scratch: Path) -> Stock:
+    """Return an empty stock that looks first at what earlier generations have left here."""
+    left = [one for pattern in _LEFT for one in scratch.glob(pattern)]
+    return Stock(scratch / f"stock-{uuid.uuid4().hex[:8]}", LeftFiles(left))
+
+
+def clear(scratch: Path, keep: Generation) -> None:
+    """Delete everything but the files of one generation."""
+    kept = generation_directory(scratch, keep)
+    for pattern in _LEFT:
+        for left in scratch.glob(pattern):
+            if left != kept:
+                shutil.rmtree(left, ignore_errors=True)

@@ -6,10 +6,10 @@ shows others that the pipeline runs.
 """
 
 import logging
-import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from cutwater.config import RestartConfig
@@ -46,6 +46,7 @@ from cutwater.spark.progress import (
     StepStatus,
 )
 from cutwater.spark.recover import Recovery
+from cutwater.spark.scratch import clear
 from cutwater.store.holder import Heartbeat
 from cutwater.store.lease import Lease, Leases
 from cutwater.store.reports import RecoveryReport
@@ -171,12 +172,14 @@ class Supervisor:
     def _run_generation(self) -> Outcome:
         phases = Phases(self._detail if self._restarts else "")
         try:
-            restore = Recovery(self._context, self._claims, phases=phases).run()
+            recovery = Recovery(self._context, self._claims, phases=phases)
+            restore = recovery.run()
             # Before anything is staged there: a rewind must find what this generation wrote to.
             self._context.store.targets.record(restore.generation, self._context.targets)
-            # Nothing of an earlier generation is needed any more: it lives in the store.
-            self._clear_scratch()
-            generation = Generation(self._context, restore, self._book, phases, self._recovered)
+            context = replace(self._context, stock=recovery.stock)
+            generation = Generation(context, restore, self._book, phases, self._recovered)
+            # Only now: until then what an earlier one has left may be taken instead of fetched.
+            clear(self._context.scratch, restore.generation)
         except (PlanError, Fenced):
             raise
         except (SinkError, OSError) as error:
@@ -198,22 +201,19 @@ class Supervisor:
         first = f"{report.first_batch_ms} ms" if report.first_batch_ms is not None else "none"
         _LOG.info(
             "generation %s from checkpoint %s: choose %s ms, commit replay %s ms (%s commits), "
-            "fetch %s ms (%s bytes), start %s ms, first batch %s",
+            "fetch %s ms (%s bytes linked, %s fetched), start %s ms, first batch %s",
             report.generation,
             report.checkpoint_id,
             report.choose_ms,
             report.commit_replay_ms,
             report.repeated_commits,
             report.fetch_ms,
-            report.state_bytes,
+            report.linked_bytes,
+            report.fetched_bytes,
             report.start_ms,
             first,
         )
         self._desk.report(report)
-
-    def _clear_scratch(self) -> None:
-        for left in self._context.scratch.glob("g*"):
-            shutil.rmtree(left, ignore_errors=True)
 
     # -- from any thread
 

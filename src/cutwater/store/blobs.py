@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol
 
 from cutwater.errors import Corrupt, NotFound
 from cutwater.ids import Generation, PipelineId
@@ -37,6 +37,14 @@ BUNDLED_BYTES_MAX: Final = 1 << 20
 """A file with fewer bytes goes into the bundle; one with as many or more is a blob of its own."""
 
 
+class Near(Protocol):
+    """Contents that are on this machine already, and were measured (`stock`)."""
+
+    def give(self, sha256: str, local_file: Path) -> bool:
+        """Put a content where it is needed, replacing what is there; say whether it was here."""
+        ...
+
+
 class Blobs:
     """The blobs that one generation of a pipeline writes, and those of any that it reads.
 
@@ -45,11 +53,21 @@ class Blobs:
     be repeated after any error. `OSError`s of local files are let through.
     """
 
-    def __init__(self, backend: Backend, pipeline: PipelineId, generation: Generation) -> None:
-        """Read anywhere in this store; write under this generation's names only."""
+    def __init__(
+        self,
+        backend: Backend,
+        pipeline: PipelineId,
+        generation: Generation,
+        near: Near | None = None,
+    ) -> None:
+        """Read anywhere in this store; write under this generation's names only.
+
+        What is near is not fetched.
+        """
         self._backend = backend
         self._paths = PipelinePaths(pipeline)
         self._generation = generation
+        self._near = near
 
     # -- storing
 
@@ -77,7 +95,7 @@ class Blobs:
         found = {one.relative_to(root).as_posix(): one for one in root.rglob("*") if one.is_file()}
         if not found:
             return ()
-        measured = {path: _measured(file) for path, file in sorted(found.items())}
+        measured = {path: size_and_hash(file) for path, file in sorted(found.items())}
         small = {sha: size for size, sha in measured.values() if size < BUNDLED_BYTES_MAX}
         older = older_places(small, memory.among(reusable)) if memory else {}
         files, packed, offset = [], {}, 0
@@ -99,7 +117,7 @@ class Blobs:
                 file.write(encode_header(files))
                 for _, _, local_file in packed.values():
                     file.write(local_file.read_bytes())
-            sent = [(target, *_measured(target))]
+            sent = [(target, *size_and_hash(target))]
             sent += [one for sha, one in big.items() if sha not in small]
             first, *others = each(lambda one: self._stored(*one, reusable), sent)
         if memory is not None:
@@ -126,7 +144,7 @@ class Blobs:
             Unavailable: If it was certainly not written.
             OutcomeUnknown: If it may or may not have been written, or may not last.
         """
-        return self._stored(local_file, *_measured(local_file), reusable)
+        return self._stored(local_file, *size_and_hash(local_file), reusable)
 
     def _stored(
         self, local_file: Path, size_bytes: int, sha256: str, reusable: Mapping[str, BlobRef]
@@ -176,6 +194,8 @@ class Blobs:
                 if one.offset is None:
                     whole[target] = others[one.sha256]
                     continue
+                if self._near is not None and self._near.give(one.sha256, target):
+                    continue
                 if wanted not in bundles:
                     assert wanted is not None
                     bundle = self._bundle(others[wanted], Path(beside))
@@ -219,15 +239,6 @@ class Blobs:
         if found is not None:
             raise Corrupt(ref.name, found)
 
-    def problems(self, refs: Collection[BlobRef]) -> dict[BlobRef, str]:
-        """Say what is wrong with each blob that is not sound, looking at several at once.
-
-        Raises:
-            Unavailable: If the store does not answer.
-        """
-        found = zip(refs, each(self.problem, refs), strict=True)
-        return {ref: problem for ref, problem in found if problem is not None}
-
     def problem(self, ref: BlobRef) -> str | None:
         """Say what is wrong with a blob, in words that follow its name; None if it is sound.
 
@@ -236,22 +247,33 @@ class Blobs:
         Raises:
             Unavailable: If the store does not answer.
         """
+        problem = self.absence(ref)
+        if problem is not None:
+            return problem
+        with TemporaryDirectory() as directory:
+            return self._fetched(ref, Path(directory) / "blob")
+
+    def absence(self, ref: BlobRef) -> str | None:
+        """Say the same as far as it is known without reading the blob: there, and of its size.
+
+        Raises:
+            Unavailable: If the store does not answer.
+        """
         try:
             size_bytes = self._backend.size(ObjectPath(ref.name))
         except NotFound:
             return _MISSING
-        if size_bytes != ref.size_bytes:
-            return _other_size(ref, size_bytes)
-        with TemporaryDirectory() as directory:
-            return self._fetched(ref, Path(directory) / "blob")
+        return None if size_bytes == ref.size_bytes else _other_size(ref, size_bytes)
 
     def _fetched(self, ref: BlobRef, local_file: Path) -> str | None:
         """Fetch a blob and say what is wrong with it."""
+        if self._near is not None and self._near.give(ref.sha256, local_file):
+            return None
         try:
             self._backend.read_to_file(ObjectPath(ref.name), local_file)
         except NotFound:
             return _MISSING
-        size_bytes, sha256 = _measured(local_file)
+        size_bytes, sha256 = size_and_hash(local_file)
         if size_bytes != ref.size_bytes:
             return _other_size(ref, size_bytes)
         if sha256 != ref.sha256:
@@ -266,7 +288,7 @@ def _other_size(ref: BlobRef, size_bytes: int) -> str:
     return f"it has {size_bytes} bytes, and {ref.size_bytes} were stored"
 
 
-def _measured(local_file: Path) -> tuple[int, str]:
+def size_and_hash(local_file: Path) -> tuple[int, str]:
     """Return a file's size and hash, of the same bytes, without holding it in memory."""
     with local_file.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()

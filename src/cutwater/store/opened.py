@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cutwater.ids import Generation, PipelineId
 from cutwater.store.attempts import Attempts
 from cutwater.store.backend import Backend
-from cutwater.store.blobs import Blobs
+from cutwater.store.blobs import Blobs, Near
 from cutwater.store.committed import Commits
 from cutwater.store.decisions import DecisionLog
 from cutwater.store.manifests import Manifests
@@ -63,6 +63,9 @@ class OpenStore:
             Targets(backend, pipeline),
         )
 
-    def blobs(self, generation: Generation) -> Blobs:
-        """Return the state and in-flight objects, as one generation writes them."""
-        return Blobs(self.backend, self.pipeline, generation)
+    def blobs(self, generation: Generation, near: Near | None = None) -> Blobs:
+        """Return the state and in-flight objects, as one generation writes them.
+
+        What is near is not fetched.
+        """
+        return Blobs(self.backend, self.pipeline, generation, near)

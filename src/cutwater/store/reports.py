@@ -88,7 +88,7 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     steps: dict[StepId, StepReport]
 
 
-class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
+class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a generation came to run, phase by phase.
 
     Attributes:
@@ -103,6 +103,8 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
         first_batch_ms: From then to the first batch that was finished; None if there was none.
         repeated_commits: How many decided commits were repeated.
         state_bytes: What the cut holds.
+        linked_bytes: What of it, and of its bundles, was found on this machine.
+        fetched_bytes: What came from the store.
     """
 
     generation: Generation
@@ -116,6 +118,8 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     first_batch_ms: int | None
     repeated_commits: int
     state_bytes: int
+    linked_bytes: int = 0
+    fetched_bytes: int = 0
 
     @property
     def total_ms(self) -> int:

@@ -152,15 +152,15 @@ def _decided(store: OpenStore, sinks: dict[SinkId, OpenSink], cut: Cut) -> dict[
 
 def _snapshot(directory: Path, store: OpenStore, number: int) -> StepSnapshot:
     state = directory / "state"
-    state.write_text(f"the state of checkpoint {number}")
-    blob = store.blobs(Generation(1)).store_file(state, {})
+    state.mkdir(exist_ok=True)
+    (state / "rows").write_text(f"the state of checkpoint {number}")
     return StepSnapshot(
         SOURCE,
         CheckpointId(number),
         Generation(1),
         BatchId(number - 1),
         offsets={"0": json.dumps({"sequence": number * ROWS})},
-        state=(blob,),
+        state=store.blobs(Generation(1)).store_tree(state, {}),
     )
 
 

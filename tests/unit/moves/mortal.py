@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from cutwater.errors import SinkError, Superseded
@@ -142,17 +142,18 @@ class World:
         return cast(Mapping[SinkId, OpenSink], self.tables)
 
     def recover(self) -> Restore:
-        context = RunContext(
-            plan=cast(Any, None),
-            internals=cast(Any, None),
-            store=self.opened(),
-            sinks=self.sinks,
-            options=CheckpointOptions(),
-            bound=cast(Any, None),
-            scratch=Path(),
-            targets=self.targets,
-        )
-        return Recovery(context, set()).run()
+        with TemporaryDirectory() as scratch:
+            context = RunContext(
+                plan=cast(Any, None),
+                internals=cast(Any, None),
+                store=self.opened(),
+                sinks=self.sinks,
+                options=CheckpointOptions(),
+                bound=cast(Any, None),
+                scratch=Path(scratch),
+                targets=self.targets,
+            )
+            return Recovery(context, set()).run()
 
     def rewind(self, choice: int, *, leave_sinks: bool = False) -> Decision | None:
         """Rewind to one of the checkpoints; None if that one is refused."""
@@ -185,8 +186,11 @@ def go_on(world: World, points: list[bool]) -> None:
     carried: dict[SinkId, tuple[Committable, ...]] = {**nothing, **standing.carried}
     visible = {sink: standing.visible.get(sink) for sink in world.tables}
     begins_at = 0 if restored.cut is None else position(restored.cut)
-    with NamedTemporaryFile() as state:
-        blob = store.blobs(generation).store_file(Path(state.name), {})
+    with TemporaryDirectory() as directory:
+        state = Path(directory) / "state"
+        state.mkdir()
+        (state / "rows").touch()
+        refs = store.blobs(generation).store_tree(state, {})
     for number, is_point in enumerate(points, start=1):
         checkpoint_id = CheckpointId(standing.highest_id + number)
         batch = BatchId(begins_at + (number - 1) * 3)
@@ -200,7 +204,7 @@ def go_on(world: World, points: list[bool]) -> None:
             generation,
             batch,
             offsets={"0": str(batch + 3)},
-            state=(blob,),
+            state=refs,
         )
         cut = Cut(
             checkpoint_id,

@@ -1,0 +1,105 @@
+"""Scratch: what the dead have left is taken, what the living have is not touched."""
+
+import fcntl
+import uuid
+from pathlib import Path
+
+import pytest
+
+from cutwater.errors import ConfigError
+from cutwater.ids import Generation, PipelineId
+from cutwater.protocol.cut import BlobRef
+from cutwater.spark.scratch import Scratch, clear, generation_directory, new_stock
+from cutwater.store.blobs import Blobs
+from cutwater.store.memory import MemoryBackend
+
+PIPELINE = PipelineId(str(uuid.UUID(int=7)))
+ROWS = b"rows that were in flight"
+
+
+def made(root: Path) -> Scratch:
+    return Scratch.make(root, PIPELINE, shared=False)
+
+
+def left_in(scratch: Scratch, generation: int) -> Path:
+    """What a generation has in its directory."""
+    file = generation_directory(scratch.path, Generation(generation)) / "step" / "1.parquet"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(ROWS)
+    return file
+
+
+def died(scratch: Scratch) -> None:
+    """The operating system lets the lock of a dead process go."""
+    scratch.lock.close()
+
+
+def stored(directory: Path) -> tuple[Blobs, BlobRef]:
+    blobs = Blobs(MemoryBackend(), PIPELINE, Generation(1))
+    (directory / "file").write_bytes(ROWS)
+    return blobs, blobs.store_file(directory / "file", {})
+
+
+def test_what_dead_processes_have_left_can_be_taken_until_it_is_cleared(tmp_path: Path) -> None:
+    blobs, ref = stored(tmp_path)
+    first = made(tmp_path / "root")
+    left_in(first, 1)
+    died(first)
+    # It dies before it has built anything; what it has found goes from hand to hand.
+    died(made(tmp_path / "root"))
+
+    scratch = made(tmp_path / "root")
+    stock = new_stock(scratch.path)
+
+    assert stock.problems(blobs, (), [ref]) == {}
+    assert (stock.linked_bytes, stock.fetched_bytes) == (len(ROWS), 0)
+    assert [one.name for one in (tmp_path / "root").iterdir()] == [scratch.path.name]
+    mine = left_in(scratch, 3)
+    clear(scratch.path, Generation(3))
+    assert {one.name for one in scratch.path.iterdir()} == {"lock", "g000003"}
+    assert mine.read_bytes() == ROWS
+    scratch.remove()
+    assert list((tmp_path / "root").iterdir()) == []
+
+
+def test_what_an_earlier_generation_of_this_process_has_left_can_be_taken(tmp_path: Path) -> None:
+    blobs, ref = stored(tmp_path)
+    scratch = made(tmp_path / "root")
+    left = left_in(scratch, 1)
+
+    stock = new_stock(scratch.path)
+
+    assert stock.problems(blobs, (), [ref]) == {}
+    assert stock.linked_bytes == len(ROWS)
+    # A recovery that fails leaves its stock to the next one.
+    left.unlink()
+    again = new_stock(scratch.path)
+    assert again.problems(blobs, (), [ref]) == {}
+    assert again.linked_bytes == len(ROWS)
+    scratch.remove()
+
+
+def test_a_directory_whose_process_lives_is_left_alone(tmp_path: Path) -> None:
+    living = made(tmp_path)
+    file = left_in(living, 1)
+    strange = tmp_path / f"{PIPELINE}-strange"
+    strange.mkdir()
+
+    scratch = made(tmp_path)
+
+    assert file.read_bytes() == ROWS
+    assert [one.name for one in scratch.path.iterdir()] == ["lock"]
+    assert strange.exists()
+    with (scratch.path / "lock").open("rb") as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    died(scratch)
+    died(living)
+
+
+def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(ConfigError, match="cannot be written"):
+        made(tmp_path / "file" / "below")
+    with pytest.raises(ConfigError, match="all executors share"):
+        Scratch.make(None, PIPELINE, shared=True)

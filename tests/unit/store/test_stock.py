@@ -1,0 +1,262 @@
+"""The stock: every content comes once, from what is left here or from the store, and is right."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.unit.store.cuts import PIPELINE
+
+from cutwater.errors import NewerFormat
+from cutwater.ids import Generation
+from cutwater.protocol.cut import BlobRef
+from cutwater.store.blobs import BUNDLED_BYTES_MAX, Blobs
+from cutwater.store.bundles import BundleMemory
+from cutwater.store.memory import MemoryBackend
+from cutwater.store.paths import ObjectPath
+from cutwater.store.stock import LeftFiles, Stock
+
+BIG = b"0123456789abcdef" * (BUNDLED_BYTES_MAX // 16)
+OLD = {"state/a": b"a" * 4000, "state/b": b"b" * 3000, "state/big.sst": BIG}
+NEW = OLD | {"offsets/8": b"eight"}
+
+
+class Reading(MemoryBackend):
+    """Remembers what was read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[str] = []
+
+    def read_to_file(self, path: ObjectPath, local_file: Path) -> None:
+        self.reads.append(path)
+        super().read_to_file(path, local_file)
+
+
+class Kept:
+    """A snapshot in a store that refers to an older bundle, with an Event beside it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.backend = Reading()
+        self.blobs = Blobs(self.backend, PIPELINE, Generation(3))
+        memory = BundleMemory()
+        self.query = directory / "old" / "query"
+        before = self.blobs.store_tree(self._planted(OLD), {}, memory)
+        self.tree = self.blobs.store_tree(
+            self._planted(NEW), {one.sha256: one for one in before}, memory
+        )
+        self.event_file = directory / "old" / "channel" / "7.parquet"
+        self.event_file.parent.mkdir(parents=True)
+        self.event_file.write_bytes(b"rows" * 1000)
+        self.event = self.blobs.store_file(self.event_file, {})
+        # What was pinned for a checkpoint has a second name.
+        os.link(self.event_file, directory / "old" / "pinned")
+        self.bundle = self.tree[0]
+        self.older, self.big = sorted(
+            self.tree[1:], key=lambda ref: ref.size_bytes == len(BIG), reverse=False
+        )
+
+    def _planted(self, tree: dict[str, bytes]) -> Path:
+        for path, data in tree.items():
+            (self.query / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.query / path).write_bytes(data)
+        return self.query
+
+    def stock(self) -> Stock:
+        return Stock(self.directory / "stock", LeftFiles([self.directory / "old"]))
+
+    def problems(self, stock: Stock) -> dict[BlobRef, str]:
+        return stock.problems(self.blobs, [self.tree, (), self.tree], [self.event])
+
+    def built(self, stock: Stock) -> dict[str, bytes]:
+        """What a restore finds, without another byte from the store."""
+        self.backend.reads.clear()
+        blobs = Blobs(self.backend, PIPELINE, Generation(4), stock)
+        into = self.directory / "new"
+        blobs.fetch_tree(self.tree, into)
+        blobs.fetch_files({into / "event": self.event})
+        assert self.backend.reads == []
+        return {
+            one.relative_to(into).as_posix(): one.read_bytes()
+            for one in into.rglob("*")
+            if one.is_file()
+        }
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    return Kept(tmp_path)
+
+
+EXPECTED = NEW | {"event": b"rows" * 1000}
+
+
+def size(*refs: BlobRef) -> int:
+    return sum(ref.size_bytes for ref in refs)
+
+
+def test_what_a_killed_process_has_left_is_linked_and_only_the_bundle_is_fetched(
+    kept: Kept,
+) -> None:
+    stock = kept.stock()
+
+    assert kept.problems(stock) == {}
+
+    assert kept.backend.reads == [kept.bundle.name]
+    assert stock.fetched_bytes == size(kept.bundle)
+    assert stock.linked_bytes == len(BIG) + 4000 + 3000 + size(kept.event)
+    shutil.rmtree(kept.directory / "old")
+    assert kept.built(stock) == EXPECTED
+    # The very file, not a copy of it.
+    assert (kept.directory / "new" / "state" / "big.sst").stat().st_nlink == 2
+
+
+def test_with_nothing_left_every_object_is_read_once(kept: Kept) -> None:
+    shutil.rmtree(kept.directory / "old")
+    stock = kept.stock()
+
+    assert kept.problems(stock) == {}
+
+    everything = [*kept.tree, kept.event]
+    assert sorted(kept.backend.reads) == sorted(ref.name for ref in everything)
+    assert (stock.linked_bytes, stock.fetched_bytes) == (0, size(*everything))
+    # A second cut that shares them is no reason to read them again.
+    kept.backend.reads.clear()
+    assert kept.problems(stock) == {}
+    assert kept.backend.reads == []
+    assert kept.built(stock) == EXPECTED
+
+
+@pytest.mark.parametrize("path", ["query/state/big.sst", "query/state/a", "channel/7.parquet"])
+def test_a_file_that_was_changed_here_comes_from_the_store(kept: Kept, path: str) -> None:
+    file = kept.directory / "old" / path
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(bytes(data))
+    stock = kept.stock()
+
+    assert kept.problems(stock) == {}
+
+    assert len(kept.backend.reads) == 2
+    assert kept.built(stock) == EXPECTED
+
+
+def test_a_file_of_the_same_size_is_measured_once_and_not_taken(kept: Kept) -> None:
+    other = kept.directory / "old" / "other"
+    other.write_bytes(b"x" * 4000)
+    left = LeftFiles([kept.directory / "old"])
+    wanted = [(4000, "0" * 64), (4000, "1" * 64)]
+
+    assert [left.take(*one, kept.directory / "target") for one in wanted] == [False, False]
+
+    assert not (kept.directory / "target").exists()
+    assert other.read_bytes() == b"x" * 4000
+
+
+def test_a_link_or_a_file_of_somebody_else_is_not_taken(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, big = kept.directory / "target", kept.query / "state" / "big.sst"
+    hidden = big.rename(kept.directory / "hidden")
+    big.symlink_to(hidden)
+    assert not LeftFiles([kept.query]).take(kept.big.size_bytes, kept.big.sha256, target)
+    assert LeftFiles([kept.directory]).take(kept.big.size_bytes, kept.big.sha256, target)
+    target.unlink()
+
+    monkeypatch.setattr(os, "geteuid", lambda: -1)
+
+    assert not LeftFiles([kept.directory]).take(kept.big.size_bytes, kept.big.sha256, target)
+
+
+def test_a_file_that_goes_away_while_it_is_taken_comes_from_the_store(kept: Kept) -> None:
+    left = LeftFiles([kept.directory / "old", kept.directory / "never"])
+    stock = Stock(kept.directory / "stock", left)
+    assert not left.take(1, "0" * 64, kept.directory / "target")
+    shutil.rmtree(kept.directory / "old")
+
+    assert kept.problems(stock) == {}
+
+    assert stock.linked_bytes == 0
+    assert kept.built(stock) == EXPECTED
+
+
+def test_a_file_that_goes_away_while_it_is_looked_for_is_not_there(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Path.lstat
+
+    def gone(file: Path) -> os.stat_result:
+        if file.name in {"7.parquet", "pinned"}:
+            file.unlink()
+        return seen(file)
+
+    monkeypatch.setattr(Path, "lstat", gone)
+    stock = kept.stock()
+
+    assert kept.problems(stock) == {}
+
+    assert stock.fetched_bytes == size(kept.bundle, kept.event)
+
+
+def test_a_file_system_without_links_gets_copies(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, "another device")
+
+    monkeypatch.setattr(os, "link", refuse)
+    stock = kept.stock()
+
+    assert kept.problems(stock) == {}
+
+    assert stock.fetched_bytes == size(kept.bundle)
+    assert kept.built(stock) == EXPECTED
+    assert (kept.directory / "new" / "state" / "big.sst").stat().st_nlink == 1
+
+
+def test_an_object_that_the_store_has_lost_is_a_damage_whatever_is_left_here(kept: Kept) -> None:
+    kept.backend.delete(ObjectPath(kept.big.name))
+    kept.backend.put(ObjectPath(kept.older.name), b"half")
+    kept.backend.put(ObjectPath(kept.event.name), b"")
+
+    problems = kept.problems(kept.stock())
+
+    assert set(problems) == {kept.big, kept.older, kept.event}
+    assert problems[kept.big] == "it is missing, and a checkpoint names it"
+
+
+def test_damage_in_the_store_is_found_where_nothing_is_left_here(kept: Kept) -> None:
+    shutil.rmtree(kept.directory / "old")
+    for ref in (kept.bundle, kept.big):
+        data = bytearray(kept.backend.read(ObjectPath(ref.name)))
+        data[-1] ^= 1
+        kept.backend.put(ObjectPath(ref.name), bytes(data))
+
+    problems = kept.problems(kept.stock())
+
+    assert set(problems) == {kept.bundle, kept.big}
+    assert all("its hash is" in one for one in problems.values())
+
+
+def test_a_bundle_that_is_none_is_named(kept: Kept, tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"no header\n")
+    (tmp_path / "newer").write_bytes(b'{"format":99}\n')
+    text, newer = kept.blobs.store_files([tmp_path / "text", tmp_path / "newer"], {})
+
+    assert kept.stock().problems(kept.blobs, [(text,)], ()).keys() == {text}
+    with pytest.raises(NewerFormat):
+        kept.stock().problems(kept.blobs, [(newer,)], ())
+
+
+def test_what_is_there_is_replaced_by_what_is_given(kept: Kept, tmp_path: Path) -> None:
+    stock = kept.stock()
+    assert kept.problems(stock) == {}
+    (tmp_path / "file").write_bytes(b"something else")
+
+    assert stock.give(kept.event.sha256, tmp_path / "file")
+    assert not stock.give("0" * 64, tmp_path / "other")
+
+    assert (tmp_path / "file").read_bytes() == b"rows" * 1000
+    assert not (tmp_path / "other").exists()
