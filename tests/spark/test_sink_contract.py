@@ -82,9 +82,7 @@ class TestCsvFilesOverwritten(SinkContract):
 
     def shown(self, directory: Path) -> list[int]:
         found = in_sight(directory / "out", ".csv")
-        return sorted(
-            one for file in found for one in pyarrow.csv.read_csv(file)["id"].to_pylist()
-        )
+        return sorted(one for file in found for one in pyarrow.csv.read_csv(file)["id"].to_pylist())
 
 
 def ids_in(file: Path) -> list[int]:

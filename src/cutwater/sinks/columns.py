@@ -4,7 +4,14 @@ Columns may be added; one whose type or spelling has changed is refused while a 
 Nullability and metadata are dropped at every level, so that those of one batch bind no other.
 """
 
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from cutwater.errors import SinkError
 from cutwater.ids import SinkId
@@ -58,5 +65,8 @@ def _loose_type(kind: DataType) -> DataType:
             return ArrayType(_loose_type(kind.elementType))
         case MapType():
             return MapType(_loose_type(kind.keyType), _loose_type(kind.valueType))
+        case StringType():
+            # Also what Spark calls char and varchar: files know texts only.
+            return StringType()
         case _:
             return kind

@@ -16,6 +16,9 @@ from cutwater.store.targets import StoredTarget
 
 FORMATS: Final = ("parquet", "json", "csv")
 
+_COMPRESSIONS: Final = ("none", "uncompressed", "gzip", "bzip2")
+"""Those of text files that everybody can read."""
+
 _EXACT: Final[Mapping[str, Mapping[str, str]]] = {
     "parquet": {},
     "json": {
@@ -75,6 +78,12 @@ def files(
         raise ConfigError("keep_past", f"{keep_past} is less than none")
     directory_of(path)
     chosen = {name: str(value) for name, value in (options or {}).items()}
+    compression = {name.lower(): value for name, value in chosen.items()}.get("compression", "none")
+    if format != "parquet" and compression.lower() not in _COMPRESSIONS:
+        reason = (
+            f"{compression!r} is not one of {', '.join(_COMPRESSIONS)}, which {format} can have"
+        )
+        raise ConfigError("options", reason)
     given = FilesOptions(write, tuple(partition_by), chosen, keep_past)
     return FilesTarget(path, format, given)
 

@@ -5,6 +5,7 @@ one. A slot with nothing to commit makes no version, for the reasons that `delta
 restore always makes one. `file_commits` says why any of this may be interrupted anywhere.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -114,6 +115,9 @@ class OpenFiles:
         wanted = committables[-1:] if self._overwrites else committables
         version = self._act(permit, lambda number: self._addition(number, permit, wanted))
         self._staged.forget(committables)
+        with contextlib.suppress(OSError):
+            # The commit is done; `discard` comes back to what could not be deleted.
+            self._forget_past()
         return version
 
     def look_back(self, version: Version | None) -> Retreat:
@@ -154,9 +158,12 @@ class OpenFiles:
         """
         try:
             self._staged.discard(generation, keep)
-            self._commits.forget_past(self._commits.newest() - self._keep_past)
+            self._forget_past()
         except _FAILED as error:
             raise SinkError(self._sink, f"cannot discard: {_words(error)}") from error
+
+    def _forget_past(self) -> None:
+        self._commits.forget_past(self._commits.newest() - self._keep_past + 1)
 
     # -- one slot
 

@@ -8,6 +8,8 @@ decision is the business of whoever asked for them; `staged_files` does the same
 whose files are Parquet and lie in one directory.
 """
 
+import bz2
+import gzip
 import hashlib
 import os
 import shutil
@@ -114,7 +116,7 @@ class StagedOutput:
         """
         total, blobs = 0, []
         for file in sorted(path for path in directory.rglob("*") if path.is_file()):
-            if file.name.startswith((".", "_")) or not file.stat().st_size or written == 0:
+            if file.name.startswith((".", "_")) or written == 0 or _is_blank(file):
                 file.unlink()
                 continue
             if form.format == PARQUET:
@@ -206,6 +208,13 @@ def _write(rows: Rows, directory: Path, form: Form) -> None:
         return
     writer = rows.frame.write.format(form.format).options(**options)
     writer.partitionBy(*form.partition_by).save(address)
+
+
+def _is_blank(file: Path) -> bool:
+    """Say whether a file holds nothing: a task without rows writes one, perhaps compressed."""
+    opener = {".gz": gzip.open, ".bz2": bz2.open}.get(file.suffix, open)
+    with opener(file, "rb") as opened:
+        return not opened.read(1)
 
 
 def put_lasting(path: Path, text: str) -> None:

@@ -15,7 +15,7 @@ see is asked of `shown`, which must not use the sink. docs/how-to/write-a-sink.m
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +123,7 @@ class SinkContract:
     # -- planning
 
     def test_the_target_says_what_planning_needs(self, tmp_path: Path) -> None:
+        """Planning and the store ask a target before it is opened."""
         target = self.target(tmp_path)
         check(isinstance(target, Sink), "the target lacks one of open, stored, format, accepts")
         modes = target.accepts
@@ -141,6 +142,7 @@ class SinkContract:
     def test_staged_rows_are_invisible(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
+        """Nobody sees rows before their decision."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
         (one,) = trial.stage_batch(sink, 7, 1, 2, 3, generation=2)
@@ -156,6 +158,7 @@ class SinkContract:
     def test_staging_is_one_spark_action(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
+        """A stateful step that is computed twice has two states (rule F32)."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink, context = trial.opened(), cutwater_spark.sparkContext
         group = f"contract {tmp_path}"
@@ -170,6 +173,7 @@ class SinkContract:
     def test_a_batch_that_is_staged_again_replaces_the_first(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
+        """A batch that failed is staged once more."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
         trial.stage_batch(sink, 0, 1, 2)
@@ -180,6 +184,7 @@ class SinkContract:
     def test_a_batch_without_rows_changes_nothing(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
+        """There is nothing to commit then."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
         staged = trial.stage(sink)
@@ -190,6 +195,7 @@ class SinkContract:
     def test_staged_things_that_are_damaged_are_noticed(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
+        """Recovery asks before it repeats a commit."""
         if not self.stages_files:
             return
         trial = Trial(self, cutwater_spark, tmp_path)
@@ -213,6 +219,7 @@ class SinkContract:
     def test_a_commit_that_is_repeated_changes_nothing(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
+        """A crash before the record makes every commit come again."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
         first, second = trial.stage(sink, 1, 2), trial.stage(sink, 3)
@@ -229,6 +236,7 @@ class SinkContract:
     def test_one_commit_takes_several_batches(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
+        """Between two checkpoints there are many batches."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
         both = (*trial.stage(sink, 1, 2), *trial.stage(sink, 3))
@@ -238,6 +246,7 @@ class SinkContract:
     def test_a_commit_of_nothing_is_a_commit(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
+        """Sinks commit together, also those without new rows."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
         _same(sink.commit(permit(1), ()), trial.opened().commit(permit(1), ()))
@@ -252,22 +261,22 @@ class SinkContract:
     def test_an_older_slot_is_fenced_out(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
+        """A process that was stopped and wakes up must not act any more."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
         first, late, newest = (trial.stage(sink, one) for one in (1, 2, 3))
         version = sink.commit(permit(3), first)
         sink.commit(permit(8), newest)
         for opened in (sink, trial.opened()):
-            _superseded(lambda opened=opened: opened.commit(permit(5), late))  # type: ignore[misc]
+            _superseded(opened.commit, permit(5), late)
             if self.restores:
-                _superseded(
-                    lambda opened=opened: opened.restore(permit(6), version)  # type: ignore[misc]
-                )
+                _superseded(opened.restore, permit(6), version)
         trial.shows(self._after([1], [3]), "after an older slot was refused")
 
     def test_another_process_commits_what_a_dead_one_staged(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
+        """The decision holds, whoever carries it out."""
         trial = Trial(self, cutwater_spark, tmp_path)
         staged = trial.stage(trial.opened(), 1, 2)
         other = trial.opened(without_spark=self.commits_without_spark)
@@ -279,6 +288,7 @@ class SinkContract:
     def test_two_processes_that_act_at_once_act_once(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
+        """The old process and the new one may both be at it."""
         trial = Trial(self, cutwater_spark, tmp_path)
         ids: list[list[int]] = []
         for slot in range(1, 5):
@@ -295,6 +305,7 @@ class SinkContract:
     def test_the_target_goes_back_to_a_version(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
+        """A rewind takes all sinks back, or is refused."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
         versions = [sink.commit(permit(one), trial.stage(sink, one)) for one in (1, 2, 3)]
@@ -303,7 +314,7 @@ class SinkContract:
         trial.shows(whole, "after look_back, which changes nothing,")
         if not self.restores:
             check(retreat.obstacle, "look_back must name what stands against going back")
-            _fails(lambda: sink.restore(permit(4), versions[0]))
+            _fails(sink.restore, permit(4), versions[0])
             trial.shows(whole, "after a restore that was refused")
             return
         check(retreat.obstacle is None, f"it cannot go back: {retreat.obstacle}")
@@ -328,6 +339,7 @@ class SinkContract:
     def test_discarding_keeps_what_is_kept(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
+        """What died with its generation is deleted, and nothing else."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
         committed, kept = trial.stage(sink, 1), trial.stage(sink, 2)
@@ -346,9 +358,10 @@ class SinkContract:
 
     # -- sudden death
 
-    def test_a_process_killed_anywhere_in_a_commit_loses_and_doubles_nothing(
+    def test_a_process_killed_anywhere_loses_and_doubles_nothing(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
+        """SIGKILL between any two lines of the sink, in commits and in restores."""
         if not self.commits_without_spark:
             return
         from cutwater.testing.sink_deaths import Deaths  # noqa: PLC0415 - starts a process
@@ -400,17 +413,17 @@ def _patiently(sink: OpenSink, slot: int, staged: tuple[Committable, ...]) -> Ve
     return sink.commit(permit(slot), staged)
 
 
-def _superseded(act: object) -> None:
+def _superseded(act: Callable[..., Version], *given: object) -> None:
     try:
-        act()  # type: ignore[operator]
+        act(*given)
     except Superseded:
         return
     raise AssertionError("an older slot acted after a later one; it must raise Superseded")
 
 
-def _fails(act: object) -> None:
+def _fails(act: Callable[..., Version], *given: object) -> None:
     try:
-        act()  # type: ignore[operator]
+        act(*given)
     except SinkError:
         return
     raise AssertionError("a sink that cannot go back must raise SinkError")
