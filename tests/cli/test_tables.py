@@ -74,7 +74,7 @@ def test_the_newest_commit_point_is_shown_unless_another_is_asked_for(made: Made
     assert [line.split()[:3] for line in shown[2:]] == [
         ["left", "delta", "4"],
         ["right", "delta", "4"],
-    ]  # noqa: E501
+    ]
 
 
 def test_a_recovery_point_is_refused_with_the_nearest_commit_points(made: Made) -> None:

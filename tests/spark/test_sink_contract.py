@@ -5,18 +5,25 @@ takes no part in it.
 """
 
 import json
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.spark.runs import example
 
 from cutwater import sinks
 from cutwater.sinks.base import Sink
+from cutwater.sinks.foreach_batch import ForeachBatchTarget, Told
+from cutwater.sinks.reopen import reopen
 from cutwater.testing import SinkContract
 from cutwater.testing.fixtures import cutwater_spark
+from cutwater.testing.sink_contract import PIPELINE, SINK
 
 __all__ = ["cutwater_spark"]
 
@@ -62,6 +69,7 @@ class TestParquetFiles(SinkContract):
         return sorted(one for file in found for one in ids_in(file))
 
 
+@pytest.mark.long
 class TestJsonFiles(SinkContract):
     def target(self, directory: Path) -> Sink:
         options = {"compression": "gzip"}
@@ -83,6 +91,76 @@ class TestCsvFilesOverwritten(SinkContract):
     def shown(self, directory: Path) -> list[int]:
         found = in_sight(directory / "out", ".csv")
         return sorted(one for file in found for one in pyarrow.csv.read_csv(file)["id"].to_pylist())
+
+
+class TestForeachBatch(SinkContract):
+    """A function that writes rows and slot in one transaction, and can take rows back."""
+
+    commits_without_spark = False
+
+    def target(self, directory: Path) -> Sink:
+        path = directory / "rows.db"
+
+        def write(frame: DataFrame, told: Told) -> None:
+            rows = [(told.slot, row["id"]) for row in frame.select("id").collect()]
+            with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as database:
+                database.execute("BEGIN IMMEDIATE")
+                database.execute("CREATE TABLE IF NOT EXISTS rows (slot INTEGER, id INTEGER)")
+                last = database.execute("SELECT max(slot) FROM rows").fetchone()[0]
+                if last is None or last < told.slot:
+                    database.executemany("INSERT INTO rows VALUES (?, ?)", rows)
+                database.execute("COMMIT")
+
+        def take_back(told: Told, slot: int | None) -> None:
+            assert (told.generation, told.batch) == (None, None)
+            with closing(sqlite3.connect(path)) as database, database:
+                database.execute("DELETE FROM rows WHERE slot > ?", (slot or 0,))
+
+        return sinks.foreach_batch(write, staging=str(directory / "st[ag]ing"), take_back=take_back)
+
+    def shown(self, directory: Path) -> list[int]:
+        return sqlite_ids(directory / "rows.db", "rows")
+
+
+def test_a_function_without_take_back_is_not_rewound(
+    cutwater_spark: SparkSession,  # noqa: F811 - the fixture
+    tmp_path: Path,
+) -> None:
+    class Refusing(TestForeachBatch):
+        restores = False
+
+        def target(self, directory: Path) -> Sink:
+            whole = super().target(directory)
+            assert isinstance(whole, ForeachBatchTarget)
+            return sinks.foreach_batch(whole.function, staging=whole.staging)
+
+    Refusing().test_the_target_goes_back_to_a_version(cutwater_spark, tmp_path)
+    stored = Refusing().target(tmp_path).stored()
+    retreat = reopen(stored, PIPELINE, SINK).look_back("1")
+    assert "use `cutwater run FILE --from`" in str(retreat.obstacle)
+    assert reopen(stored, PIPELINE, SINK).look_back("3").obstacle is None
+
+
+class TestSqliteOfTheHowTo(SinkContract):
+    stages_files = False
+
+    def target(self, directory: Path) -> Sink:
+        found = example("sqlite_sink").SqliteTarget(str(directory / "orders.db"))
+        assert isinstance(found, Sink)
+        return found
+
+    def shown(self, directory: Path) -> list[int]:
+        return sqlite_ids(directory / "orders.db", "orders")
+
+
+def sqlite_ids(path: Path, table: str) -> list[int]:
+    if not path.exists():
+        return []
+    with closing(sqlite3.connect(path)) as database:
+        known = database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,))
+        if known.fetchone() is None:
+            return []
+        return [one for (one,) in database.execute(f"SELECT id FROM {table} ORDER BY id")]
 
 
 def ids_in(file: Path) -> list[int]:

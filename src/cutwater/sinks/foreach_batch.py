@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cutwater.errors import ConfigError, SinkError, Superseded
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from cutwater.sinks.staged_output import StagedOutput
 
 _NOTES: Final = 1000
-"""How many slots are remembered; only the last one can ever be asked for again."""
+"""How many slots are remembered: how far back anybody can go."""
+
+NOTHING: Final[Version] = "0"
+"""The version before the first rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,21 +214,26 @@ class OpenForeachBatch:
         except Exception as error:
             reason = f"{self._target.describe()} raised {type(error).__name__}: {error}"
             raise SinkError(self._sink, reason.rstrip(".")) from error
-        self._note(permit.slot, "commit", committables)
+        self._note(permit.slot, "commit", [list(one) for one in batches])
         self._staged.forget(committables)
         return str(permit.slot)
 
     def look_back(self, version: Version | None) -> Retreat:
         """Say what stands against going back: rows that only the function could take away."""
-        last = max(self._slots("commit"), default=Slot(0))
-        shown = Retreat(str(last))
-        if last <= int(version or 0) or (self._target is not None and self._target.take_back):
-            return shown
+        now, then = self._handed(None), self._handed(int(version or 0))
+        last = str(now[-1]) if now else NOTHING
+        if now == then:
+            return Retreat(last)
+        if now[: len(then)] != then:
+            lost = next(slot for slot in then if slot not in now)
+            return Retreat(last, obstacle=f"the rows of slot {lost} were taken back since then")
+        if self._target is not None and self._target.take_back is not None:
+            return Retreat(last)
         reason = f"rows were handed to a function since then, at last at slot {last}"
         if self._target is None:
             # Whether the function can take rows back is in the user's file.
-            return Retreat(str(last), obstacle=f"{reason}; use `cutwater run FILE --from`")
-        return Retreat(str(last), obstacle=f"{reason}, and it has no take_back")
+            return Retreat(last, obstacle=f"{reason}; use `cutwater run FILE --from`")
+        return Retreat(last, obstacle=f"{reason}, and it has no take_back")
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         """Take back what came after a version, if the function's owner said how.
@@ -239,16 +247,16 @@ class OpenForeachBatch:
         retreat = self.look_back(version)
         if retreat.obstacle is not None:
             raise SinkError(self._sink, retreat.obstacle)
-        if int(retreat.version) > int(version or 0):
+        then = self._handed(int(version or 0))
+        if self._handed(None) != then:
             assert self._target is not None
             assert self._target.take_back is not None
-            to = None if version is None else Slot(int(version))
             try:
-                self._target.take_back(self._told(permit, ()), to)
+                self._target.take_back(self._told(permit, ()), then[-1] if then else None)
             except Exception as error:
                 reason = f"take_back raised {type(error).__name__}: {error}"
                 raise SinkError(self._sink, reason.rstrip(".")) from error
-        self._note(permit.slot, "restore", ())
+        self._note(permit.slot, "restore", [int(version or 0)])
         return str(permit.slot)
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
@@ -281,9 +289,28 @@ class OpenForeachBatch:
     def _told(self, permit: CommitPermit, batches: tuple[tuple[Generation, BatchId], ...]) -> Told:
         return Told(permit.pipeline, self._sink, permit.slot, permit.checkpoint_id, batches)
 
-    def _slots(self, kind: str) -> list[Slot]:
-        names = (one.name for one in self._notes.glob(f"*.{kind}"))
-        return sorted(Slot(int(name.partition(".")[0])) for name in names)
+    def _noted(self) -> list[tuple[Slot, str, list[Any]]]:
+        """Return what was done at which slot, oldest first."""
+        return [
+            (Slot(int(one.stem)), one.suffix[1:], json.loads(one.read_text(encoding="utf-8")))
+            for one in sorted(self._notes.glob("*.*"))
+            if one.suffix in {".commit", ".restore"}
+        ]
+
+    def _handed(self, at: int | None) -> list[Slot]:
+        """Return the slots whose rows were out at a slot and not taken back; None for now."""
+        handed: list[Slot] = []
+        before: list[tuple[Slot, list[Slot]]] = []
+        for slot, kind, values in self._noted():
+            if at is not None and slot > at:
+                break
+            if kind == "commit":
+                handed = [*handed, slot]
+            else:
+                # As it was at that slot, which may itself have gone back.
+                handed = next((old for then, old in reversed(before) if then <= values[0]), [])
+            before.append((slot, handed))
+        return handed
 
     def _acted(self, slot: Slot) -> bool:
         """Say whether a slot is known to have been acted on.
@@ -291,23 +318,21 @@ class OpenForeachBatch:
         Raises:
             Superseded: If it was not, and a later one was.
         """
-        slots = [*self._slots("commit"), *self._slots("restore")]
+        slots = [noted for noted, _, _ in self._noted()]
         if slot in slots:
             return True
-        if slots and max(slots) > slot:
-            raise Superseded(self._sink, slot, max(slots))
+        if slots and slots[-1] > slot:
+            raise Superseded(self._sink, slot, slots[-1])
         return False
 
     def _handed_over(self, committable: Committable) -> bool:
         batch = [committable.generation, committable.batch]
-        notes = sorted(self._notes.glob("*.commit"), reverse=True)[:_NOTES]
-        return any(batch in json.loads(one.read_text(encoding="utf-8")) for one in notes)
+        return any(kind == "commit" and batch in values for _, kind, values in self._noted())
 
-    def _note(self, slot: Slot, kind: str, committables: Sequence[Committable]) -> None:
+    def _note(self, slot: Slot, kind: str, values: Sequence[object]) -> None:
         from cutwater.sinks.staged_output import put_lasting  # noqa: PLC0415 - needs Spark
 
-        batches = [[one.generation, one.batch] for one in committables]
-        put_lasting(self._notes / f"{slot:012d}.{kind}", json.dumps(batches))
-        for old in sorted(self._notes.glob("*.commit"))[:-_NOTES]:
+        put_lasting(self._notes / f"{slot:012d}.{kind}", json.dumps(values))
+        for old in sorted(self._notes.glob("*.*"))[:-_NOTES]:
             old.unlink()
         sync_directory(self._notes)

@@ -212,9 +212,15 @@ def _write(rows: Rows, directory: Path, form: Form) -> None:
 
 def _is_blank(file: Path) -> bool:
     """Say whether a file holds nothing: a task without rows writes one, perhaps compressed."""
-    opener = {".gz": gzip.open, ".bz2": bz2.open}.get(file.suffix, open)
-    with opener(file, "rb") as opened:
-        return not opened.read(1)
+    match file.suffix:
+        case ".gz":
+            with gzip.open(file) as opened:
+                return not opened.read(1)
+        case ".bz2":
+            with bz2.open(file) as opened_too:
+                return not opened_too.read(1)
+        case _:
+            return not file.stat().st_size
 
 
 def put_lasting(path: Path, text: str) -> None:

@@ -84,7 +84,7 @@ class Died(BaseException):
     """Stands for SIGKILL in a test that looks at the directory afterwards."""
 
 
-def die_at(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, call: int) -> None:
+def die_at(monkeypatch: pytest.MonkeyPatch, owner: object, method: str, call: int) -> None:
     """Let the n-th call of a method be the last thing that happens."""
     plain: Callable[..., Any] = getattr(owner, method)
     calls: list[int] = []
