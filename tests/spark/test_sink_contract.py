@@ -22,10 +22,7 @@ from cutwater.sinks.base import Sink
 from cutwater.sinks.foreach_batch import ForeachBatchTarget, Told
 from cutwater.sinks.reopen import reopen
 from cutwater.testing import SinkContract
-from cutwater.testing.fixtures import cutwater_spark
-from cutwater.testing.sink_contract import PIPELINE, SINK
-
-__all__ = ["cutwater_spark"]
+from cutwater.testing.sink_trial import PIPELINE, SINK
 
 
 def in_sight(directory: Path, suffix: str) -> list[Path]:
@@ -123,7 +120,7 @@ class TestForeachBatch(SinkContract):
 
 
 def test_a_function_without_take_back_is_not_rewound(
-    cutwater_spark: SparkSession,  # noqa: F811 - the fixture
+    cutwater_spark: SparkSession,
     tmp_path: Path,
 ) -> None:
     class Refusing(TestForeachBatch):

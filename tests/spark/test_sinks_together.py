@@ -159,8 +159,8 @@ SCHEMA = (
 def values() -> list[tuple[Any, ...]]:
     moment = datetime(2026, 11, 16, 9, 30, 15, 123456)  # noqa: DTZ001 - both kinds
     rows: list[tuple[Any, ...]] = [
-        (one, text, one % 100, one + 0.1, Decimal(f"{one}.12345"), date(1969, 12, 31), moment, moment,
-         one % 2 == 0)
+        (one, text, one % 100, one + 0.1, Decimal(f"{one}.12345"), date(1969, 12, 31), moment,
+         moment, one % 2 == 0)
         for one, text in enumerate(NASTY)
     ]  # fmt: skip
     rows.append((len(rows), *[None] * 8))

@@ -14,75 +14,30 @@ Every test opens the sink as a generation does, on Spark, in a directory of its 
 see is asked of `shown`, which must not use the sink. docs/how-to/write-a-sink.md has a whole one.
 """
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from cutwater.errors import SinkError, Superseded
-from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
-from cutwater.protocol.commit import CommitPermit, grant
-from cutwater.protocol.cut import BlobRef, Committable, Version
-from cutwater.sinks.base import OpenSink, Sink, SinkContext
+from cutwater.ids import Generation
+from cutwater.protocol.cut import Version
+from cutwater.sinks.base import Sink
+from cutwater.testing.sink_trial import (
+    SINK,
+    Trial,
+    check,
+    fails,
+    file_of,
+    patiently,
+    permit,
+    same,
+    superseded,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PIPELINE: Final = PipelineId("5f0c1a52-8f6e-4f0b-9d5e-0c1f5a7d2b11")
-SINK: Final = SinkId("checked")
-
-
-def check(holds: object, message: str) -> None:
-    """Fail with a message that says which part of the contract is broken.
-
-    Raises:
-        AssertionError: If it does not hold.
-    """
-    if not holds:
-        raise AssertionError(message)
-
-
-def permit(slot: int) -> CommitPermit:
-    """Give the permit of a decision."""
-    return grant(PIPELINE, Slot(slot), CheckpointId(slot + 100))
-
-
-@dataclass
-class Trial:
-    """One sink in one directory, as several generations and processes open it."""
-
-    contract: "SinkContract"
-    spark: "SparkSession | None"
-    directory: Path
-    next_batch: int = 0
-
-    def opened(self, *, without_spark: bool = False) -> OpenSink:
-        """Open the target, as another process would."""
-        spark = None if without_spark else self.spark
-        return self.contract.target(self.directory).open(SinkContext(spark, PIPELINE, SINK))
-
-    def stage(self, sink: OpenSink, *ids: int, generation: int = 1) -> tuple[Committable, ...]:
-        """Stage rows as the next batch."""
-        self.next_batch += 1
-        return self.stage_batch(sink, self.next_batch, *ids, generation=generation)
-
-    def stage_batch(
-        self, sink: OpenSink, batch: int, *ids: int, generation: int = 1
-    ) -> tuple[Committable, ...]:
-        """Stage rows as a batch of a certain number."""
-        from cutwater.sinks.rows import FrameRows  # noqa: PLC0415 - needs Spark
-
-        assert self.spark is not None
-        rows = FrameRows(self.contract.frame(self.spark, ids))
-        found = sink.stage(rows, Generation(generation), BatchId(batch))
-        return () if found is None else (found,)
-
-    def shows(self, ids: Sequence[int], moment: str) -> None:
-        """Check what readers see."""
-        found = self.contract.shown(self.directory)
-        check(found == list(ids), f"{moment} readers see {found} instead of {list(ids)}")
+    from cutwater.sinks.rows import Rows
 
 
 class SinkContract:
@@ -114,6 +69,13 @@ class SinkContract:
     def frame(self, spark: "SparkSession", ids: Sequence[int]) -> "DataFrame":
         """Return rows with these ids; give your sink the columns that it needs."""
         return spark.createDataFrame([(one, f"row {one}") for one in ids], "id long, name string")
+
+    def rows(self, spark: "SparkSession | None", ids: Sequence[int]) -> "Rows":
+        """Return rows as a sink gets them; by default those of `frame`."""
+        from cutwater.sinks.rows import FrameRows  # noqa: PLC0415 - needs Spark
+
+        assert spark is not None
+        return FrameRows(self.frame(spark, ids))
 
     def _after(self, *batches: Sequence[int]) -> list[int]:
         """Return what readers see after batches that were committed."""
@@ -203,7 +165,7 @@ class SinkContract:
         (one,) = trial.stage(sink, 1, 2)
         check(one.blobs, "a sink that stages files must name them in the committable")
         for blob in one.blobs:
-            path = _file_of(blob, tmp_path)
+            path = file_of(blob, tmp_path)
             whole = path.read_bytes()
             path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
             check(sink.problem(one), f"{blob.name} was changed and problem() says nothing")
@@ -224,13 +186,13 @@ class SinkContract:
         sink = trial.opened()
         first, second = trial.stage(sink, 1, 2), trial.stage(sink, 3)
         version = sink.commit(permit(4), first)
-        _same(version, sink.commit(permit(4), first))
-        _same(version, trial.opened().commit(permit(4), first))
+        same(version, sink.commit(permit(4), first))
+        same(version, trial.opened().commit(permit(4), first))
         trial.shows([1, 2], "after a repeated commit")
         check(sink.problem(first[0]) is None, "what was committed and not recorded has a problem")
         newer = sink.commit(permit(7), second)
-        _same(version, trial.opened().commit(permit(4), first))
-        _same(newer, trial.opened().commit(permit(7), second))
+        same(version, trial.opened().commit(permit(4), first))
+        same(newer, trial.opened().commit(permit(7), second))
         trial.shows(self._after([1, 2], [3]), "after the commit before the last was repeated")
 
     def test_one_commit_takes_several_batches(
@@ -249,11 +211,11 @@ class SinkContract:
         """Sinks commit together, also those without new rows."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
-        _same(sink.commit(permit(1), ()), trial.opened().commit(permit(1), ()))
+        same(sink.commit(permit(1), ()), trial.opened().commit(permit(1), ()))
         trial.shows([], "after a commit of nothing")
         sink.commit(permit(2), trial.stage(sink, 1))
         for slot in (3, 4):
-            _same(sink.commit(permit(slot), ()), trial.opened().commit(permit(slot), ()))
+            same(sink.commit(permit(slot), ()), trial.opened().commit(permit(slot), ()))
         later = trial.stage(sink, 2)
         sink.commit(permit(6), later)
         trial.shows(self._after([1], [2]), "after commits with and without rows")
@@ -268,9 +230,9 @@ class SinkContract:
         version = sink.commit(permit(3), first)
         sink.commit(permit(8), newest)
         for opened in (sink, trial.opened()):
-            _superseded(opened.commit, permit(5), late)
+            superseded(opened.commit, permit(5), late)
             if self.restores:
-                _superseded(opened.restore, permit(6), version)
+                superseded(opened.restore, permit(6), version)
         trial.shows(self._after([1], [3]), "after an older slot was refused")
 
     def test_another_process_commits_what_a_dead_one_staged(
@@ -282,7 +244,7 @@ class SinkContract:
         other = trial.opened(without_spark=self.commits_without_spark)
         check(other.problem(staged[0]) is None, "another process finds a problem")
         version = other.commit(permit(9), staged)
-        _same(version, trial.opened().commit(permit(9), staged))
+        same(version, trial.opened().commit(permit(9), staged))
         trial.shows([1, 2], "after another process has committed")
 
     def test_two_processes_that_act_at_once_act_once(
@@ -296,8 +258,8 @@ class SinkContract:
             staged = trial.stage(trial.opened(), *ids[-1])
             both = (trial.opened(), trial.opened())
             with ThreadPoolExecutor(2) as pool:
-                found = [pool.submit(_patiently, one, slot, staged) for one in both]
-                _same(*(one.result() for one in found))
+                found = [pool.submit(patiently, one, slot, staged) for one in both]
+                same(*(one.result() for one in found))
             trial.shows(self._after(*ids), "after two acted on one slot at once")
 
     # -- going back
@@ -314,7 +276,7 @@ class SinkContract:
         trial.shows(whole, "after look_back, which changes nothing,")
         if not self.restores:
             check(retreat.obstacle, "look_back must name what stands against going back")
-            _fails(sink.restore, permit(4), versions[0])
+            fails(sink.restore, permit(4), versions[0])
             trial.shows(whole, "after a restore that was refused")
             return
         check(retreat.obstacle is None, f"it cannot go back: {retreat.obstacle}")
@@ -322,11 +284,11 @@ class SinkContract:
         restored = sink.restore(permit(4), versions[0])
         trial.shows([1], "after a restore")
         other = trial.opened(without_spark=self.commits_without_spark)
-        _same(restored, other.restore(permit(4), versions[0]))
+        same(restored, other.restore(permit(4), versions[0]))
         trial.shows([1], "after a repeated restore")
         sink.commit(permit(5), trial.stage(sink, 7))
         trial.shows(self._after([1], [7]), "after a commit that follows a restore")
-        _same(restored, trial.opened().restore(permit(4), versions[0]))
+        same(restored, trial.opened().restore(permit(4), versions[0]))
         trial.shows(self._after([1], [7]), "after a restore was repeated late")
         if sink.look_back(versions[1]).obstacle is None:
             sink.restore(permit(6), versions[1])
@@ -376,7 +338,7 @@ class SinkContract:
                 deaths.commit(slot, staged, part)
                 check(trial.opened().problem(staged[0]) is None, "after a kill it has a problem")
                 version = trial.opened().commit(permit(slot), staged)
-                _same(version, trial.opened().commit(permit(slot), staged))
+                same(version, trial.opened().commit(permit(slot), staged))
                 trial.shows(self._after(*ids), f"killed after {part} of the commit")
             if not self.restores:
                 return
@@ -386,44 +348,5 @@ class SinkContract:
                 sink.commit(permit(2 * slot), trial.stage(sink, 5000 + slot))
                 deaths.restore(2 * slot + 1, version, part)
                 restored = trial.opened().restore(permit(2 * slot + 1), version)
-                _same(restored, trial.opened().restore(permit(2 * slot + 1), version))
+                same(restored, trial.opened().restore(permit(2 * slot + 1), version))
                 trial.shows(goal, f"killed after {part} of the restore")
-
-
-def _file_of(blob: BlobRef, directory: Path) -> Path:
-    for path in directory.rglob("*"):
-        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == blob.sha256:
-            return path
-    raise AssertionError(f"there is no file with the hash of {blob.name}")
-
-
-def _same(*versions: Version) -> None:
-    check(len(set(versions)) == 1, f"a slot that is acted on again has other versions: {versions}")
-
-
-def _patiently(sink: OpenSink, slot: int, staged: tuple[Committable, ...]) -> Version:
-    """Commit as a pipeline does: again while it fails."""
-    for _ in range(20):
-        try:
-            return sink.commit(permit(slot), staged)
-        except Superseded:
-            raise
-        except SinkError:
-            continue
-    return sink.commit(permit(slot), staged)
-
-
-def _superseded(act: Callable[..., Version], *given: object) -> None:
-    try:
-        act(*given)
-    except Superseded:
-        return
-    raise AssertionError("an older slot acted after a later one; it must raise Superseded")
-
-
-def _fails(act: Callable[..., Version], *given: object) -> None:
-    try:
-        act(*given)
-    except SinkError:
-        return
-    raise AssertionError("a sink that cannot go back must raise SinkError")

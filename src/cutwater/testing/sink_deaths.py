@@ -23,7 +23,8 @@ from typing import Any, Final
 from cutwater.ids import BatchId, Generation
 from cutwater.protocol.cut import BlobRef, Committable
 from cutwater.sinks.base import SinkContext
-from cutwater.testing.sink_contract import PIPELINE, SINK, SinkContract, permit
+from cutwater.testing.sink_contract import SinkContract
+from cutwater.testing.sink_trial import PIPELINE, SINK, permit
 
 _PARTS: Final = 6
 
