@@ -61,9 +61,11 @@ def pipeline_of(tables: Path, total: int, calls: list[Told]) -> Pipeline:
         if len(calls) == 1:
             raise RuntimeError("the connection was lost")
 
-    by_part = {"partition_by": ["part"]}
-    pipeline.sink("delta", sinks.delta(str(tables / "delta"), **by_part), of=numbers)  # type: ignore[arg-type]
-    pipeline.sink("parquet", sinks.files(str(tables / "parquet"), **by_part), of=numbers)  # type: ignore[arg-type]
+    by_part = ["part"]
+    delta = sinks.delta(str(tables / "delta"), partition_by=by_part)
+    pipeline.sink("delta", delta, of=numbers)
+    parquet = sinks.files(str(tables / "parquet"), partition_by=by_part)
+    pipeline.sink("parquet", parquet, of=numbers)
     pipeline.sink(
         "counts", sinks.files(str(tables / "counts"), "json", write="overwrite"), of=counts
     )

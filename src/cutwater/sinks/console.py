@@ -21,6 +21,8 @@ from cutwater.sinks.base import OpenSink, Retreat, SinkContext
 from cutwater.store.targets import StoredTarget
 
 if TYPE_CHECKING:
+    from pyspark.sql import Observation
+
     from cutwater.sinks.rows import Rows
 
 _WIDTH_MAX: Final = 40
@@ -101,10 +103,17 @@ class OpenConsole:
         Raises:
             SinkError: If they cannot be written now.
         """
+        assert self._context.spark is not None
+        counted = None
+        if not str(self._context.spark.sparkContext.master).startswith("local"):
+            # Executors write to disks of their own: their rows are counted, and not shown.
+            rows, counted = _counted(rows)
         directory = Path(tempfile.mkdtemp(prefix="cutwater-console-"))
         try:
             rows.write_parquet(f"file://{directory / 'rows'}", {})
             count, table = _looked_at(directory / "rows", self._rows)
+            if counted is not None:
+                count = int(counted.get["rows"])
         except OSError as error:
             raise SinkError(self._context.sink, f"cannot stage: {error}") from error
         finally:
@@ -171,6 +180,17 @@ class OpenConsole:
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
         """Do nothing: nothing is kept."""
+
+
+def _counted(rows: "Rows") -> "tuple[Rows, Observation]":
+    """Let whoever writes rows count them."""
+    from pyspark.sql import Observation  # noqa: PLC0415 - only whoever stages needs it
+    from pyspark.sql.functions import count, lit  # noqa: PLC0415
+
+    from cutwater.sinks.rows import FrameRows  # noqa: PLC0415
+
+    counted = Observation()
+    return FrameRows(rows.frame.observe(counted, count(lit(1)).alias("rows"))), counted
 
 
 def _looked_at(directory: Path, rows: int) -> tuple[int, Table]:

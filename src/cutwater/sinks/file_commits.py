@@ -96,6 +96,7 @@ class FileCommits:
         self._past = root / HIDDEN / "past"
         self._newest = BEGINNING
         self._read: dict[int, FileCommit] = {}
+        self._carried_out = BEGINNING
 
     def newest(self) -> int:
         """Return the newest version; `BEGINNING` if there is none."""
@@ -182,9 +183,13 @@ class FileCommits:
     def carry_out(self, commit: FileCommit) -> None:
         """Move the files of a version to their places, for good; may be repeated at any time.
 
+        What this object has done last is not done again.
+
         Raises:
             FileNotFoundError: If one of the newest version's files is in neither place.
         """
+        if commit.version == self._carried_out:
+            return
         touched = set()
         # First what comes, then what goes: a reader who only looks at files misses none.
         for file in (*commit.add, *commit.remove):
@@ -201,6 +206,7 @@ class FileCommits:
         for directory in touched:
             if directory.is_dir():
                 sync_directory(directory)
+        self._carried_out = commit.version
 
     def past_place(self, version: int, path: str) -> str:
         """Name the place of a file that a version takes away."""

@@ -11,6 +11,7 @@ from cutwater.errors import SinkError
 from cutwater.ids import SinkId
 from cutwater.protocol.cut import Version
 from cutwater.sinks.files import FORMATS
+from cutwater.sinks.table import read_table
 from cutwater.store.targets import StoredTarget
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def _read_files(
 
 _READERS: Final[Mapping[str, Reader]] = {
     "delta": _read_delta,
+    "table": read_table,
     **dict.fromkeys(FORMATS, _read_files),
 }
 

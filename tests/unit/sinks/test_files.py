@@ -353,5 +353,7 @@ def test_a_store_remembers_all_that_a_directory_needs(root: Path) -> None:
     root.mkdir()
     again = reopen_files(stored, SinkContext(None, PIPELINE, SINK))
     assert isinstance(again, OpenFiles)
-    assert again._form == target.open(SinkContext(None, PIPELINE, SINK))._form  # type: ignore[attr-defined]
+    first = target.open(SinkContext(None, PIPELINE, SINK))
+    assert isinstance(first, OpenFiles)
+    assert again._form == first._form
     assert again._keep_past == 3
