@@ -28,6 +28,8 @@ from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.run import PipelineRun, RunOptions, start
 from cutwater.sinks.delta_table import OpenDeltaTable
+from cutwater.sinks.file_commits import FileCommits
+from cutwater.sinks.files_table import OpenFiles
 from cutwater.spark.channel import Channel
 from cutwater.spark.session import embedded_session
 from cutwater.store.committed import Commits
@@ -109,14 +111,17 @@ def _committed(_: object, permit: object, committables: Sequence[object]) -> str
 def name_writes() -> None:
     """Give the durable writes names by which this process can be asked to die."""
     name_store_writes(FATE.changed, "{method} {kind}")
-    for method in SINK_WRITES:
-        wrap(OpenDeltaTable, method, lambda *_, name=method: f"{name} rows", FATE.changed)
+    for sink in (OpenDeltaTable, OpenFiles):
+        for method in SINK_WRITES:
+            wrap(sink, method, lambda *_, name=method: f"{name} rows", FATE.changed)
+        _after(sink, "stage", lambda staged, *_: "stage" if staged else "empty stage")
+        _after(sink, "commit", _committed)
     for method in ("create", "create_write_transaction"):
         wrap(DeltaTable, method, lambda *_, name=method: f"{name} table", FATE.changed)
+    wrap(FileCommits, "create", lambda *_: "file manifest", FATE.changed)
+    wrap(FileCommits, "carry_out", lambda *_: "file moves", FATE.changed)
     _after(Manifests, "publish", _published)
     _after(DecisionLog, "create", _logged)
-    _after(OpenDeltaTable, "stage", lambda staged, *_: "stage" if staged else "empty stage")
-    _after(OpenDeltaTable, "commit", _committed)
     _after(Commits, "record", lambda *_: f"{FATE.cut}record")
     _after(Channel, "append", lambda *_: "append")
 

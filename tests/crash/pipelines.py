@@ -33,7 +33,21 @@ def join(total: str, rate: str, table: str) -> Pipeline:
     return pipeline
 
 
+def files(total: str, rate: str, table: str) -> Pipeline:
+    """One source straight into a directory of files."""
+    pipeline = Pipeline("files")
+
+    @pipeline.source
+    def numbers(spark: SparkSession) -> DataFrame:
+        rows = sources.sequence(spark, total=int(total), rate=float(rate), batch_max=700)
+        return rows.select("value", (F.col("value") % 3).alias("part"))
+
+    pipeline.sink("files", sinks.files(table, partition_by=["part"]), of=numbers)
+    return pipeline
+
+
 PIPELINES: Mapping[str, Callable[..., Pipeline]] = {
+    "files": files,
     "join": join,
     "diamond": lambda **given: _example("diamond", given),
     "three_sinks": lambda **given: _example("three_sinks", given),

@@ -80,6 +80,9 @@ def rows_of(table: Path, version: str | None, *columns: str) -> list[tuple[Any, 
 
 def slots_of(table: Path) -> list[int]:
     """Return the slots on which the table was changed, in order, as its own log names them."""
+    manifests = sorted((table / "_cutwater" / "commits").glob("*.json"))
+    if manifests:
+        return [int(json.loads(one.read_text())["slot"]) for one in manifests]
     lines = [
         json.loads(line)
         for version in sorted((table / "_delta_log").glob("*.json"))

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from tests.crash.drivers import Drivers
 from tests.crash.killing import Killing
@@ -185,6 +186,66 @@ def test_a_diamond_that_only_aligns_has_nothing_in_flight(
 
     assert all(cut.in_flight_bytes == 0 for cut in aligned.stands[-1].cuts)
     check_diamond(tmp_path, total)
+
+
+# -- files
+
+
+def test_files_survive_a_kill_at_every_turn_of_their_commit(
+    drivers: Drivers, tmp_path: Path
+) -> None:
+    table = tmp_path / "tables" / "files"
+    files = Killing(drivers, tmp_path, "files", {"rate": str(RATE), "table": str(table)})
+
+    files.dies_at("commit", 2)
+    begun = files.dies_at("after file manifest")
+    again = files.dies_at("before file moves")
+    decided = files.dies_at("decision")
+    recovering = files.dies_at("before file manifest")
+    prepared = files.dies_at("manifest")
+    total = files.finish()
+
+    # Inside the commit: the version is there and its files are not, also for the one that was
+    # killed while it brought that to an end.
+    assert (begun.staged, again.staged, again.changes) == (
+        begun.staged,
+        begun.staged,
+        begun.changes,
+    )
+    assert begun.staged
+    assert len(begun.cuts) == len(begun.commits) + 1
+    # The decision of a driver that was killed, and the one that wanted to act on it.
+    assert len(decided.cuts) == len(decided.commits) + 1
+    assert (recovering.cuts, recovering.changes) == (decided.cuts, decided.changes)
+    assert prepared.staged
+    assert prepared.changes > recovering.changes
+    assert numbers_in(table) == list(range(total))
+
+
+@pytest.mark.long
+def test_files_survive_a_kill_before_and_after_every_durable_write(
+    drivers: Drivers, tmp_path: Path
+) -> None:
+    table = tmp_path / "tables" / "files"
+    files = Killing(drivers, tmp_path, "files", {"rate": str(RATE), "table": str(table)})
+    files.dies_at("commit", 2)
+    files.finish()
+    for write in files.writes:
+        for moment in ("before", "after"):
+            files.dies_at(f"{moment} {write}")
+    total = files.finish()
+
+    assert numbers_in(table) == list(range(total))
+
+
+def numbers_in(table: Path) -> list[int]:
+    """The numbers in all files that are in sight, by a reader that knows nothing of commits."""
+    files = [one for one in table.glob("part=*/*.parquet") if one.is_file()]
+    return sorted(
+        one
+        for file in files
+        for one in pq.ParquetFile(file).read(columns=["value"])["value"].to_pylist()
+    )
 
 
 # -- three tables

@@ -13,3 +13,9 @@ def spark() -> Iterator[SparkSession]:
     session = embedded_session("local[2]", app_name="cutwater-tests")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def cutwater_spark(spark: SparkSession) -> SparkSession:
+    """The name by which a user's tests know the session."""
+    return spark

@@ -19,6 +19,7 @@
     ├── Fenced                 CW-401  a newer generation has claimed the pipeline
     ├── Superseded             CW-402  a sink has acted on a later decision than this one
     ├── SinkError              CW-501  a sink could not do what was asked of it
+    ├── NotReadable            CW-510  a sink cannot be read as it was at a checkpoint
     ├── RunError               CW-600  a pipeline could not be run
     │   ├── SessionError       CW-601  this Spark session or Java cannot run a pipeline
     │   ├── StepError          CW-602  a step failed, with the user's function and line
@@ -47,6 +48,7 @@ from cutwater.errors.running import (
     CodeChanged,
     HolderUnknown,
     MoveRefused,
+    NotReadable,
     NotRunning,
     PipelineHeld,
     RecoveryError,
@@ -89,6 +91,7 @@ __all__ = [
     "MoveRefused",
     "NewerFormat",
     "NotFound",
+    "NotReadable",
     "NotRunning",
     "OutcomeUnknown",
     "PipelineHeld",

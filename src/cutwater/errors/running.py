@@ -29,6 +29,27 @@ class SinkError(CutwaterError):
         self.reason = reason
 
 
+class NotReadable(CutwaterError):
+    """A sink cannot be read as it was at a checkpoint.
+
+    Attributes:
+        sink: The sink.
+        checkpoint_id: The checkpoint.
+        reason: Why, in words.
+    """
+
+    code = "CW-510"
+    parameters: ClassVar[tuple[str, ...]] = ("sink", "checkpoint_id", "reason")
+    next_step = "`cutwater tables` says what every sink showed; read it with its own tools."
+
+    def __init__(self, sink: SinkId, checkpoint_id: CheckpointId, reason: str) -> None:
+        """Name the sink and the checkpoint and say what is wrong."""
+        super().__init__(f"sink {sink} cannot be read at checkpoint {checkpoint_id}: {reason}.")
+        self.sink = sink
+        self.checkpoint_id = checkpoint_id
+        self.reason = reason
+
+
 class RunError(CutwaterError):
     """A pipeline could not be run."""
 

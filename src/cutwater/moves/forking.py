@@ -139,7 +139,8 @@ def shared_targets(backend: Backend, pipeline: PipelineId, targets: SinkTargets)
     origin = read_origin(backend, pipeline)
     if origin is None:
         return None
-    taken = {one.place for one in origin.targets}
+    # A target without an address, such as a console, is nobody's.
+    taken = {one.place for one in origin.targets if one.uri}
     shared: list[SinkId] = sorted(sink for sink, one in targets.items() if one.place in taken)
     if not shared:
         return None

@@ -4,6 +4,10 @@
 the target is opened.
 """
 
-__all__ = ["delta"]
+__all__ = ["console", "delta", "files", "foreach_batch", "table"]
 
+from cutwater.sinks.console import console
 from cutwater.sinks.delta import delta
+from cutwater.sinks.files import files
+from cutwater.sinks.foreach_batch import foreach_batch
+from cutwater.sinks.table import table

@@ -10,11 +10,17 @@ from typing import Final
 from cutwater.errors import ConfigError
 from cutwater.ids import PipelineId, SinkId
 from cutwater.sinks.base import OpenSink, SinkContext
+from cutwater.sinks.console import reopen_console
 from cutwater.sinks.delta import reopen_delta
+from cutwater.sinks.files import FORMATS, reopen_files
+from cutwater.sinks.foreach_batch import reopen_foreach_batch
 from cutwater.store.targets import StoredTarget
 
 _FORMATS: Final[Mapping[str, Callable[[StoredTarget, SinkContext], OpenSink]]] = {
+    "console": reopen_console,
     "delta": reopen_delta,
+    "foreach_batch": reopen_foreach_batch,
+    **dict.fromkeys(FORMATS, reopen_files),
 }
 
 

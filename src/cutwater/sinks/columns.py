@@ -1,0 +1,72 @@
+"""How the columns of a batch join those that are there already, for targets made of files.
+
+Columns may be added; one whose type or spelling has changed is refused while a batch is staged.
+Nullability and metadata are dropped at every level, so that those of one batch bind no other.
+"""
+
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from cutwater.errors import SinkError
+from cutwater.ids import SinkId
+
+
+def joined_columns(
+    known: StructType, found: StructType, sink: SinkId, *, by_position: bool = False
+) -> StructType:
+    """Return all columns: those that are there, then those that are new.
+
+    Args:
+        known: The columns that are there; none yet if empty.
+        found: The columns of the new rows.
+        sink: The sink, for messages.
+        by_position: Whether readers find columns by position, so that they may never change.
+
+    Raises:
+        SinkError: If a column's type or spelling differs, or columns differ that may not.
+    """
+    known, found = loose(known), loose(found)
+    if not known.fields:
+        return found
+    if by_position and known != found:
+        reason = f"its files have the columns {known.simpleString()} and the new rows have "
+        raise SinkError(sink, f"{reason}{found.simpleString()}; CSV files cannot change theirs")
+    there = {field.name.lower(): field for field in known}
+    new = []
+    for field in found:
+        before = there.get(field.name.lower())
+        if before is None:
+            new.append(field)
+        elif before.name != field.name:
+            raise SinkError(sink, f"column {field.name} was spelled {before.name} before")
+        elif before.dataType != field.dataType:
+            types = f"{before.dataType.simpleString()} before and "
+            types += f"{field.dataType.simpleString()} in the new rows"
+            raise SinkError(sink, f"column {field.name} was {types}; give it another name")
+    return StructType([*known, *new])
+
+
+def loose(schema: StructType) -> StructType:
+    """Return a schema in which everything is nullable and nothing carries metadata."""
+    return StructType([StructField(one.name, _loose_type(one.dataType)) for one in schema])
+
+
+def _loose_type(kind: DataType) -> DataType:
+    match kind:
+        case StructType():
+            return loose(kind)
+        case ArrayType():
+            return ArrayType(_loose_type(kind.elementType))
+        case MapType():
+            return MapType(_loose_type(kind.keyType), _loose_type(kind.valueType))
+        case StringType():
+            # Also what Spark calls char and varchar: files know texts only.
+            return StringType()
+        case _:
+            return kind

@@ -1,0 +1,222 @@
+"""The console as a target: what each commit made visible, printed for people.
+
+For trying things out. Rows are printed after the decision and never before; a console keeps
+nothing, so that it cannot be read back, and what was printed stays printed after a rewind.
+"""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cutwater.errors import ConfigError, SinkError
+from cutwater.ids import BatchId, Generation, Slot
+from cutwater.protocol.commit import CommitPermit
+from cutwater.protocol.cut import Committable, Version
+from cutwater.sinks.base import OpenSink, Retreat, SinkContext
+from cutwater.store.targets import StoredTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import Observation
+
+    from cutwater.sinks.rows import Rows
+
+_WIDTH_MAX: Final = 40
+_WAITING_MAX: Final = 1000
+"""How many batches are remembered until their commit."""
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+
+
+def console(rows: int = 20) -> "ConsoleTarget":
+    """Print the rows of each commit to standard output, up to a number.
+
+    Rows that an earlier process staged are counted and not shown: after a crash a commit is
+    repeated, and nobody can know whether it was printed before.
+
+    Args:
+        rows: How many rows of each commit are shown.
+
+    Raises:
+        ConfigError: If that is less than none.
+    """
+    if rows < 0:
+        raise ConfigError("rows", f"{rows} is less than none")
+    return ConsoleTarget(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleTarget:
+    """Standard output; made by `console`, fills `Sink`."""
+
+    rows: int = 20
+
+    @property
+    def format(self) -> str:
+        """The kind of target."""
+        return "console"
+
+    @property
+    def accepts(self) -> frozenset[str]:
+        """The output modes it takes: all of them."""
+        return frozenset({"append", "update", "complete"})
+
+    def describe(self) -> str:
+        """Name the target."""
+        return "standard output"
+
+    def open(self, context: SinkContext) -> OpenSink:
+        """Open it for one generation."""
+        return OpenConsole(context, self.rows)
+
+    def stored(self) -> StoredTarget:
+        """Say that there is no place that two could share."""
+        return StoredTarget(self.format, "")
+
+
+def reopen_console(target: StoredTarget, context: SinkContext) -> OpenSink:
+    """Open it for somebody who moves the pipeline; nothing is printed then."""
+    del target
+    return OpenConsole(context, 0)
+
+
+class OpenConsole:
+    """Standard output in use by one generation; fills `OpenSink`."""
+
+    def __init__(self, context: SinkContext, rows: int) -> None:
+        """Print at most so many rows of each commit."""
+        self._context = context
+        self._rows = rows
+        self._waiting: dict[tuple[Generation, BatchId], Table] = {}
+        self._printed: Slot | None = None
+
+    def stage(self, rows: "Rows", generation: Generation, batch: BatchId) -> Committable | None:
+        """Compute the rows of one batch, with exactly one Spark action, and note the first ones.
+
+        They are written to a temporary directory: whoever computes a part of the rows only leaves
+        a stateful step without its state.
+
+        Raises:
+            SinkError: If they cannot be written now.
+        """
+        assert self._context.spark is not None
+        counted = None
+        if not str(self._context.spark.sparkContext.master).startswith("local"):
+            # Executors write to disks of their own: their rows are counted, and not shown.
+            rows, counted = _counted(rows)
+        directory = Path(tempfile.mkdtemp(prefix="cutwater-console-"))
+        try:
+            rows.write_parquet(f"file://{directory / 'rows'}", {})
+            count, table = _looked_at(directory / "rows", self._rows)
+            if counted is not None:
+                count = int(counted.get["rows"])
+        except OSError as error:
+            raise SinkError(self._context.sink, f"cannot stage: {error}") from error
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        if not count:
+            return None
+        self._waiting[generation, batch] = table
+        while len(self._waiting) > _WAITING_MAX:
+            del self._waiting[next(iter(self._waiting))]
+        return Committable(self._context.sink, generation, batch, count, ())
+
+    def problem(self, committable: Committable) -> str | None:
+        """Find nothing wrong: what is not there is counted and not shown."""
+        del committable
+        return None
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
+        """Print what was committed, once in this process."""
+        if committables and self._printed != permit.slot:
+            self._printed = permit.slot
+            for line in self._lines(permit, committables):
+                sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+        return str(permit.slot)
+
+    def _lines(self, permit: CommitPermit, committables: Sequence[Committable]) -> Iterator[str]:
+        total = sum(one.rows for one in committables)
+        noun = "row" if total == 1 else "rows"
+        yield f"-- {self._context.sink}, checkpoint {permit.checkpoint_id}: {total} {noun}"
+        left, unknown, header = self._rows, 0, None
+        shown: list[tuple[str, ...]] = []
+        for one in committables:
+            table = self._waiting.pop((one.generation, one.batch), None)
+            if table is None:
+                unknown += one.rows
+                continue
+            if header not in {None, table[0]}:
+                yield from _drawn(header or (), shown)
+                shown = []
+            header = table[0]
+            shown += table[1][:left]
+            left -= len(table[1][:left])
+        if header is not None and shown:
+            yield from _drawn(header, shown)
+        hidden = total - unknown - (self._rows - left)
+        if hidden > 0:
+            yield f"   and {hidden} more"
+        if unknown:
+            reason = "by an earlier process, which may have printed them"
+            yield f"   {unknown} of them were staged {reason}: not shown"
+
+    def look_back(self, version: Version | None) -> Retreat:
+        """Say that nothing stands against going back; what was printed stays printed."""
+        return Retreat(str(version or 0))
+
+    def restore(self, permit: CommitPermit, version: Version | None) -> Version:
+        """Say that what was printed after a version does not count any more."""
+        if self._context.spark is not None and self._printed != permit.slot:
+            self._printed = permit.slot
+            since = "everything" if version is None else f"everything after slot {version}"
+            sys.stdout.write(f"-- {self._context.sink}: a rewind takes {since} back\n")
+            sys.stdout.flush()
+        return str(permit.slot)
+
+    def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
+        """Do nothing: nothing is kept."""
+
+
+def _counted(rows: "Rows") -> "tuple[Rows, Observation]":
+    """Let whoever writes rows count them."""
+    from pyspark.sql import Observation  # noqa: PLC0415 - only whoever stages needs it
+    from pyspark.sql.functions import count, lit  # noqa: PLC0415
+
+    from cutwater.sinks.rows import FrameRows  # noqa: PLC0415
+
+    counted = Observation()
+    return FrameRows(rows.frame.observe(counted, count(lit(1)).alias("rows"))), counted
+
+
+def _looked_at(directory: Path, rows: int) -> tuple[int, Table]:
+    """Count the rows of Parquet files and read the first of them."""
+    import pyarrow.parquet as pq  # noqa: PLC0415 - only whoever stages needs it
+
+    total, names = 0, ()
+    shown: list[tuple[str, ...]] = []
+    for file in sorted(directory.glob("*.parquet")):
+        with pq.ParquetFile(file) as opened:
+            total += opened.metadata.num_rows
+            names = tuple(opened.schema_arrow.names)
+            batches = opened.iter_batches(max(rows - len(shown), 1))
+            for batch in islice(batches, 1 if len(shown) < rows else 0):
+                found = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+                shown += [tuple(map(_cell, row)) for row in found]
+    return total, (names, shown[:rows])
+
+
+def _cell(value: object) -> str:
+    text = "null" if value is None else str(value)
+    return text if len(text) <= _WIDTH_MAX else f"{text[: _WIDTH_MAX - 1]}…"
+
+
+def _drawn(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"   {' | '.join(cells)}".rstrip()

@@ -1,0 +1,252 @@
+"""The commits of a directory of files: one manifest per version, which is the directory's truth.
+
+    <root>/_cutwater/commits/00000000000000000007.json   version 7, created if it was absent
+    <root>/[day=2026-11-16/]part-<version>-<file>.csv    what it added, in sight of every reader
+    <root>/_cutwater/past/<version>/...                  what it took away
+
+A version exists when its manifest does; only then are its files moved, so that a file in sight is
+always one that was committed. Every name is used once: a file that is taken away and brought back
+has another name then. So any move can be repeated at any time, also by a process that was
+stopped in the middle and wakes up years later: it finds nothing left to move.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from cutwater.ids import CheckpointId, PipelineId, SinkId, Slot
+from cutwater.sinks.staged_files import HIDDEN
+from cutwater.sinks.staged_output import create_lasting
+from cutwater.store.files import make_lasting, sync_directory
+
+_FORM: Final = 1
+_WHOLE_EVERY: Final = 100
+"""Every so many versions a manifest lists all files, so that nobody has to read all manifests."""
+
+BEGINNING: Final = 0
+"""The version before the first commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file with rows, at one place in its life.
+
+    Attributes:
+        staged: The name under which it was staged: who it is, wherever it is.
+        path: Where it is, relative to the root.
+        source: Where it was before this version put it there.
+        size_bytes: Its size.
+        sha256: Its hash.
+    """
+
+    staged: str
+    path: str
+    source: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCommit:
+    """One version: what it added and what it took away.
+
+    Attributes:
+        version: Its number, from 1.
+        pipeline: Whose directory it is.
+        sink: The sink that writes to it.
+        slot: The slot that was acted on.
+        checkpoint_id: The checkpoint of that decision.
+        operation: `append`, `overwrite` or `restore`.
+        data_format: The format of the files.
+        schema: The columns of all files up to here, as Spark's JSON.
+        rows: How many rows are in sight after it.
+        add: Files that came in sight.
+        remove: Files that went out of sight.
+        files: All files in sight, in some versions; None in the others.
+    """
+
+    version: int
+    pipeline: PipelineId
+    sink: SinkId
+    slot: Slot
+    checkpoint_id: CheckpointId
+    operation: str
+    data_format: str
+    schema: Mapping[str, Any]
+    rows: int
+    add: tuple[DataFile, ...]
+    remove: tuple[DataFile, ...] = ()
+    files: tuple[DataFile, ...] | None = field(default=None)
+
+
+Live = dict[str, DataFile]
+"""Files in sight, by the name under which they were staged, oldest first."""
+
+
+class FileCommits:
+    """The versions of one directory. Lets every `OSError` through."""
+
+    def __init__(self, root: Path) -> None:
+        """Look at a directory; nothing is made yet."""
+        self.root = root
+        self.directory = root / HIDDEN / "commits"
+        self._past = root / HIDDEN / "past"
+        self._newest = BEGINNING
+        self._read: dict[int, FileCommit] = {}
+        self._carried_out = BEGINNING
+
+    def newest(self) -> int:
+        """Return the newest version; `BEGINNING` if there is none."""
+        if self._newest == BEGINNING and self.directory.is_dir():
+            names = (one.name.partition(".") for one in self.directory.glob("*.json"))
+            found = (int(stem) for stem, _, end in names if stem.isdigit() and end == "json")
+            self._newest = max(found, default=BEGINNING)
+        while self._file(self._newest + 1).exists():
+            self._newest += 1
+        return self._newest
+
+    def read(self, version: int) -> FileCommit:
+        """Read one version.
+
+        Raises:
+            FileNotFoundError: If there is none of that number.
+            ValueError: If its manifest is not one.
+        """
+        if version not in self._read:
+            found = _unpacked(self._file(version).read_text(encoding="utf-8"))
+            if len(self._read) > 2 * _WHOLE_EVERY:
+                self._read.clear()
+            self._read[version] = found
+        return self._read[version]
+
+    def backwards(self) -> Iterator[FileCommit]:
+        """Give all versions, newest first."""
+        return (self.read(one) for one in range(self.newest(), BEGINNING, -1))
+
+    def live(self, version: int) -> Live:
+        """Return the files that were in sight at a version, where they were then."""
+        chain: list[FileCommit] = []
+        for number in range(version, BEGINNING, -1):
+            chain.append(self.read(number))
+            if chain[-1].files is not None:
+                break
+        found: Live = {}
+        for one in reversed(chain):
+            if one.files is not None:
+                found = {file.staged: file for file in one.files}
+            else:
+                apply(found, one)
+        return found
+
+    def where(self, version: int) -> dict[str, str]:
+        """Return where the files of a version are now, in sight or out of it."""
+        places = {staged: file.path for staged, file in self.live(version).items()}
+        for number in range(version + 1, self.newest() + 1):
+            later = self.read(number)
+            for file in (*later.remove, *later.add):
+                if file.staged in places:
+                    places[file.staged] = file.path
+        return places
+
+    def last_place(self, staged: str, look_at: int) -> tuple[DataFile, bool] | None:
+        """Find what became of a staged file in the newest versions.
+
+        Args:
+            staged: The name under which it was staged.
+            look_at: How many versions to look at.
+
+        Returns:
+            The file where it was last put, and whether that is in sight; None if no version
+            among them knows it.
+        """
+        newest = self.newest()
+        for number in range(newest, max(newest - look_at, BEGINNING), -1):
+            one = self.read(number)
+            for files, in_sight in ((one.add, True), (one.remove, False)):
+                found = next((file for file in files if file.staged == staged), None)
+                if found is not None:
+                    return found, in_sight
+        return None
+
+    def create(self, commit: FileCommit) -> bool:
+        """Make a version; False if somebody else has made one of that number."""
+        if commit.version % _WHOLE_EVERY == 0:
+            files = self.live(commit.version - 1)
+            apply(files, commit)
+            commit = replace(commit, files=tuple(files.values()))
+        make_lasting(self.directory)
+        return create_lasting(self._file(commit.version), _packed(commit))
+
+    def carry_out(self, commit: FileCommit) -> None:
+        """Move the files of a version to their places, for good; may be repeated at any time.
+
+        What this object has done last is not done again.
+
+        Raises:
+            FileNotFoundError: If one of the newest version's files is in neither place.
+        """
+        if commit.version == self._carried_out:
+            return
+        touched = set()
+        # First what comes, then what goes: a reader who only looks at files misses none.
+        for file in (*commit.add, *commit.remove):
+            source, target = self.root / file.source, self.root / file.path
+            if not target.exists():
+                make_lasting(target.parent)
+                try:
+                    source.rename(target)
+                except FileNotFoundError:
+                    if commit.version == self.newest():
+                        message = f"{file.staged} of version {commit.version} is gone"
+                        raise FileNotFoundError(message) from None
+            touched |= {source.parent, target.parent}
+        for directory in touched:
+            if directory.is_dir():
+                sync_directory(directory)
+        self._carried_out = commit.version
+
+    def past_place(self, version: int, path: str) -> str:
+        """Name the place of a file that a version takes away."""
+        return (self._past.relative_to(self.root) / f"{version:020d}" / path).as_posix()
+
+    def forget_past(self, before: int) -> None:
+        """Delete for good what versions before a number have taken away."""
+        if not self._past.is_dir():
+            return
+        for directory in self._past.iterdir():
+            if directory.name.isdigit() and int(directory.name) < before:
+                shutil.rmtree(directory)
+
+    def _file(self, version: int) -> Path:
+        return self.directory / f"{version:020d}.json"
+
+
+def apply(live: Live, commit: FileCommit) -> None:
+    """Move files in sight on by one version."""
+    for file in commit.remove:
+        live.pop(file.staged, None)
+    live.update({file.staged: file for file in commit.add})
+
+
+def _packed(commit: FileCommit) -> str:
+    values = {"cutwater": _FORM, **asdict(commit)}
+    if commit.files is None:
+        del values["files"]
+    return json.dumps(values, ensure_ascii=False)
+
+
+def _unpacked(text: str) -> FileCommit:
+    values = json.loads(text)
+    if not isinstance(values, dict) or values.pop("cutwater", None) != _FORM:
+        message = "this is no manifest of this version of Cutwater"
+        raise ValueError(message)
+    for name in ("add", "remove", "files"):
+        if values.get(name) is not None:
+            values[name] = tuple(DataFile(**one) for one in values[name])
+    try:
+        return FileCommit(**values)
+    except TypeError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,338 @@
+"""A function of the user's as a target, for whoever brings a writer that is idempotent itself.
+
+Rows are staged as Parquet in a directory of the user's, and the function is called with them after
+the decision, in the order of the slots. What exactly once takes then is in the docstring of
+`foreach_batch`: between the function's end and our note that it has ended lies a moment in which
+this process can die, and no trick of ours can close it.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cutwater.errors import ConfigError, SinkError, Superseded
+from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
+from cutwater.protocol.commit import CommitPermit
+from cutwater.protocol.cut import Committable, Version
+from cutwater.sinks.base import OpenSink, Retreat, SinkContext
+from cutwater.sinks.files import directory_of
+from cutwater.store.files import make_lasting, sync_directory
+from cutwater.store.targets import StoredTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from cutwater.sinks.rows import Rows
+    from cutwater.sinks.staged_output import StagedOutput
+
+_NOTES: Final = 1000
+"""How many slots are remembered: how far back anybody can go."""
+
+NOTHING: Final[Version] = "0"
+"""The version before the first rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the function is told beside the rows.
+
+    Attributes:
+        pipeline: The pipeline's uuid.
+        sink: The sink's name.
+        slot: The slot of the decision: only grows, and is the same when the call is repeated.
+        checkpoint_id: The checkpoint of that decision.
+        batches: The generation and number of every batch whose rows these are, in order.
+    """
+
+    pipeline: PipelineId
+    sink: SinkId
+    slot: Slot
+    checkpoint_id: CheckpointId
+    batches: tuple[tuple[Generation, BatchId], ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The idempotence key: the same for every call with the same rows, and for no other."""
+        return f"{self.pipeline}/{self.sink}/{self.slot}"
+
+    @property
+    def generation(self) -> Generation | None:
+        """The generation that staged the last batch; None without one."""
+        return self.batches[-1][0] if self.batches else None
+
+    @property
+    def batch(self) -> BatchId | None:
+        """The number of the last batch, which another generation may use again."""
+        return self.batches[-1][1] if self.batches else None
+
+
+Function = Callable[["DataFrame", Told], None]
+TakeBack = Callable[[Told, Slot | None], None]
+
+
+def foreach_batch(
+    function: Function, *, staging: str, take_back: TakeBack | None = None
+) -> "ForeachBatchTarget":
+    """Hand the rows of each commit to a function that writes them somewhere, idempotently.
+
+    The function gets one DataFrame with the rows of all batches of the commit, and a `Told`. It is
+    called after the checkpoint is decided, never before, one slot after the other, and not for a
+    commit without rows. It may be called again with the same slot and the same rows: after an
+    error, and after a crash even if it had returned. So it must either
+
+    - write the rows and the slot in one transaction, and write nothing if that slot or a later
+      one is there already for this pipeline and sink; or
+    - be an upsert by keys of the rows, so that the second time changes nothing.
+
+    Without one of these, rows come twice after a crash. Whatever it raises makes the commit fail:
+    it is called again until it succeeds, and the pipeline is COMMIT_BLOCKED meanwhile.
+
+    Args:
+        function: Called as `function(frame, told)`; it runs in the driver, and may use Spark.
+        staging: A directory for rows that wait for their decision; as lasting as the store.
+        take_back: Called as `take_back(told, slot)` for a rewind by `cutwater run FILE --from`:
+            must take away everything that came after this slot (None: everything), and may be
+            called again. Without it, a rewind past rows that were handed over is refused.
+
+    Raises:
+        ConfigError: If an option has a value that cannot work.
+    """
+    if not callable(function):
+        raise ConfigError("function", f"{function!r} cannot be called")
+    directory_of(staging)
+    return ForeachBatchTarget(function, staging, take_back)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeachBatchTarget:
+    """A function to hand rows to; made by `foreach_batch`, fills `Sink`."""
+
+    function: Function
+    staging: str
+    take_back: TakeBack | None = None
+
+    @property
+    def format(self) -> str:
+        """The kind of target."""
+        return "foreach_batch"
+
+    @property
+    def accepts(self) -> frozenset[str]:
+        """The output modes it takes; what rows of each mean is the function's business."""
+        return frozenset({"append", "update", "complete"})
+
+    def describe(self) -> str:
+        """Name the function."""
+        return getattr(self.function, "__qualname__", type(self.function).__qualname__)
+
+    def open(self, context: SinkContext) -> OpenSink:
+        """Open the staging directory for one generation."""
+        return OpenForeachBatch(directory_of(self.staging).absolute(), context, self)
+
+    def stored(self) -> StoredTarget:
+        """Say where rows are staged; the function is in the user's file only."""
+        return StoredTarget(self.format, str(directory_of(self.staging).resolve()))
+
+
+def reopen_foreach_batch(target: StoredTarget, context: SinkContext) -> OpenSink:
+    """Open what a store remembers: enough to say whether a rewind would take rows back.
+
+    Raises:
+        SinkError: If the staging directory is gone.
+    """
+    if not Path(target.uri).is_dir():
+        raise SinkError(context.sink, f"there is no directory {target.uri} any more")
+    return OpenForeachBatch(Path(target.uri), context, None)
+
+
+class OpenForeachBatch:
+    """A function in use by one generation; fills `OpenSink`."""
+
+    def __init__(self, root: Path, context: SinkContext, target: ForeachBatchTarget | None) -> None:
+        """Stage below a root; without a target, the function is not known."""
+        self._context = context
+        self._target = target
+        self._sink = context.sink
+        self._opened: StagedOutput | None = None
+        self._root = root
+        self._notes = root / "_cutwater" / context.pipeline / context.sink / "acted"
+        try:
+            make_lasting(self._notes)
+        except OSError as error:
+            raise ConfigError("staging", f"{root} cannot be written to: {error}") from error
+
+    @property
+    def _staged(self) -> "StagedOutput":
+        if self._opened is None:
+            from cutwater.sinks.staged_output import StagedOutput  # noqa: PLC0415 - needs Spark
+
+            self._opened = StagedOutput(self._root, self._context.pipeline, self._sink)
+        return self._opened
+
+    def stage(self, rows: "Rows", generation: Generation, batch: BatchId) -> Committable | None:
+        """Write the rows of one batch as Parquet, with exactly one Spark action.
+
+        Raises:
+            SinkError: If they cannot be written now.
+        """
+        from cutwater.sinks.staged_output import Form  # noqa: PLC0415 - needs Spark
+
+        assert self._context.spark is not None
+        local = str(self._context.spark.sparkContext.master).startswith("local")
+        try:
+            return self._staged.stage(rows, (generation, batch), Form(), shares_disk=local)
+        except OSError as error:
+            raise SinkError(self._sink, f"cannot stage: {error}") from error
+
+    def problem(self, committable: Committable) -> str | None:
+        """Say what is wrong with something staged; None if sound, or handed over already."""
+        problem = None
+        for blob in committable.blobs:
+            problem = problem or self._staged.difference(blob, self._root / blob.name)
+        if problem is not None and self._handed_over(committable):
+            return None
+        return problem
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
+        """Call the function with what was staged, unless it is known to have returned before.
+
+        Raises:
+            Superseded: If a later slot was acted on and this one never was.
+            SinkError: If the function failed, or there is none or no Spark here.
+        """
+        if not committables or self._acted(permit.slot):
+            return str(permit.slot)
+        if self._target is None or self._context.spark is None:
+            reason = "only the pipeline's own file knows the function; run it"
+            raise SinkError(self._sink, reason)
+        batches = tuple((one.generation, one.batch) for one in committables)
+        frame = self._frame(committables)
+        try:
+            self._target.function(frame, self._told(permit, batches))
+        except Exception as error:
+            reason = f"{self._target.describe()} raised {type(error).__name__}: {error}"
+            raise SinkError(self._sink, reason.rstrip(".")) from error
+        self._note(permit.slot, "commit", [list(one) for one in batches])
+        self._staged.forget(committables)
+        return str(permit.slot)
+
+    def look_back(self, version: Version | None) -> Retreat:
+        """Say what stands against going back: rows that only the function could take away."""
+        now, then = self._handed(None), self._handed(int(version or 0))
+        last = str(now[-1]) if now else NOTHING
+        if now == then:
+            return Retreat(last)
+        if now[: len(then)] != then:
+            lost = next(slot for slot in then if slot not in now)
+            return Retreat(last, obstacle=f"the rows of slot {lost} were taken back since then")
+        if self._target is not None and self._target.take_back is not None:
+            return Retreat(last)
+        reason = f"rows were handed to a function since then, at last at slot {last}"
+        if self._target is None:
+            # Whether the function can take rows back is in the user's file.
+            return Retreat(last, obstacle=f"{reason}; use `cutwater run FILE --from`")
+        return Retreat(last, obstacle=f"{reason}, and it has no take_back")
+
+    def restore(self, permit: CommitPermit, version: Version | None) -> Version:
+        """Take back what came after a version, if the function's owner said how.
+
+        Raises:
+            Superseded: If a later slot was acted on and this one never was.
+            SinkError: If nobody knows how, or it failed.
+        """
+        if self._acted(permit.slot):
+            return str(permit.slot)
+        retreat = self.look_back(version)
+        if retreat.obstacle is not None:
+            raise SinkError(self._sink, retreat.obstacle)
+        then = self._handed(int(version or 0))
+        if self._handed(None) != then:
+            assert self._target is not None
+            assert self._target.take_back is not None
+            try:
+                self._target.take_back(self._told(permit, ()), then[-1] if then else None)
+            except Exception as error:
+                reason = f"take_back raised {type(error).__name__}: {error}"
+                raise SinkError(self._sink, reason.rstrip(".")) from error
+        self._note(permit.slot, "restore", [int(version or 0)])
+        return str(permit.slot)
+
+    def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
+        """Delete what generations before this one staged and nobody will commit.
+
+        Raises:
+            SinkError: If it cannot be done now.
+        """
+        try:
+            self._staged.discard(generation, keep)
+        except OSError as error:
+            raise SinkError(self._sink, f"cannot discard: {error}") from error
+
+    # -- what was done
+
+    def _frame(self, committables: Sequence[Committable]) -> "DataFrame":
+        from pyspark.sql.types import StructType  # noqa: PLC0415 - an open sink may have no Spark
+
+        from cutwater.sinks.columns import joined_columns  # noqa: PLC0415
+        from cutwater.sinks.files_read import literal  # noqa: PLC0415
+
+        assert self._context.spark is not None
+        columns = StructType()
+        for one in committables:
+            found = StructType.fromJson(json.loads(self._staged.schema_text(one)))
+            columns = joined_columns(columns, found, self._sink)
+        paths = [literal(self._root / blob.name) for one in committables for blob in one.blobs[1:]]
+        return self._context.spark.read.schema(columns).parquet(*paths)
+
+    def _told(self, permit: CommitPermit, batches: tuple[tuple[Generation, BatchId], ...]) -> Told:
+        return Told(permit.pipeline, self._sink, permit.slot, permit.checkpoint_id, batches)
+
+    def _noted(self) -> list[tuple[Slot, str, list[Any]]]:
+        """Return what was done at which slot, oldest first."""
+        return [
+            (Slot(int(one.stem)), one.suffix[1:], json.loads(one.read_text(encoding="utf-8")))
+            for one in sorted(self._notes.glob("*.*"))
+            if one.suffix in {".commit", ".restore"}
+        ]
+
+    def _handed(self, at: int | None) -> list[Slot]:
+        """Return the slots whose rows were out at a slot and not taken back; None for now."""
+        handed: list[Slot] = []
+        before: list[tuple[Slot, list[Slot]]] = []
+        for slot, kind, values in self._noted():
+            if at is not None and slot > at:
+                break
+            if kind == "commit":
+                handed = [*handed, slot]
+            else:
+                # As it was at that slot, which may itself have gone back.
+                handed = next((old for then, old in reversed(before) if then <= values[0]), [])
+            before.append((slot, handed))
+        return handed
+
+    def _acted(self, slot: Slot) -> bool:
+        """Say whether a slot is known to have been acted on.
+
+        Raises:
+            Superseded: If it was not, and a later one was.
+        """
+        slots = [noted for noted, _, _ in self._noted()]
+        if slot in slots:
+            return True
+        if slots and slots[-1] > slot:
+            raise Superseded(self._sink, slot, slots[-1])
+        return False
+
+    def _handed_over(self, committable: Committable) -> bool:
+        batch = [committable.generation, committable.batch]
+        return any(kind == "commit" and batch in values for _, kind, values in self._noted())
+
+    def _note(self, slot: Slot, kind: str, values: Sequence[object]) -> None:
+        from cutwater.sinks.staged_output import put_lasting  # noqa: PLC0415 - needs Spark
+
+        put_lasting(self._notes / f"{slot:012d}.{kind}", json.dumps(values))
+        for old in sorted(self._notes.glob("*.*"))[:-_NOTES]:
+            old.unlink()
+        sync_directory(self._notes)

@@ -1,0 +1,143 @@
+"""`cutwater tables`: the versions of all sinks at a commit point, from the store alone."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from tests.unit.moves.handmade import SAVEPOINT, SINKS, Made, below, make
+from typer.testing import CliRunner, Result
+
+import cutwater
+from cutwater.cli.main import app
+from cutwater.store.paths import PipelinePaths
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("template") / "made"
+    directory.mkdir()
+    make(directory)
+    return directory
+
+
+@pytest.fixture
+def made(template: Path, tmp_path: Path) -> Made:
+    """Five checkpoints, of which the fourth is a recovery point; the tables are those made first,
+    which nothing here changes."""
+    shutil.copytree(template / "store", tmp_path / "store")
+    return Made(tmp_path)
+
+
+def tables(made: Made, *arguments: str) -> Result:
+    given = ["tables", "orders", *arguments, "--store", str(made.store)]
+    return CliRunner().invoke(app, given, env={"COLUMNS": "300"})
+
+
+def tables_json(made: Made, *arguments: str) -> dict[str, Any]:
+    result = tables(made, *arguments, "--output", "json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def rows_at(found: dict[str, Any]) -> list[list[int]]:
+    """What the named versions hold, by a reader of Delta tables."""
+    read = [
+        DeltaTable(one["uri"], version=int(one["version"])).to_pyarrow_table()["value"].to_pylist()
+        for _, one in sorted(found["tables"].items())
+    ]
+    return [sorted(one) for one in read]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5])
+def test_a_commit_point_names_versions_that_show_one_moment(made: Made, number: int) -> None:
+    found = tables_json(made, "--checkpoint", str(number))
+    assert set(found) == {"checkpoint", "tables"}
+    assert found["checkpoint"] == number
+    assert list(found["tables"]) == sorted(SINKS)
+    for one in found["tables"].values():
+        assert set(one) == {"format", "uri", "version"}
+        assert one["format"] == "delta"
+        assert Path(one["uri"]).is_absolute()
+    assert rows_at(found) == below(10 * number)
+
+
+def test_the_newest_commit_point_is_shown_unless_another_is_asked_for(made: Made) -> None:
+    assert tables_json(made)["checkpoint"] == 5
+    assert tables_json(made, "--checkpoint", SAVEPOINT)["checkpoint"] == 3
+    shown = tables(made).stdout.splitlines()
+    assert shown[0] == "orders at checkpoint 5:"
+    assert [line.split()[:3] for line in shown[2:]] == [
+        ["left", "delta", "4"],
+        ["right", "delta", "4"],
+    ]
+
+
+def test_a_recovery_point_is_refused_with_the_nearest_commit_points(made: Made) -> None:
+    result = tables(made, "--checkpoint", "4")
+    assert result.exit_code == 2
+    assert "checkpoint 4 is a recovery point" in result.stderr
+    assert "the nearest commit points are 3 and 5" in result.stderr
+
+
+def test_a_commit_that_is_not_recorded_is_not_listed(made: Made) -> None:
+    store = made.opened()
+    last = store.commits.slots()[-1]
+    (made.store / PipelinePaths(store.pipeline).committed(last)).unlink()
+    assert tables_json(made)["checkpoint"] == 3
+    result = tables(made, "--checkpoint", "5")
+    assert result.exit_code == 2
+    assert "its sinks have not all committed it; the nearest commit points are 3" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("9", "orders has no checkpoint 9; it has 1 to 5"),
+        ("after", f"orders has no savepoint 'after'; its savepoints: {SAVEPOINT}"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_named(made: Made, text: str, reason: str) -> None:
+    result = tables(made, "--checkpoint", text, "--output", "json")
+    assert result.exit_code == 2
+    assert reason in json.loads(result.stdout)["error"]["message"]
+
+
+def test_a_checkpoint_whose_manifest_was_deleted_still_names_its_versions(made: Made) -> None:
+    store = made.opened()
+    before = tables_json(made, "--checkpoint", "2")
+    manifest = PipelinePaths(store.pipeline).manifest(store.log.read().decisions[1].checkpoint_id)
+    (made.store / manifest).unlink()
+    assert tables_json(made, "--checkpoint", "2") == before
+
+
+def test_a_rewind_is_a_commit_point_of_its_own(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    cutwater.rewind("orders", to="2", store=made.store, yes=True)
+    found = tables_json(made)
+    assert (found["checkpoint"], rows_at(found)) == (6, below(20))
+    assert rows_at(tables_json(made, "--checkpoint", "5")) == below(50)
+    assert "Beware" not in tables(made).stderr
+    cutwater.rewind("orders", to="1", store=made.store, yes=True, leave_sinks=True)
+    left = tables(made)
+    assert "a rewind left the sinks as they were" in left.stderr
+    assert rows_at(tables_json(made)) == below(20)
+
+
+def test_reading_a_sink_that_is_not_there_names_those_that_are(made: Made) -> None:
+    with pytest.raises(cutwater.errors.ConfigError, match=r"had no sink 'lost' .* left, right"):
+        cutwater.read(None, made.store, "orders", "lost")  # type: ignore[arg-type]
+
+
+def test_a_pipeline_that_has_committed_nothing_says_so(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    store = made.opened()
+    for slot in store.commits.slots():
+        (made.store / PipelinePaths(store.pipeline).committed(slot)).unlink()
+    result = tables(made)
+    assert result.exit_code == 2
+    assert "have committed nothing yet" in result.stderr

@@ -1,0 +1,359 @@
+"""A directory of files as a sink: its manifests, whoever wakes up late, going back and forth."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.sinks.by_hand import (
+    PIPELINE,
+    SINK,
+    HandmadeRows,
+    ids_in,
+    in_sight,
+    opened,
+    permit,
+    staged,
+)
+
+from cutwater import sinks
+from cutwater.errors import ConfigError, SinkError, Superseded
+from cutwater.ids import BatchId, Generation, SinkId
+from cutwater.sinks.base import SinkContext
+from cutwater.sinks.file_commits import FileCommits
+from cutwater.sinks.files import reopen_files
+from cutwater.sinks.files_table import OpenFiles
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "out [1]"
+
+
+def manifest(root: Path, version: int) -> dict[str, Any]:
+    text = (root / "_cutwater" / "commits" / f"{version:020d}.json").read_text()
+    found = json.loads(text)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_manifest_names_every_file_of_its_commit(root: Path) -> None:
+    sink = opened(root, partition_by=["kind"])
+    assert sink.commit(permit(4), staged(sink, 0, 1, 2, id="long", kind="long")) == "1"
+    sink.commit(permit(5), staged(sink, 1, 3, id="long", kind="long"))
+    found = manifest(root, 1)
+    assert (found["pipeline"], found["sink"]) == (PIPELINE, SINK)
+    assert (found["slot"], found["checkpoint_id"], found["rows"]) == (4, 104, 2)
+    assert (found["operation"], found["data_format"]) == ("append", "parquet")
+    assert [one["name"] for one in found["schema"]["fields"]] == ["id", "kind"]
+    named = [one["path"] for version in (1, 2) for one in manifest(root, version)["add"]]
+    assert sorted(named) == [str(path.relative_to(root)) for path in in_sight(root)]
+    assert {Path(one).parent.name for one in named} == {"kind=0", "kind=1"}
+    for one in found["add"]:
+        assert (root / one["path"]).stat().st_size == one["size_bytes"]
+    assert not list((root / "_cutwater" / PIPELINE).rglob("*.parquet"))
+
+
+def test_files_in_sight_never_change_their_names_or_bytes(root: Path) -> None:
+    sink = opened(root)
+    seen: dict[Path, bytes] = {}
+    for slot in range(1, 6):
+        sink.commit(permit(slot), staged(sink, slot, slot))
+        for path in in_sight(root):
+            assert path.read_bytes() == seen.setdefault(path, path.read_bytes())
+    assert set(seen) == set(in_sight(root))
+
+
+def test_a_commit_without_rows_makes_no_version(root: Path) -> None:
+    sink = opened(root)
+    assert sink.commit(permit(1), ()) == "0"
+    assert sink.stage(HandmadeRows(()), Generation(1), BatchId(9)) is None
+    sink.commit(permit(2), staged(sink, 0, 1))
+    assert [sink.commit(permit(slot), ()) for slot in (3, 4)] == ["1", "1"]
+    sink.commit(permit(6), staged(sink, 1, 2))
+    assert [opened(root).commit(permit(slot), ()) for slot in (1, 4, 7)] == ["0", "1", "2"]
+    assert len(list((root / "_cutwater" / "commits").iterdir())) == 2
+
+
+# -- death and those who wake up
+
+
+class Died(BaseException):
+    """Stands for SIGKILL in a test that looks at the directory afterwards."""
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, owner: object, method: str, call: int) -> None:
+    """Let the n-th call of a method be the last thing that happens."""
+    plain: Callable[..., Any] = getattr(owner, method)
+    calls: list[int] = []
+
+    def mortal(*given: Any, **named: Any) -> Any:  # noqa: ANN401
+        calls.append(1)
+        if len(calls) == call:
+            raise Died
+        return plain(*given, **named)
+
+    monkeypatch.setattr(owner, method, mortal)
+
+
+@pytest.mark.parametrize("moves", [1, 2, 3])
+def test_a_commit_that_died_between_two_moves_is_finished(
+    root: Path, monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
+    sink = opened(root)
+    waiting = staged(sink, 0, 1, 2, 3)
+    with monkeypatch.context() as patch:
+        die_at(patch, Path, "rename", moves)
+        with pytest.raises(Died):
+            sink.commit(permit(1), waiting)
+    assert ids_in(root) == list(range(1, moves))
+    other = opened(root)
+    assert other.problem(waiting[0]) is None
+    assert other.commit(permit(1), waiting) == "1"
+    assert ids_in(root) == [1, 2, 3]
+
+
+def test_nothing_is_in_sight_before_the_manifest(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = opened(root)
+    waiting = staged(sink, 0, 1, 2)
+    with monkeypatch.context() as patch:
+        die_at(patch, os, "link", 1)
+        with pytest.raises(Died):
+            sink.commit(permit(1), waiting)
+    assert in_sight(root) == []
+    assert opened(root).commit(permit(1), waiting) == "1"
+    assert ids_in(root) == [1, 2]
+
+
+def test_a_sleeper_that_wakes_up_in_its_commit_brings_nothing_back(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has made its version and moved one of two files when it falls asleep. Meanwhile the
+    pipeline is rewound, and the rows come again."""
+    sleeper = opened(root)
+    sleeper.commit(permit(1), staged(sleeper, 0, 7))
+    waiting = staged(sleeper, 1, 1, 2)
+    with monkeypatch.context() as patch:
+        die_at(patch, Path, "rename", 2)
+        with pytest.raises(Died):
+            sleeper.commit(permit(2), waiting)
+    asleep = FileCommits(root).read(2)
+    awake = opened(root)
+    awake.restore(permit(4), "1")
+    assert ids_in(root) == [7]
+    FileCommits(root).carry_out(asleep)
+    assert ids_in(root) == [7]
+    with pytest.raises(Superseded):
+        sleeper.commit(permit(3), waiting)
+    assert sleeper.commit(permit(2), waiting) == "2"
+    assert ids_in(root) == [7]
+    restore = FileCommits(root).read(3)
+    forth = awake.restore(permit(6), "2")
+    assert (forth, ids_in(root)) == ("4", [1, 2, 7])
+    FileCommits(root).carry_out(restore)
+    assert ids_in(root) == [1, 2, 7]
+    awake.restore(permit(8), "1")
+    FileCommits(root).carry_out(FileCommits(root).read(4))
+    assert ids_in(root) == [7]
+
+
+def test_a_restore_over_a_commit_that_died_takes_all_of_it_away(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = opened(root)
+    sink.commit(permit(1), staged(sink, 0, 7))
+    waiting = staged(sink, 1, 1, 2)
+    with monkeypatch.context() as patch:
+        die_at(patch, Path, "rename", 1)
+        with pytest.raises(Died):
+            sink.commit(permit(2), waiting)
+    opened(root).restore(permit(4), "1")
+    assert ids_in(root) == [7]
+    assert not list((root / "_cutwater" / PIPELINE).rglob("*.parquet"))
+
+
+def test_rows_that_a_recovery_point_carries_can_be_committed_again_after_a_rewind(
+    root: Path,
+) -> None:
+    """A cut with data in flight carries them, the next one commits them, and the pipeline is
+    rewound to the first: then they are to be committed once more."""
+    sink = opened(root)
+    sink.commit(permit(1), staged(sink, 0, 7))
+    carried = staged(sink, 1, 1, 2)
+    sink.commit(permit(3), (*carried, *staged(sink, 2, 3)))
+    sink.restore(permit(5), "1")
+    assert sink.problem(carried[0]) is None
+    sink.discard(Generation(3), carried)
+    assert sink.commit(permit(6), carried) == "4"
+    assert ids_in(root) == [1, 2, 7]
+    assert manifest(root, 4)["rows"] == 3
+    # Left where they are by somebody who rewinds without the sinks, they come no second time.
+    assert sink.commit(permit(8), (*carried, *staged(sink, 3, 4))) == "5"
+    assert ids_in(root) == [1, 2, 4, 7]
+    assert manifest(root, 5)["rows"] == 4
+
+
+# -- versions
+
+
+def test_a_manifest_in_a_hundred_lists_all_files(root: Path) -> None:
+    sink = opened(root)
+    for slot in range(1, 206):
+        sink.commit(permit(slot), staged(sink, slot, slot))
+    whole = [one for one in range(1, 206) if "files" in manifest(root, one)]
+    assert whole == [100, 200]
+    commits = FileCommits(root)
+    for version in (1, 99, 100, 101, 199, 200, 205):
+        assert len(commits.live(version)) == version
+    # Older manifests are not needed to know what is in sight.
+    for version in range(1, 199):
+        (root / "_cutwater" / "commits" / f"{version:020d}.json").unlink()
+    again = opened(root)
+    again.restore(permit(300), "203")
+    assert ids_in(root) == list(range(1, 204))
+
+
+def test_the_past_is_kept_for_so_many_versions(root: Path) -> None:
+    sink = opened(root, write="overwrite", keep_past=2)
+    for slot in range(1, 6):
+        sink.commit(permit(slot), staged(sink, slot, slot))
+    assert ids_in(root) == [5]
+    obstacles = [sink.look_back(str(version)).obstacle for version in range(1, 6)]
+    assert [bool(one) for one in obstacles] == [True, True, False, False, False]
+    assert "part-000000000001" in str(obstacles[0])
+    with pytest.raises(SinkError, match="is gone from"):
+        sink.restore(permit(7), "1")
+    assert sink.restore(permit(8), "3") == "6"
+    assert ids_in(root) == [3]
+    retreat = sink.look_back("4")
+    assert (retreat.version, retreat.rows, retreat.rows_then) == ("6", 1, 1)
+
+
+def test_an_overwrite_without_rows_leaves_nothing_in_sight(root: Path) -> None:
+    sink = opened(root, write="overwrite")
+    sink.commit(permit(1), staged(sink, 0, 1, 2))
+    empty = staged(sink, 1)
+    assert empty[0].rows == 0
+    assert sink.commit(permit(2), empty) == "2"
+    assert ids_in(root) == []
+    assert sink.commit(permit(3), ()) == "2"
+
+
+# -- what is refused
+
+
+def test_a_directory_belongs_to_one_sink(root: Path) -> None:
+    mine, late = opened(root), opened(root, sink=SinkId("late"))
+    mine.commit(permit(1), staged(mine, 0, 1))
+    with pytest.raises(ConfigError, match="belongs to sink out of pipeline"):
+        opened(root, sink=SinkId("other"))
+    with pytest.raises(SinkError, match="belongs to sink out of pipeline"):
+        late.commit(permit(1), staged(late, 0, 2))
+    with pytest.raises(ConfigError, match="holds parquet files, not json"):
+        sinks.files(str(root), "json").open(SinkContext(None, PIPELINE, SINK))
+    assert ids_in(root) == [1]
+
+
+def test_a_directory_with_other_files_is_refused(root: Path) -> None:
+    root.mkdir()
+    (root / "precious.csv").write_text("id\n1\n")
+    with pytest.raises(ConfigError, match=r"holds precious.csv, which Cutwater has not"):
+        opened(root)
+    (root / "precious.csv").unlink()
+    opened(root)
+    root.joinpath("file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        opened(root / "file")
+
+
+def test_columns_may_be_added_and_not_changed(root: Path) -> None:
+    sink = opened(root)
+    sink.commit(permit(1), staged(sink, 0, 1))
+    sink.commit(permit(2), staged(sink, 1, 2, id="long", name="string"))
+    sink.commit(permit(3), staged(sink, 2, 3))
+    assert [one["name"] for one in manifest(root, 3)["schema"]["fields"]] == ["id", "name"]
+    with pytest.raises(SinkError, match="column name was string before and bigint in the new rows"):
+        staged(sink, 3, 4, id="long", name="long")
+    with pytest.raises(SinkError, match="column ID was spelled id before"):
+        staged(opened(root), 3, 4, ID="long")
+    with pytest.raises(ConfigError, match="no column day to partition by"):
+        staged(opened(root, partition_by=["day"]), 4, 5)
+
+
+def test_a_staged_file_that_is_lost_stops_its_commit_and_no_other_rows_appear(root: Path) -> None:
+    sink = opened(root)
+    waiting = staged(sink, 0, 1, 2)
+    (root / waiting[0].blobs[1].name).unlink()
+    assert "is missing" in str(sink.problem(waiting[0]))
+    with pytest.raises(SinkError, match="gave up after"):
+        sink.commit(permit(1), waiting)
+    assert in_sight(root) == []
+    assert not (root / "_cutwater" / "commits").exists()
+
+
+def test_a_manifest_that_is_damaged_is_an_error_and_never_nothing(root: Path) -> None:
+    sink = opened(root)
+    sink.commit(permit(1), staged(sink, 0, 1))
+    path = root / "_cutwater" / "commits" / f"{1:020d}.json"
+    for text in ("{", "[]", '{"cutwater": 2}', '{"cutwater": 1, "version": 1}'):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="cannot be written to"):
+            opened(root)
+        for act in (lambda: sink.look_back("1"), lambda: sink.commit(permit(1), ())):
+            sink._commits._read.clear()  # type: ignore[attr-defined]
+            with pytest.raises(SinkError):
+                act()
+
+
+def test_going_back_to_a_version_that_never_was_is_refused(root: Path) -> None:
+    sink = opened(root)
+    assert sink.restore(permit(1), None) == "1"
+    assert "never was at 7" in str(sink.look_back("7").obstacle)
+    with pytest.raises(SinkError, match="never was at version 7"):
+        sink.restore(permit(2), "7")
+
+
+# -- the target
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        ({"path": "s3://bucket/rows"}, "path"),
+        ({"path": "file://server/share"}, "path"),
+        ({"path": ""}, "path"),
+        ({"path": "t", "format": "orc"}, "format"),
+        ({"path": "t", "write": "upsert"}, "write"),
+        ({"path": "t", "partition_by": "day"}, "partition_by"),
+        ({"path": "t", "partition_by": ["day", "Day"]}, "partition_by"),
+        ({"path": "t", "keep_past": -1}, "keep_past"),
+        ({"path": "t", "format": "csv", "options": {"compression": "zstd"}}, "options"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(given: dict[str, Any], option: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        sinks.files(**given)
+    assert caught.value.option == option
+
+
+def test_a_store_remembers_all_that_a_directory_needs(root: Path) -> None:
+    options = {"header": "false", "sep": "="}
+    target = sinks.files(
+        root.as_uri(), "csv", write="overwrite", partition_by=["k"], options=options, keep_past=3
+    )
+    assert target.accepts == {"complete"}
+    stored = target.stored()
+    assert (stored.format, stored.uri) == ("csv", str(root))
+    with pytest.raises(SinkError, match="there is no directory"):
+        reopen_files(stored, SinkContext(None, PIPELINE, SINK))
+    root.mkdir()
+    again = reopen_files(stored, SinkContext(None, PIPELINE, SINK))
+    assert isinstance(again, OpenFiles)
+    first = target.open(SinkContext(None, PIPELINE, SINK))
+    assert isinstance(first, OpenFiles)
+    assert again._form == first._form
+    assert again._keep_past == 3
