@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cutwater.config import CheckpointConfig, RestartConfig
+from cutwater.delivery import paced
 from cutwater.errors import ConfigError, MoveRefused, RunError
 from cutwater.ids import PipelineId, SinkId
 from cutwater.moves.forking import shared_targets
@@ -255,7 +256,7 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
         internals=internals,
         store=store,
         sinks=sinks,
-        options=options.checkpoint.options(),
+        options=paced(options.checkpoint.options(), [one for _, one in _targets(physical)]),
         bound=options.checkpoint.channel_bound(),
         scratch=scratch.path,
         available_now=options.available_now,

@@ -3,8 +3,9 @@
 Writers prepare; the decision is written once; only then do committers act, with a permit that
 nothing but the decision gives. With two or more sinks a cut with data in flight is a recovery
 point: what was prepared is carried to the next cut with nothing in flight, so that tables never
-disagree (rule F3). A sink that fails is repeated until it succeeds; past the budget the pipeline
-is COMMIT_BLOCKED, names the sink, and goes on by itself when the cause is gone (F41).
+disagree (rule F3); so is a cut before the sinks' turn (`commit_pace`). A sink that fails is
+repeated until it succeeds; past the budget the pipeline is COMMIT_BLOCKED, names the sink, and
+goes on by itself when the cause is gone (F41).
 Upholds I7, I8 and I10.
 """
 
@@ -38,6 +39,8 @@ def plan_commit(
     carried: Staged,
     decided: Mapping[StepId, BatchId],
     options: CommitOptions,
+    *,
+    due: bool = True,
 ) -> CommitPlan:
     """Choose between commit point and recovery point and gather what was staged.
 
@@ -48,6 +51,7 @@ def plan_commit(
         decided: Each step's batch in the last decided cut: what it staged up to there is
             already in that cut, whatever the snapshot lists (rule F8).
         options: Whether unaligned cuts commit too.
+        due: Whether it is the sinks' turn (`commit_pace`).
     """
     pending = {sink: list(carried.get(sink, ())) for sink in sinks}
     for step, snapshot in sorted(snapshots.items()):
@@ -57,9 +61,14 @@ def plan_commit(
     gathered = {sink: tuple(found) for sink, found in pending.items()}
     nothing = dict.fromkeys(sinks, ())
     aligned = not any(one.in_flight for one in snapshots.values())
-    if aligned or len(sinks) < 2 or options.commit_unaligned:
+    if due and (aligned or not waits_for_alignment(sinks, options)):
         return CommitPlan(True, gathered, nothing)
     return CommitPlan(False, nothing, gathered)
+
+
+def waits_for_alignment(sinks: tuple[SinkId, ...], options: CommitOptions) -> bool:
+    """Say whether sinks commit at whole cuts only, since their tables could disagree (F3)."""
+    return len(sinks) > 1 and not options.commit_unaligned
 
 
 _SEAL: Final = object()

@@ -219,4 +219,5 @@ def _standing(cut: Cut, facts: RecoveryFacts) -> Standing:
         decided={step: one.batch for step, one in cut.snapshots.items()},
         carried=cut.carried,
         visible={**cut.visible, **facts.committed},
+        overtaken=not cut.is_aligned,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from cutwater.delivery import AT_CHECKPOINTS, Delivery, delivery
 from cutwater.errors import ConfigError, SinkError
 from cutwater.sinks.base import OpenSink, SinkContext
 from cutwater.store.targets import StoredTarget
@@ -42,7 +43,9 @@ def delta(
         write: How rows meet those that are there: `append`.
         partition_by: Columns whose values divide the table's files; strings, whole numbers,
             booleans or dates. As in every Delta table, an empty string becomes null there.
-        commit_every: Must be None: the table is committed at every checkpoint.
+        commit_every: A duration such as `1m`: the table gets a version this often at most, and
+            checkpoints between are for recovery alone. All sinks of a pipeline are committed
+            together, as seldom as the most patient of them wants. None for every checkpoint.
 
     Raises:
         ConfigError: If an option has a value that cannot work.
@@ -51,15 +54,12 @@ def delta(
         raise ConfigError("write", f"{write!r} is not there yet; sinks.delta can append only")
     if write != "append":
         raise ConfigError("write", f"{write!r} is not a way to write; write 'append'")
-    if commit_every is not None:
-        reason = "committing less often than at every checkpoint is not there yet"
-        raise ConfigError("commit_every", f"{reason}; use a longer checkpoint interval")
     if isinstance(partition_by, str):
         raise ConfigError("partition_by", f"{partition_by!r} is one name; write a list of names")
     if len({name.lower() for name in partition_by}) < len(partition_by):
         raise ConfigError("partition_by", f"{list(partition_by)} names a column twice")
     _local_path(uri)
-    return DeltaTarget(uri, tuple(partition_by))
+    return DeltaTarget(uri, tuple(partition_by), delivery(commit_every))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,7 @@ class DeltaTarget:
 
     uri: str
     partition_by: tuple[str, ...] = ()
+    delivery: Delivery = AT_CHECKPOINTS
 
     @property
     def format(self) -> str:

@@ -27,6 +27,7 @@ REACHED: Final = (
     "checkpoints unaligned",
     "savepoints",
     "commit points",
+    "recovery points before their turn",
     "commits repeated",
     "recoveries",
     "recoveries in flight",

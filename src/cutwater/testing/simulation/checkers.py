@@ -44,6 +44,7 @@ class Checkers:
         self.world = world
         self.last_decided = NO_CHECKPOINT
         self.seen_attempts: set[CheckpointId] = set()
+        self.gave_rows_at_ms: dict[Generation, int] = {}
 
     # -- attempts
 
@@ -94,6 +95,7 @@ class Checkers:
         counts["savepoints"] += entry.kind is CheckpointKind.SAVEPOINT
         for spec in self.world.topology.steps:
             self._check_snapshot(spec, cut)
+        self._check_pace(cut)
         self.world.faults.decision_written(cut)
 
     def _check_snapshot(self, spec: StepSpec, cut: Cut) -> None:
@@ -149,6 +151,24 @@ class Checkers:
         return known[batch]
 
     # -- commits
+
+    def _check_pace(self, cut: Cut) -> None:
+        """Sinks get rows as seldom as `commit_every` says, and not more seldom."""
+        world, options = self.world, self.world.options.commit
+        last_ms = self.gave_rows_at_ms.get(cut.generation)
+        early = last_ms is not None and cut.started_at_ms < last_ms + options.every_ms
+        where = f"checkpoint {cut.checkpoint_id}, {options.every_ms} ms between commits"
+        drained = any(one.stop_after == cut.checkpoint_id for one in world.processes)
+        sources = [cut.snapshots[StepId(name)] for name in world.shape.sources()]
+        ends = drained or cut.kind is not CheckpointKind.CHECKPOINT
+        ends = ends or all(one.finished for one in sources)
+        waits = len(world.tables) > 1 and not options.commit_unaligned and not cut.is_aligned
+        if not cut.commit_point:
+            world.history.counts["recovery points before their turn"] += early and not ends
+            require(waits or (early and not ends), f"{where}: sinks wait although it is their turn")
+        elif any(cut.commit.values()):
+            require(ends or not early, f"{where}: {cut.started_at_ms} is too early for {last_ms}")
+            self.gave_rows_at_ms[cut.generation] = cut.started_at_ms
 
     def committed(self, slot: Slot) -> None:
         """A commit has just been recorded: tables show exactly the cut's source prefix."""

@@ -94,6 +94,7 @@ def draw(rng: random.Random, shape: str | None = None, mode: str | None = None) 
         ),
         commit=CommitOptions(
             commit_unaligned=rng.random() < 0.1,
+            every_ms=rng.choice((0, 0, 150, 600)),
             recovery_points_max=rng.choice((1, 3, 10)),
             retry_ms=15,
             retry_max_ms=100,
