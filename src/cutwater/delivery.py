@@ -4,7 +4,7 @@
 seen at commits only. A target that has them keeps a `Delivery` under that name (`Delivered`); any
 other is committed at every checkpoint. All sinks of a pipeline are committed together, or their
 tables would disagree, so the pipeline commits as seldom as the most patient of them wants (ADR
-0016).
+0020).
 """
 
 from collections.abc import Iterable

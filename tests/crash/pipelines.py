@@ -42,7 +42,7 @@ def straight(total: str, rate: str, table: str, **delivered: str) -> Pipeline:
         rows = sources.sequence(spark, total=int(total), rate=float(rate), batch_max=700)
         return rows.select("value", (F.col("value") * 7).alias("seven"))
 
-    pipeline.sink("table", sinks.delta(table, **delivered), of=numbers)  # type: ignore[arg-type]
+    pipeline.sink("table", sinks.delta(table, **delivered), of=numbers)
     return pipeline
 
 

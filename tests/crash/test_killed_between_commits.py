@@ -8,9 +8,11 @@ from tests.crash.drivers import Drivers
 from tests.crash.killing import Killing
 from tests.crash.stands import rows_of
 
+from cutwater.ids import SinkId
 from cutwater.protocol.cut import CheckpointKind
 
 EVERY_MS = 4_000
+SINK = SinkId("table")
 
 
 def test_rows_that_wait_for_their_commit_survive_several_drivers(
@@ -27,18 +29,18 @@ def test_rows_that_wait_for_their_commit_survive_several_drivers(
 
     # The first rows are committed by the first cut that has any; three cuts later nothing more
     # is: the rows lie beside the table. They are what two later generations begin with.
-    carried = waiting.cuts[-1].carried["table"]
+    carried = waiting.cuts[-1].carried[SINK]
     assert (waiting.changes, waiting.cuts[-1].commit_point) == (1, False)
     assert len(carried) >= 3
     assert len(waiting.staged) >= len(carried)
-    assert again.cuts[-1].carried["table"] == carried
-    assert decided.cuts[-1].commit["table"][: len(carried)] == carried
+    assert again.cuts[-1].carried[SINK] == carried
+    assert decided.cuts[-1].commit[SINK][: len(carried)] == carried
     assert decided.changes == 1
     assert rows_of(table, None, "value", "seven") == [(one, one * 7) for one in range(total)]
     committed = defaultdict(list)
     for cut in straight.stands[-1].cuts:
         finished = all(one.finished for one in cut.snapshots.values())
-        if cut.commit_point and cut.commit["table"] and not finished:
+        if cut.commit_point and cut.commit[SINK] and not finished:
             assert cut.kind is CheckpointKind.CHECKPOINT
             committed[cut.generation].append(cut.started_at_ms)
     assert len(committed) >= 2

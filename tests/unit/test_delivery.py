@@ -9,7 +9,7 @@ from cutwater.protocol.options import CheckpointOptions, CommitOptions
 
 
 def test_the_most_patient_sink_decides_for_all() -> None:
-    """Sinks are committed together, or their tables would disagree (docs/adr/0016)."""
+    """Sinks are committed together, or their tables would disagree (docs/adr/0020)."""
     targets = [sinks.delta("a"), sinks.delta("b", commit_every="1m"), sinks.delta("c"), object()]
 
     assert paced(CheckpointOptions(), targets).commit == CommitOptions(every_ms=60_000)

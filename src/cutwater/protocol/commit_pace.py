@@ -1,4 +1,4 @@
-"""How often sinks commit: `commit_every` in the pure layer (PROTOCOL.md section 9, ADR 0016).
+"""How often sinks commit: `commit_every` in the pure layer (PROTOCOL.md section 9, ADR 0020).
 
 A cut before its turn is a recovery point and carries what was staged. Time is that of the attempt's
 start, which an event brought. What ends something is never before its turn: a savepoint, a full

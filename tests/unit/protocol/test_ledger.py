@@ -204,7 +204,7 @@ def test_recovery_points_in_a_row_are_counted() -> None:
     assert (waiting, book.recovery_points) == (2, 0)
 
 
-# -- commit_every (docs/adr/0016)
+# -- commit_every (docs/adr/0020)
 
 PACED = CheckpointOptions(commit=CommitOptions(every_ms=1_000))
 

@@ -69,8 +69,8 @@ def commit_at_unaligned_cuts() -> list[Patch]:
     original = plan_commit
 
     def plan(*facts: Any, **due: Any) -> Any:
-        staged: Any = facts[:-1]
-        return original(*staged, replace(facts[-1], commit_unaligned=True), **due)
+        plan_any: Any = original
+        return plan_any(*facts[:-1], replace(facts[-1], commit_unaligned=True), **due)
 
     return [(ledger, "plan_commit", plan)]
 
