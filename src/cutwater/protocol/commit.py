@@ -140,13 +140,23 @@ COMMITTER: Final = TransitionTable(
 
 @dataclass(frozen=True, slots=True)
 class CommitSink:
-    """Let one sink act on the decision: commit these in order, or go back to a version."""
+    """Let one sink act on the decision: commit these in order, or go back to a version.
+
+    Attributes:
+        permit: The decision's.
+        sink: The sink.
+        committables: What to commit.
+        restore: Whether to go back instead.
+        version: Then to this one; None for the beginning.
+        shown: What the sink showed before a checkpoint's decision; None if nothing is known.
+    """
 
     permit: CommitPermit
     sink: SinkId
     committables: tuple[Committable, ...]
     restore: bool = False
     version: Version | None = None
+    shown: Version | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +219,15 @@ class Committer:
         self._versions = {}
         rewinds = bool(cut.restores)
         self._work = {
-            sink: CommitSink(permit, sink, cut.commit[sink], rewinds, cut.restores.get(sink))
+            sink: CommitSink(
+                permit,
+                sink,
+                cut.commit[sink],
+                rewinds,
+                cut.restores.get(sink),
+                # A rewind that leaves a sink as it is does not know what the sink shows.
+                None if cut.origin is not None else cut.visible.get(sink),
+            )
             for sink in cut.commit
         }
         self._retries = {sink: _Retry() for sink in self._work}

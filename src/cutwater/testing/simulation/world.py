@@ -156,7 +156,11 @@ class World:
         self.slow = not calm and self.rng.random() < 0.4
         self.store = SimulatedStore()
         self.judged = self.store.judged()
-        self.tables = {sink: SimulatedTable(sink) for sink in self.topology.sinks}
+        shows_some = self.rng.random() < 0.4
+        self.tables = {
+            sink: SimulatedTable(sink, shows_batches=shows_some and self.rng.random() < 0.6)
+            for sink in self.topology.sinks
+        }
         rate = self.rng.choice((15, 30, 60))
         early = not calm and self.rng.random() < 0.25
         self.streams = {
