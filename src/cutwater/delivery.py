@@ -7,12 +7,13 @@ tables would disagree, so the pipeline commits as seldom as the most patient of 
 0020).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, runtime_checkable
 
 from cutwater.errors import ConfigError
 from cutwater.protocol.options import CheckpointOptions
+from cutwater.store.targets import VISIBILITY
 from cutwater.units import milliseconds
 
 
@@ -22,9 +23,16 @@ class Delivery:
 
     Attributes:
         every_ms: From one commit to the next, at least; 0 for every checkpoint.
+        shows_batches: Whether rows are seen as soon as their batch is staged, and may be revised
+            after a failure, instead of at commits only.
     """
 
     every_ms: int = 0
+    shows_batches: bool = False
+
+    def stored(self) -> Mapping[str, tuple[str, ...]]:
+        """Return what a store must remember of it: a table may have to be taken back."""
+        return {VISIBILITY: ("batch",)} if self.shows_batches else {}
 
 
 AT_CHECKPOINTS: Final = Delivery()
@@ -40,22 +48,23 @@ class Delivered(Protocol):
         ...
 
 
-def delivery(commit_every: str | None = None) -> Delivery:
+def delivery(commit_every: str | None = None, visibility: str = "checkpoint") -> Delivery:
     """Check the options as a user writes them.
 
     Args:
         commit_every: A duration such as `1m`; None for every checkpoint.
+        visibility: `checkpoint`, or `batch`.
 
     Raises:
         ConfigError: If an option has a value that cannot work.
     """
-    if commit_every is None:
-        return AT_CHECKPOINTS
-    every_ms = milliseconds(commit_every, "commit_every")
-    if not every_ms:
+    if visibility not in {"checkpoint", "batch"}:
+        raise ConfigError("visibility", f"{visibility!r} is neither 'checkpoint' nor 'batch'")
+    every_ms = 0 if commit_every is None else milliseconds(commit_every, "commit_every")
+    if not every_ms and commit_every is not None:
         reason = "must be above zero; leave it out to commit at every checkpoint"
         raise ConfigError("commit_every", f"{commit_every!r} {reason}")
-    return Delivery(every_ms)
+    return Delivery(every_ms, visibility == "batch")
 
 
 def delivery_of(target: object) -> Delivery:

@@ -18,6 +18,9 @@ from cutwater.store.backend import Backend, write_once
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.records import RecordKind, decode, encode
 
+VISIBILITY: Final = "visibility"
+"""The option of a target that shows batches before their checkpoint: then it is `batch`."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredTarget:
@@ -37,6 +40,11 @@ class StoredTarget:
     def place(self) -> tuple[str, str]:
         """What two targets share if they are the same table, however it is opened."""
         return self.format, self.uri
+
+    @property
+    def shows_batches(self) -> bool:
+        """Whether it may show more than the last checkpoint holds (rule F33)."""
+        return self.options.get(VISIBILITY) == ("batch",)
 
 
 SinkTargets = Mapping[SinkId, StoredTarget]
