@@ -237,6 +237,20 @@ def test_a_predecessor_seals_nothing_once_the_table_was_taken_back(
     assert values(root) == []
 
 
+def test_a_seal_whose_record_was_lost_is_found_behind_a_take_back(root: Path) -> None:
+    sink = opened(root)
+    sink.take_back(claim(1, 1), None, ())
+    batches = [staged(sink, 1, batch, batch) for batch in (1, 2)]
+    for one in batches:
+        sink.show(claim(1, 1), one)
+    version = sink.seal(decision(2), batches[:1], None)
+    second = opened(root)
+    second.take_back(claim(3, 2), version, ())
+    second.show(claim(3, 2), staged(second, 2, 2, 22))
+
+    assert opened(root).seal(decision(2), batches[:1], None) == version
+
+
 def test_a_claim_that_was_overtaken_takes_nothing_back(root: Path) -> None:
     opened(root).take_back(claim(5, 2), None, ())
 

@@ -26,6 +26,7 @@ from cutwater.errors import CutwaterError
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.run import PipelineRun, RunOptions, start
+from cutwater.sinks.delta_batches import ShowingDeltaTable
 from cutwater.sinks.delta_table import OpenDeltaTable
 from cutwater.spark.channel import Channel
 from cutwater.spark.session import embedded_session
@@ -110,6 +111,8 @@ def name_writes() -> None:
     _after(DecisionLog, "create", _logged)
     _after(OpenDeltaTable, "stage", lambda staged, *_: "stage" if staged else "empty stage")
     _after(OpenDeltaTable, "commit", _committed)
+    for method in ("show", "seal", "take_back"):
+        _after(ShowingDeltaTable, method, lambda *_, method=method: method.replace("_", " "))
     _after(Commits, "record", lambda *_: f"{FATE.cut}record")
     _after(Channel, "append", lambda *_: "append")
 

@@ -25,3 +25,18 @@ def test_a_target_that_says_nothing_is_committed_at_every_checkpoint() -> None:
 def test_a_pause_between_commits_that_cannot_work_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="commit_every"):
         delivery(text)
+
+
+def test_who_shows_batches_is_remembered_by_the_store() -> None:
+    """A table may have to be taken back by somebody who has no file (rule F33)."""
+    shows = sinks.delta("a", visibility="batch", commit_every="1m")
+
+    assert delivery_of(shows) == delivery("1m", "batch")
+    assert shows.stored().shows_batches
+    assert not sinks.delta("a").stored().shows_batches
+    assert "visibility" not in sinks.delta("a").stored().options
+
+
+def test_a_visibility_that_is_unknown_is_refused() -> None:
+    with pytest.raises(ConfigError, match="neither 'checkpoint' nor 'batch'"):
+        delivery(visibility="always")

@@ -66,6 +66,22 @@ class ShownBatches:
             # Sealed long ago, and never asked for again.
             del self.versions[next(iter(self.versions))]
 
+    def until(self, slot: Slot, newest: int) -> dict[_Key, int]:
+        """Return what was shown before a later slot was written: the record of one was lost."""
+        found: dict[_Key, int] = {}
+        for version in range(newest, -1, -1):
+            try:
+                mark, batch = self._log.own_entry(version)
+            except FileNotFoundError:
+                return found
+            if batch is not None:
+                found.setdefault(batch, version)
+            if mark is not None and mark <= slot:
+                return found
+            if mark is not None:
+                found = {}
+        return found
+
     def _before_the_newest_slot(self, newest: int) -> int:
         self.since, self.versions = -1, {}
         for version in range(newest, -1, -1):
@@ -221,7 +237,10 @@ class ShowingDeltaTable(OpenDeltaTable):
             return None
         last = table.transaction_version(self._app_id)
         if last is not None and last > permit.slot:
-            raise Superseded(self._sink, permit.slot, Slot(last))
+            before = self._shown.until(permit.slot, table.version())
+            if (one.generation, one.batch) not in before:
+                raise Superseded(self._sink, permit.slot, Slot(last))
+            return str(before[one.generation, one.batch])
         if last is None or (self._claim is not None and last < self._claim.slot):
             claim = permit.slot if self._claim is None else self._claim.slot
             self._claim_late(table, claim, last)

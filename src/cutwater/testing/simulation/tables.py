@@ -30,7 +30,7 @@ class SimulatedTable:
         """Begin with an empty version 0."""
         self.sink = sink
         self.shows_batches = shows_batches
-        self.shown: dict[tuple[Generation, BatchId], Version] = {}
+        self.shown: dict[Slot, dict[tuple[Generation, BatchId], Version]] = {Slot(0): {}}
         self.versions: list[tuple[Row, ...]] = [()]
         self.made: dict[Slot, Version] = {}
         self.last_slot = Slot(0)
@@ -62,7 +62,7 @@ class SimulatedTable:
             return known
         self.made[slot] = self._add(content)
         self.last_slot = slot
-        self.shown = {}
+        self.shown[slot] = {}
         return self.made[slot]
 
     def _add(self, content: tuple[Row, ...]) -> Version:
@@ -94,10 +94,11 @@ class SimulatedTable:
         self._show(batch, read)
 
     def _show(self, batch: Committable, read: Reader) -> Version:
+        shown = self.shown[self.last_slot]
         key = (batch.generation, batch.batch)
-        if key not in self.shown:
-            self.shown[key] = self._add((*self.versions[-1], *read(batch)))
-        return self.shown[key]
+        if key not in shown:
+            shown[key] = self._add((*self.versions[-1], *read(batch)))
+        return shown[key]
 
     def seal(
         self, slot: Slot, batches: Sequence[Committable], before: Version, read: Reader
@@ -111,9 +112,18 @@ class SimulatedTable:
         if self.down:
             raise TableDown
         if self.last_slot > slot:
-            raise Superseded
+            return self._sealed(slot, batches, before)
         for batch in batches:
             before = self._show(batch, read)
+        return before
+
+    def _sealed(self, slot: Slot, batches: Sequence[Committable], before: Version) -> Version:
+        """Say what a slot sealed before somebody took the table back: its record was lost."""
+        then = self.shown[max(one for one in self.shown if one <= slot)]
+        for batch in batches:
+            if (batch.generation, batch.batch) not in then:
+                raise Superseded
+            before = then[batch.generation, batch.batch]
         return before
 
     def seen(self, slot: Slot) -> Version | None:
