@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cutwater.config import CheckpointConfig, RestartConfig
+from cutwater.delivery import delivery_of, paced
 from cutwater.errors import ConfigError, MoveRefused, RunError
 from cutwater.ids import PipelineId, SinkId
 from cutwater.moves.forking import shared_targets
@@ -22,7 +23,7 @@ from cutwater.plan import plan
 from cutwater.protocol.change import Allowances, Change
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
-from cutwater.sinks.base import OpenSink, Sink, SinkContext
+from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext
 from cutwater.spark.build import mapped
 from cutwater.spark.context import RunContext, is_local
 from cutwater.spark.explain import identities
@@ -256,7 +257,7 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
         internals=internals,
         store=store,
         sinks=sinks,
-        options=options.checkpoint.options(),
+        options=paced(options.checkpoint.options(), [one for _, one in _targets(physical)]),
         bound=options.checkpoint.channel_bound(),
         scratch=scratch.path,
         available_now=options.available_now,
@@ -319,6 +320,10 @@ def _targets(physical: PhysicalPlan) -> Iterator[tuple[SinkId, Sink]]:
 def _open_sinks(
     physical: PhysicalPlan, spark: "SparkSession", pipeline: PipelineId
 ) -> dict[SinkId, OpenSink]:
-    return {
-        name: target.open(SinkContext(spark, pipeline, name)) for name, target in _targets(physical)
-    }
+    opened = {}
+    for name, target in _targets(physical):
+        opened[name] = target.open(SinkContext(spark, pipeline, name))
+        if delivery_of(target).shows_batches and not isinstance(opened[name], ShowingSink):
+            reason = f"sink {name}, a {target.format}, cannot be taken back after a failure"
+            raise ConfigError("visibility", f"{reason}; leave visibility='batch' out")
+    return opened

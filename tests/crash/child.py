@@ -27,6 +27,7 @@ from cutwater.errors import CutwaterError
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.run import PipelineRun, RunOptions, start
+from cutwater.sinks.delta_batches import ShowingDeltaTable
 from cutwater.sinks.delta_table import OpenDeltaTable
 from cutwater.sinks.file_commits import FileCommits
 from cutwater.sinks.files_table import OpenFiles
@@ -122,6 +123,8 @@ def name_writes() -> None:
     wrap(FileCommits, "carry_out", lambda *_: "file moves", FATE.changed)
     _after(Manifests, "publish", _published)
     _after(DecisionLog, "create", _logged)
+    for method in ("show", "seal", "take_back"):
+        _after(ShowingDeltaTable, method, lambda *_, method=method: method.replace("_", " "))
     _after(Commits, "record", lambda *_: f"{FATE.cut}record")
     _after(Channel, "append", lambda *_: "append")
 

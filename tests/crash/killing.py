@@ -1,12 +1,13 @@
 """One pipeline that is killed again and again, and what must hold whenever nobody runs it."""
 
 import random
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tests.crash.drivers import QUICK, Drivers, Task
+from tests.crash.drivers import QUICK, Driver, Drivers, Task
 from tests.crash.stands import Stand, slots_of, stand_of
 
 ENDLESS = "1000000000"
@@ -37,6 +38,7 @@ class Killing:
         self.stands: list[Stand] = []
         self.writes: dict[str, None] = {}
         """All durable writes that its drivers came to, in the order of their first time."""
+        self._paused: Driver | None = None
 
     def dies_at(self, write: str, count: int = 1) -> Stand:
         """Let a driver die when it comes to a write of this name for the count-th time.
@@ -57,6 +59,14 @@ class Killing:
         driver.kill()
         return self._look()
 
+    def is_paused(self) -> Stand:
+        """Pause a driver that has taken a checkpoint; `finish` takes over and wakes it."""
+        self._paused = self._drivers.take()
+        self._paused.run(self._task)
+        self._paused.wait_for("checkpoint")
+        self._paused.signal(signal.SIGSTOP)
+        return self._look()
+
     def _look(self) -> Stand:
         self.stands.append(stand_of(self._task.pipeline, self._directory))
         return self.stands[-1]
@@ -65,7 +75,13 @@ class Killing:
         """Let a driver run to the end of the stream, and return where that was."""
         total = self.stands[-1].source_position + REST
         driver = self._drivers.take()
-        driver.run(replace(self._task, parameters={**self._task.parameters, "total": str(total)}))
+        parameters = {**self._task.parameters, "total": str(total)}
+        takes_over = self._paused is not None
+        driver.run(replace(self._task, parameters=parameters, takeover=takes_over))
+        if self._paused is not None:
+            driver.wait_for("checkpoint")
+            self._paused.signal(signal.SIGCONT)
+            assert self._paused.wait_for("error")["kind"] == "Fenced"
         self.writes.update(dict.fromkeys(driver.finish()))
         stand = self._look()
         assert stand.changes > self.stands[-2].changes

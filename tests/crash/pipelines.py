@@ -46,9 +46,23 @@ def files(total: str, rate: str, table: str) -> Pipeline:
     return pipeline
 
 
+def straight(total: str, rate: str, table: str, **delivered: str) -> Pipeline:
+    """One source straight into one sink, whose options for when rows are seen are given."""
+    pipeline = Pipeline("straight")
+
+    @pipeline.source
+    def numbers(spark: SparkSession) -> DataFrame:
+        rows = sources.sequence(spark, total=int(total), rate=float(rate), batch_max=700)
+        return rows.select("value", (F.col("value") * 7).alias("seven"))
+
+    pipeline.sink("table", sinks.delta(table, **delivered), of=numbers)
+    return pipeline
+
+
 PIPELINES: Mapping[str, Callable[..., Pipeline]] = {
     "files": files,
     "join": join,
+    "straight": straight,
     "diamond": lambda **given: _example("diamond", given),
     "three_sinks": lambda **given: _example("three_sinks", given),
 }

@@ -92,6 +92,7 @@ class NaiveCoordinator:
     last_id: CheckpointId
     batches: dict[StepId, BatchId]
     carried: dict[SinkId, list[BatchId]]
+    overtaken: bool = False
     now_ms: int = 0
     open: dict[CheckpointId, NaiveAttempt] = field(default_factory=dict)
     ended: dict[CheckpointId, int] = field(default_factory=dict)
@@ -108,6 +109,7 @@ class NaiveCoordinator:
     over: bool = False
     may_be_fenced: bool = False
     recovery_points: int | None = None
+    gave_rows_at_ms: int | None = None
     owed: list[Owed] = field(default_factory=list)
 
     # -- judging
@@ -184,7 +186,7 @@ class NaiveCoordinator:
             case events.GarbageCollected():
                 self.collecting = False
             case events.Drained(waiting):
-                self.drained = waiting
+                self.drained = waiting and self.sinks_turn(self.now_ms)
             case events.StepFailed():
                 self.wind_down(events.RestartPipeline(FailureReason.STEP_FAILED, ""))
             case events.Stop():
@@ -257,7 +259,8 @@ class NaiveCoordinator:
     def start(self) -> Owed:
         request = self.queue.pop(0) if self.queue else CheckpointRequest()
         if self.recovery_points is None:
-            waited = any(self.carried.values())
+            kept_waiting = self.overtaken and self.commits_whole_cuts_only()
+            waited = kept_waiting and any(self.carried.values())
             self.recovery_points = self.options.commit.recovery_points_max if waited else 0
         plain = request.kind is CheckpointKind.CHECKPOINT
         if plain and self.recovery_points >= self.options.commit.recovery_points_max:
@@ -336,7 +339,13 @@ class NaiveCoordinator:
         for older in [one for one in self.open.values() if one.number < number]:
             assert not older.stands_alone
             self.fail(older, FailureReason.SUBSUMED)
-        self.recovery_points = 0 if commit_point else (self.recovery_points or 0) + 1
+        self.overtaken = any(one.in_flight for one in attempt.acknowledged.values())
+        if commit_point:
+            self.recovery_points = 0
+        elif self.sinks_turn(attempt.started_at_ms):
+            self.recovery_points = (self.recovery_points or 0) + 1
+        if commit_point and any(pending.values()):
+            self.gave_rows_at_ms = attempt.started_at_ms
         if not commit_point:
             self.carried = {sink: list(found) for sink, found in pending.items()}
             return
@@ -356,8 +365,19 @@ class NaiveCoordinator:
                 staged = [*self.carried.get(spec.sink, []), *(BatchId(one) for one in fresh)]
                 pending[spec.sink] = tuple(staged)
         aligned = not any(one.in_flight for one in attempt.acknowledged.values())
-        alone = len(pending) < 2
-        return pending, aligned or alone or self.options.commit.commit_unaligned
+        turn = attempt.stands_alone or attempt.request.is_last
+        turn = turn or self.sinks_turn(attempt.started_at_ms)
+        return pending, turn and (aligned or not self.commits_whole_cuts_only())
+
+    def commits_whole_cuts_only(self) -> bool:
+        sinks = [spec.sink for spec in self.topology.steps if spec.sink is not None]
+        return len(sinks) >= 2 and not self.options.commit.commit_unaligned
+
+    def sinks_turn(self, at_ms: int) -> bool:
+        """Whether this long after the last rows sinks may be given more; at once at first."""
+        if self.gave_rows_at_ms is None:
+            return True
+        return at_ms >= self.gave_rows_at_ms + self.options.commit.every_ms
 
     # -- committing
 

@@ -55,6 +55,7 @@ TOPOLOGIES = (
 COMMITS = st.builds(
     CommitOptions,
     commit_unaligned=st.booleans(),
+    every_ms=st.sampled_from([0, 0, 80, 400]),
     retry_ms=st.just(5),
     retry_max_ms=st.just(20),
     budget_ms=st.sampled_from([0, 30]),
@@ -249,6 +250,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 CheckpointId(7),
                 {spec.step: BatchId(2) for spec in topology.steps},
                 {sink: [BatchId(1), BatchId(2)] * carried for sink in topology.sinks},
+                overtaken=carried,
             )
         )
 
@@ -269,6 +271,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                     sink: tuple(self.committable(sink, one) for one in found)
                     for sink, found in model.carried.items()
                 },
+                overtaken=model.overtaken,
             ),
         )
         self.begun: set[CheckpointId] = set()
@@ -294,6 +297,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                     model.last_id,
                     model.batches,
                     model.carried,
+                    model.overtaken,
                 )
             )
 
@@ -384,7 +388,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     def ask(self, kind: CheckpointKind, *, drain: bool) -> None:
         self.asked += 1
-        request = CheckpointRequest(kind, f"asked{self.asked}", drain)
+        request = CheckpointRequest(kind, f"asked{self.asked}", drain, self.asked % 3 == 0)
         self.tell(events.Requested(request, self.now_ms))
 
     def any_number(self, which: int) -> CheckpointId:

@@ -790,7 +790,7 @@ def test_vacuum_does_not_touch_what_is_staged(
         ({"uri": "t", "write": "merge"}, "write"),
         ({"uri": "t", "partition_by": "day"}, "partition_by"),
         ({"uri": "t", "partition_by": ["day", "Day"]}, "partition_by"),
-        ({"uri": "t", "commit_every": "1m"}, "commit_every"),
+        ({"uri": "t", "commit_every": "1"}, "commit_every"),
     ],
 )
 def test_options_that_cannot_work_are_refused_where_they_are_written(

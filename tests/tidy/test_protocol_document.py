@@ -10,7 +10,7 @@ TABLES = (ROOT / "PROTOCOL.md").read_text().split("## What came from where", 1)[
 
 
 def test_every_test_that_the_protocol_names_exists() -> None:
-    places = ("unit/protocol", "unit/spark", "spark", "crash")
+    places = ("unit/protocol", "unit/spark", "contract", "spark", "crash")
     paths = (path for place in places for path in (ROOT / "tests" / place).glob("*.py"))
     sources = (path.read_text() for path in paths)
     defined = set(re.findall(r"def (test_\w+)", "\n".join(sources)))

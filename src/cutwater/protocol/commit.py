@@ -3,8 +3,9 @@
 Writers prepare; the decision is written once; only then do committers act, with a permit that
 nothing but the decision gives. With two or more sinks a cut with data in flight is a recovery
 point: what was prepared is carried to the next cut with nothing in flight, so that tables never
-disagree (rule F3). A sink that fails is repeated until it succeeds; past the budget the pipeline
-is COMMIT_BLOCKED, names the sink, and goes on by itself when the cause is gone (F41).
+disagree (rule F3); so is a cut before the sinks' turn (`commit_pace`). A sink that fails is
+repeated until it succeeds; past the budget the pipeline is COMMIT_BLOCKED, names the sink, and
+goes on by itself when the cause is gone (F41).
 Upholds I7, I8 and I10.
 """
 
@@ -38,6 +39,8 @@ def plan_commit(
     carried: Staged,
     decided: Mapping[StepId, BatchId],
     options: CommitOptions,
+    *,
+    due: bool = True,
 ) -> CommitPlan:
     """Choose between commit point and recovery point and gather what was staged.
 
@@ -48,6 +51,7 @@ def plan_commit(
         decided: Each step's batch in the last decided cut: what it staged up to there is
             already in that cut, whatever the snapshot lists (rule F8).
         options: Whether unaligned cuts commit too.
+        due: Whether it is the sinks' turn (`commit_pace`).
     """
     pending = {sink: list(carried.get(sink, ())) for sink in sinks}
     for step, snapshot in sorted(snapshots.items()):
@@ -57,9 +61,14 @@ def plan_commit(
     gathered = {sink: tuple(found) for sink, found in pending.items()}
     nothing = dict.fromkeys(sinks, ())
     aligned = not any(one.in_flight for one in snapshots.values())
-    if aligned or len(sinks) < 2 or options.commit_unaligned:
+    if due and (aligned or not waits_for_alignment(sinks, options)):
         return CommitPlan(True, gathered, nothing)
     return CommitPlan(False, nothing, gathered)
+
+
+def waits_for_alignment(sinks: tuple[SinkId, ...], options: CommitOptions) -> bool:
+    """Say whether sinks commit at whole cuts only, since their tables could disagree (F3)."""
+    return len(sinks) > 1 and not options.commit_unaligned
 
 
 _SEAL: Final = object()
@@ -131,13 +140,23 @@ COMMITTER: Final = TransitionTable(
 
 @dataclass(frozen=True, slots=True)
 class CommitSink:
-    """Let one sink act on the decision: commit these in order, or go back to a version."""
+    """Let one sink act on the decision: commit these in order, or go back to a version.
+
+    Attributes:
+        permit: The decision's.
+        sink: The sink.
+        committables: What to commit.
+        restore: Whether to go back instead.
+        version: Then to this one; None for the beginning.
+        shown: What the sink showed before a checkpoint's decision; None if nothing is known.
+    """
 
     permit: CommitPermit
     sink: SinkId
     committables: tuple[Committable, ...]
     restore: bool = False
     version: Version | None = None
+    shown: Version | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +219,15 @@ class Committer:
         self._versions = {}
         rewinds = bool(cut.restores)
         self._work = {
-            sink: CommitSink(permit, sink, cut.commit[sink], rewinds, cut.restores.get(sink))
+            sink: CommitSink(
+                permit,
+                sink,
+                cut.commit[sink],
+                rewinds,
+                cut.restores.get(sink),
+                # A rewind that leaves a sink as it is does not know what the sink shows.
+                None if cut.origin is not None else cut.visible.get(sink),
+            )
             for sink in cut.commit
         }
         self._retries = {sink: _Retry() for sink in self._work}

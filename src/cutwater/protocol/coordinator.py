@@ -120,7 +120,8 @@ class Coordinator:
         return (events.AnswerRequest(event.request, self._schedule.ask(event.request)),)
 
     def _on_drained(self, event: events.Drained) -> Commands:
-        self._schedule.drained = event.waiting
+        # An early cut would be of no use to sinks whose turn it is not yet.
+        self._schedule.drained = event.waiting and self._ledger.is_due(event.now_ms)
         return ()
 
     def _start(self, now_ms: int) -> Commands:

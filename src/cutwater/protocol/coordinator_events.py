@@ -29,6 +29,7 @@ class Standing:
         decided: Each step's batch in the cut the pipeline stands on.
         carried: What sinks prepared and nobody has committed yet.
         visible: The version every sink shows.
+        overtaken: Whether the cut the pipeline stands on has data in flight.
     """
 
     slot: Slot
@@ -36,6 +37,7 @@ class Standing:
     decided: Mapping[StepId, BatchId] = field(default_factory=dict)
     carried: Mapping[SinkId, tuple[Committable, ...]] = field(default_factory=dict)
     visible: Mapping[SinkId, Version | None] = field(default_factory=dict)
+    overtaken: bool = False
 
 
 # -- events

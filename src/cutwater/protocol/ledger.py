@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cutwater.ids import NO_BATCH, Generation, SinkId, Slot
-from cutwater.protocol.commit import plan_commit
+from cutwater.protocol.commit import plan_commit, waits_for_alignment
+from cutwater.protocol.commit_pace import CommitPace
 from cutwater.protocol.coordinator_events import Standing
 from cutwater.protocol.cut import Cut, Version, faults
 from cutwater.protocol.options import CheckpointOptions
@@ -49,8 +50,10 @@ class Ledger:
         }
         self._completed: deque[Cut] = deque(maxlen=options.retained)
         self._count = 0
+        self._pace = CommitPace(options.commit.every_ms)
         # How long carried output has waited is not known after a restart: long enough.
-        waited = any(standing.carried.values())
+        waited = standing.overtaken and any(standing.carried.values())
+        waited = waited and waits_for_alignment(topology.sinks, options.commit)
         self._recovery_points = options.commit.recovery_points_max if waited else 0
 
     def build(self, attempt: Attempt) -> Cut | Contradictions:
@@ -60,7 +63,12 @@ class Ledger:
         if contradictions:
             return Contradictions(contradictions)
         plan = plan_commit(
-            snapshots, self._topology.sinks, self._carried, self._batches, self._options.commit
+            snapshots,
+            self._topology.sinks,
+            self._carried,
+            self._batches,
+            self._options.commit,
+            due=self._pace.commits(attempt, [snapshots[one] for one in self._topology.sources]),
         )
         return Cut(
             checkpoint_id=attempt.checkpoint_id,
@@ -83,8 +91,17 @@ class Ledger:
         self._batches = {step: one.batch for step, one in cut.snapshots.items()}
         self._completed.append(cut)
         self._count += 1
-        self._recovery_points = 0 if cut.commit_point else self._recovery_points + 1
+        if cut.commit_point:
+            self._recovery_points = 0
+        elif self._pace.is_due(cut.started_at_ms):
+            # It was their turn, and data in flight has kept them from it.
+            self._recovery_points += 1
+        self._pace.decided(cut)
         return self._slot
+
+    def is_due(self, now_ms: int) -> bool:
+        """Say whether sinks would commit at an attempt that starts now."""
+        return self._pace.is_due(now_ms)
 
     def committed(self, versions: Mapping[SinkId, Version] | None) -> None:
         """Note what sinks show now."""
@@ -97,7 +114,7 @@ class Ledger:
 
     @property
     def recovery_points(self) -> int:
-        """How many cuts in a row have been decided without a commit."""
+        """How many cuts have been decided in a row when sinks should have committed."""
         return self._recovery_points
 
     @property

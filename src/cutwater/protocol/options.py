@@ -53,15 +53,18 @@ class CommitOptions:
     Attributes:
         commit_unaligned: With two or more sinks, commit also at cuts with data in flight. The
             tables may then disagree (rule F3); without it such a cut is a recovery point only.
-        recovery_points_max: How many cuts in a row may carry their output. The next attempt
-            stands alone, so that nobody overtakes and it is a commit point (read by
-            `coordinator`).
+        every_ms: From the start of one commit with rows to the next, at least; cuts between are
+            recovery points. 0 means that sinks commit at every cut (read by `commit_pace`).
+        recovery_points_max: How many cuts in a row may carry their output because of data in
+            flight. The next attempt stands alone, so that nobody overtakes and it is a commit
+            point (read by `coordinator`).
         retry_ms: The pause before the first repetition of a failed commit; doubled each time.
         retry_max_ms: The longest such pause.
         budget_ms: How long a commit may fail before the pipeline is reported COMMIT_BLOCKED.
     """
 
     commit_unaligned: bool = False
+    every_ms: int = 0
     recovery_points_max: int = 10
     retry_ms: int = 200
     retry_max_ms: int = 30_000
@@ -73,6 +76,7 @@ class CommitOptions:
         Raises:
             ConfigError: Naming the option.
         """
+        _at_least("commit_every", self.every_ms, 0)
         _at_least("commit.recovery_points_max", self.recovery_points_max, 1)
         _at_least("commit.retry", self.retry_ms, 1)
         _at_least("commit.retry_max", self.retry_max_ms, self.retry_ms)

@@ -92,11 +92,13 @@ class CheckpointRequest:
         kind: CHECKPOINT, FULL or SAVEPOINT.
         name: The savepoint's name.
         drain: Whether sources stop behind the barrier (stop with a savepoint or checkpoint).
+        is_last: Whether the run ends with it: sinks commit whatever `commit_every` says.
     """
 
     kind: CheckpointKind = CheckpointKind.CHECKPOINT
     name: str | None = None
     drain: bool = False
+    is_last: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a rewind: it is decided by `rewind`, not attempted.

@@ -1,9 +1,10 @@
 """Recovery: the next thing to do, chosen from what has been observed (PROTOCOL.md section 10).
 
 `next_action` is called again after every effect with the facts so far; it never remembers. The
-order is fixed: claim, verify the head, repeat unfinished commits in order, restore. A bad head is
-never left silently: somebody decides a rewind, which takes the sinks back too (rule F4). What
-cannot be read is an error, never "not there". Upholds I5, I7, I8 and I9.
+order is fixed: claim, verify the head, repeat unfinished commits in order, take back what sinks
+show beyond the cut (F33), restore. A bad head is never left silently: somebody decides a rewind,
+which takes the sinks back too (F4). What cannot be read is an error, never "not there".
+Upholds I5, I7, I8 and I9.
 """
 
 from collections.abc import Mapping, Set
@@ -13,7 +14,7 @@ from typing import Final
 
 from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.coordinator_events import Standing
-from cutwater.protocol.cut import Cut, Version
+from cutwater.protocol.cut import Committable, Cut, Version
 from cutwater.protocol.decisions import Claim, Decision, LogView, uncommitted
 
 LOG_LOST: Final = (
@@ -45,6 +46,9 @@ class RecoveryFacts:
             hash than its decision says.
         verified: The damages found in each cut whose objects were checked; empty if sound.
         sinks: The pipeline's sinks today; None if they are known to be those of the cut.
+        showing: Sinks that show batches before their checkpoint, or did in the last generation:
+            they may show more than the cut.
+        taken_back: What each of them shows, once it was taken back in the name of our claim.
     """
 
     log: LogView
@@ -55,6 +59,8 @@ class RecoveryFacts:
     manifests: Mapping[CheckpointId, Cut | None] = field(default_factory=dict)
     verified: Mapping[CheckpointId, tuple[Damage, ...]] = field(default_factory=dict)
     sinks: frozenset[SinkId] | None = None
+    showing: frozenset[SinkId] = frozenset()
+    taken_back: Mapping[SinkId, Version | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,23 @@ class RepeatCommit:
 
     decision: Decision
     cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class TakeBack:
+    """Take a sink back to the cut, in the name of our claim, before anything is replayed.
+
+    Attributes:
+        claim: Our claim.
+        sink: The sink.
+        version: What it showed at its last commit; None for its beginning.
+        carried: What the cut carries for it: shown again at once, before all that is new.
+    """
+
+    claim: Claim
+    sink: SinkId
+    version: Version | None
+    carried: tuple[Committable, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +154,14 @@ class StepAside:
 
 
 RecoveryAction = (
-    ClaimGeneration | ReadManifest | VerifyObjects | RepeatCommit | Restore | Refuse | StepAside
+    ClaimGeneration
+    | ReadManifest
+    | VerifyObjects
+    | RepeatCommit
+    | TakeBack
+    | Restore
+    | Refuse
+    | StepAside
 )
 
 
@@ -156,8 +186,10 @@ def next_action(facts: RecoveryFacts) -> RecoveryAction:
         return StepAside(log.generation)
     head = log.head
     if head is None:
-        standing = Standing(slot=log.last_slot, highest_id=facts.highest_id)
-        return Restore(claim.generation, None, standing)
+        standing = Standing(
+            slot=log.last_slot, highest_id=facts.highest_id, visible=facts.taken_back
+        )
+        return _take_back(claim, None, facts) or Restore(claim.generation, None, standing)
     waiting = uncommitted(log, facts.committed_through)
     blocked = _sound(head, facts, committed=head not in waiting)
     if blocked is not None:
@@ -174,7 +206,18 @@ def next_action(facts: RecoveryFacts) -> RecoveryAction:
     assert cut is not None
     restore = Restore(claim.generation, cut, _standing(cut, facts))
     carrying = {sink for sink, staged in cut.carried.items() if staged}
-    return _missing_sink(head, cut, carrying, facts) or restore
+    return _missing_sink(head, cut, carrying, facts) or _take_back(claim, cut, facts) or restore
+
+
+def _take_back(claim: Claim, cut: Cut | None, facts: RecoveryFacts) -> TakeBack | None:
+    """Return the next sink to be taken back; None if no sink shows more than the cut."""
+    shown: Mapping[SinkId, Version | None] = {}
+    carried: Mapping[SinkId, tuple[Committable, ...]] = {}
+    if cut is not None:
+        shown, carried = {**cut.visible, **facts.committed}, cut.carried
+    for sink in sorted(facts.showing - facts.taken_back.keys()):
+        return TakeBack(claim, sink, shown.get(sink), carried.get(sink, ()))
+    return None
 
 
 def lacks_decision(log: LogView, committed: Slot) -> bool:
@@ -229,5 +272,6 @@ def _standing(cut: Cut, facts: RecoveryFacts) -> Standing:
         highest_id=max(facts.highest_id, facts.log.highest_id),
         decided={step: one.batch for step, one in cut.snapshots.items()},
         carried=cut.carried,
-        visible={**cut.visible, **facts.committed},
+        visible={**cut.visible, **facts.committed, **facts.taken_back},
+        overtaken=not cut.is_aligned,
     )

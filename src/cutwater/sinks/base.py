@@ -14,6 +14,7 @@ from cutwater.ids import BatchId, Generation, PipelineId, SinkId
 from cutwater.node import SinkTarget
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
+from cutwater.protocol.showing import ShowPermit
 from cutwater.store.targets import StoredTarget
 
 if TYPE_CHECKING:
@@ -128,5 +129,75 @@ class OpenSink(Protocol):
         Args:
             generation: The generation that runs now.
             keep: What a cut still carries; never deleted, whoever staged it.
+        """
+        ...
+
+
+@runtime_checkable
+class ShowingSink(OpenSink, Protocol):
+    """A target that can show batches before their checkpoint, and be taken back (rule F33).
+
+    The slot of a claim is written into the target when it is taken back. While that is the last
+    slot there, whoever has its permit may show batches, in order; what was shown since is what
+    can be taken back.
+    """
+
+    def take_back(
+        self, permit: ShowPermit, version: Version | None, carried: Sequence[Committable]
+    ) -> Version:
+        """Take away what was shown after a version (None: all of it); shut out predecessors.
+
+        Acting again with a permit changes nothing. What others have written before the first
+        batch that is taken away stays; if they have written after it, that is an error.
+
+        Args:
+            permit: That of the generation that begins.
+            version: What the target showed at the last commit.
+            carried: What the cut holds beyond it; shown again before this returns.
+
+        Returns:
+            The version that holds what it showed then, without what is carried.
+
+        Raises:
+            Superseded: If somebody with a later slot has acted on the target.
+            SinkError: If it cannot be done now.
+        """
+        ...
+
+    def take_over(self, permit: ShowPermit) -> Version:
+        """Shut out predecessors and leave the target as it is: nothing in it is ours to revise.
+
+        Raises:
+            Superseded: As `take_back`.
+            SinkError: As `take_back`.
+        """
+        ...
+
+    def show(self, permit: ShowPermit, committable: Committable) -> None:
+        """Make a batch visible before its checkpoint; again changes nothing.
+
+        What cannot be shown now is shown before the next batch, or by `seal`.
+
+        Raises:
+            Superseded: If somebody with a later slot has acted on the target.
+        """
+        ...
+
+    def seal(
+        self, permit: CommitPermit, committables: Sequence[Committable], shown: Version | None
+    ) -> Version:
+        """Act on a decision: see that what it holds is visible. Takes the place of `commit`.
+
+        Args:
+            permit: The decision's.
+            committables: What it holds, in order, shown or not.
+            shown: What the target showed at the decision before it; None if that is not known.
+
+        Returns:
+            The version that holds all of it and nothing that was shown behind it.
+
+        Raises:
+            Superseded: If somebody with a later slot has acted on the target.
+            SinkError: If it cannot be done now; it is asked again.
         """
         ...

@@ -12,7 +12,7 @@ from cutwater.protocol.commit import CommitSink, Committer, RecordCommit
 from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.decisions import Decision
 from cutwater.protocol.options import CommitOptions
-from cutwater.sinks.base import OpenSink
+from cutwater.sinks.base import OpenSink, ShowingSink
 from cutwater.store.forms import Committed
 from cutwater.store.opened import OpenStore
 
@@ -29,6 +29,8 @@ def act(sinks: Mapping[SinkId, OpenSink], command: CommitSink) -> Version:
         raise SinkError(command.sink, "is not a sink of this pipeline")
     if command.restore:
         return sink.restore(command.permit, command.version)
+    if isinstance(sink, ShowingSink):
+        return sink.seal(command.permit, command.committables, command.shown)
     return sink.commit(command.permit, command.committables)
 
 

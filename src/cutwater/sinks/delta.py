@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from cutwater.delivery import AT_CHECKPOINTS, Delivery, delivery
 from cutwater.errors import ConfigError, SinkError
 from cutwater.sinks.base import OpenSink, SinkContext
 from cutwater.store.targets import StoredTarget
@@ -29,6 +30,7 @@ def delta(
     write: str = "append",
     partition_by: Sequence[str] = (),
     commit_every: str | None = None,
+    visibility: str = "checkpoint",
 ) -> "DeltaTarget":
     """Append a step's rows to a Delta table, exactly once, at every checkpoint.
 
@@ -42,7 +44,13 @@ def delta(
         write: How rows meet those that are there: `append`.
         partition_by: Columns whose values divide the table's files; strings, whole numbers,
             booleans or dates. As in every Delta table, an empty string becomes null there.
-        commit_every: Must be None: the table is committed at every checkpoint.
+        commit_every: A duration such as `1m`: the table gets a version this often at most, and
+            checkpoints between are for recovery alone. All sinks of a pipeline are committed
+            together, as seldom as the most patient of them wants. None for every checkpoint.
+        visibility: `checkpoint`, or `batch` to see rows as soon as their batch is written, as a
+            version of its own; they may be revised: after a failure the table is taken back to
+            its last commit, unless another program has written to it since. The table itself is
+            made by the first commit.
 
     Raises:
         ConfigError: If an option has a value that cannot work.
@@ -51,15 +59,12 @@ def delta(
         raise ConfigError("write", f"{write!r} is not there yet; sinks.delta can append only")
     if write != "append":
         raise ConfigError("write", f"{write!r} is not a way to write; write 'append'")
-    if commit_every is not None:
-        reason = "committing less often than at every checkpoint is not there yet"
-        raise ConfigError("commit_every", f"{reason}; use a longer checkpoint interval")
     if isinstance(partition_by, str):
         raise ConfigError("partition_by", f"{partition_by!r} is one name; write a list of names")
     if len({name.lower() for name in partition_by}) < len(partition_by):
         raise ConfigError("partition_by", f"{list(partition_by)} names a column twice")
     _local_path(uri)
-    return DeltaTarget(uri, tuple(partition_by))
+    return DeltaTarget(uri, tuple(partition_by), delivery(commit_every, visibility))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class DeltaTarget:
 
     uri: str
     partition_by: tuple[str, ...] = ()
+    delivery: Delivery = AT_CHECKPOINTS
 
     @property
     def format(self) -> str:
@@ -97,18 +103,21 @@ class DeltaTarget:
             if found.upper() != needed.upper():
                 raise ConfigError(key, f"{found!r} makes files that Delta misreads; set {needed}")
         try:
+            from cutwater.sinks.delta_batches import ShowingDeltaTable  # noqa: PLC0415 - an extra
             from cutwater.sinks.delta_table import OpenDeltaTable  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] != "deltalake":
                 raise
             reason = "needs the package deltalake: pip install 'cutwater[delta]'"
             raise ConfigError("sinks.delta", reason) from error
-        return OpenDeltaTable(_local_path(self.uri).absolute(), self.partition_by, context)
+        opens = ShowingDeltaTable if self.delivery.shows_batches else OpenDeltaTable
+        return opens(_local_path(self.uri).absolute(), self.partition_by, context)
 
     def stored(self) -> StoredTarget:
         """Say how to find the table again: its real directory, whatever links lead to it."""
         place = str(_local_path(self.uri).resolve())
-        return StoredTarget(self.format, place, {"partition_by": self.partition_by})
+        options = {"partition_by": self.partition_by, **self.delivery.stored()}
+        return StoredTarget(self.format, place, options)
 
 
 def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:
@@ -121,7 +130,8 @@ def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:
     if not Path(target.uri).is_dir():
         raise SinkError(context.sink, f"there is no directory {target.uri} any more")
     partition_by = tuple(target.options.get("partition_by", ()))
-    return DeltaTarget(target.uri, partition_by).open(context)
+    shown = Delivery(shows_batches=target.shows_batches)
+    return DeltaTarget(target.uri, partition_by, shown).open(context)
 
 
 def _local_path(uri: str) -> Path:

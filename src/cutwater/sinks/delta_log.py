@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cutwater.ids import PipelineId, SinkId, Slot
+from cutwater.ids import BatchId, Generation, PipelineId, SinkId, Slot
 from cutwater.store.files import sync_directory
 
 _TEXT_MAX: Final = 32
@@ -73,6 +73,26 @@ class DeltaLog:
                 action = json.loads(line).get("txn")
                 if action is not None and action["appId"] == self._app_id:
                     yield OwnCommit(version, Slot(action["version"]))
+
+    def own_entry(self, version: int) -> tuple[Slot | None, tuple[Generation, BatchId] | None]:
+        """Return the slot that a version of this sink acted on, and the batch that it shows.
+
+        Raises:
+            FileNotFoundError: If the log no longer has it.
+        """
+        slot = batch = None
+        for line in self._file(version).read_text(encoding="utf-8").splitlines():
+            if self._pipeline not in line:
+                continue
+            action = json.loads(line)
+            if action.get("txn", {}).get("appId") == self._app_id:
+                slot = Slot(action["txn"]["version"])
+            info = action.get("commitInfo", {})
+            made_by = (info.get("cutwater.pipeline"), info.get("cutwater.sink"))
+            if made_by == (self._pipeline, self._sink) and "cutwater.batch" in info:
+                numbers = int(info["cutwater.generation"]), int(info["cutwater.batch"])
+                batch = Generation(numbers[0]), BatchId(numbers[1])
+        return slot, batch
 
     def foreign_actions(self, version: int) -> list[Mapping[str, Any]]:
         """Return what a version did; nothing if this sink made it.

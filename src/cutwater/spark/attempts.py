@@ -48,11 +48,14 @@ class Waiter:
         """Say whether an attempt for that request is one that was waited for.
 
         Whoever wants a plain checkpoint is content with one that stands alone; one that starts
-        after he asked holds all he asked for, whoever else asked for it.
+        after he asked holds all he asked for, whoever else asked for it. A run that ends waits for
+        its own: another one may not be a commit point.
         """
         ours = self.request
         if ours.kind is CheckpointKind.SAVEPOINT or request.kind is CheckpointKind.SAVEPOINT:
             return ours == request
+        if ours.is_last and not request.is_last:
+            return False
         return ours.drain == request.drain and ours.kind in {
             CheckpointKind.CHECKPOINT,
             request.kind,

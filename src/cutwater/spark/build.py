@@ -27,6 +27,7 @@ from cutwater.protocol.map_cut import map_cut
 from cutwater.protocol.message import START, Place
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.restored import Restored
+from cutwater.protocol.showing import ShowPermit, grant_shows
 from cutwater.protocol.step import Step
 from cutwater.protocol.topology import StepSpec, Topology
 from cutwater.spark import query_files, query_log
@@ -313,9 +314,21 @@ class Build:
 
     def _output(self, spec: StepSpec, channel: Channel | None) -> Output:
         if spec.sink is not None:
-            return SinkOutput(self.context.sinks[SinkId(spec.sink)], self.restore.generation)
+            return SinkOutput(
+                self.context.sinks[SinkId(spec.sink)],
+                self.restore.generation,
+                self._shows(SinkId(spec.sink)),
+            )
         assert channel is not None
         return ChannelOutput(channel, counted=not self.context.is_local)
+
+    def _shows(self, sink: SinkId) -> ShowPermit | None:
+        """Return the permit of a sink that shows batches: recovery has taken it back."""
+        target = self.context.targets.get(sink)
+        if target is None or not target.shows_batches:
+            return None
+        claim = self.restore.standing.slot
+        return grant_shows(self.context.pipeline, claim, self.restore.generation)
 
 
 def _text(line: Line) -> str | None:

@@ -226,7 +226,7 @@ class Generation:
         finished = all(one.machine.finished for one in self.built.steps.values())
         if finished and self._last is None:
             self._finishing = True
-            self._begin_to_stop(CheckpointRequest())
+            self._begin_to_stop(CheckpointRequest(is_last=True))
         elif self._last is not None and self._last.found_no_room:
             self._ask_for(self._last)
         waiting = self._coordinator.carries_output or any(

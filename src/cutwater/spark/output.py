@@ -17,7 +17,8 @@ from cutwater.errors import RunError
 from cutwater.ids import BatchId, Generation
 from cutwater.protocol.cut import Committable
 from cutwater.protocol.message import Event
-from cutwater.sinks.base import OpenSink
+from cutwater.protocol.showing import ShowPermit
+from cutwater.sinks.base import OpenSink, ShowingSink
 from cutwater.sinks.rows import FrameRows, Rows
 from cutwater.spark.channel import Channel
 
@@ -54,6 +55,10 @@ class Output(Protocol):
         """Write the rows with exactly one Spark action."""
         ...
 
+    def appended(self, written: Written) -> None:
+        """Note that what was written belongs to a batch of the step now; cuts hold it."""
+        ...
+
 
 class ChannelOutput:
     """Writes into the step's channel; the Event is appended by somebody else, when it may be."""
@@ -88,6 +93,9 @@ class ChannelOutput:
         size = sum(path.stat().st_size for path, _ in files)
         return Written(rows=count, event=Event(batch, count, size, names))
 
+    def appended(self, written: Written) -> None:
+        """Nothing is left to do."""
+
     def _check_count(self, written: int, found: int) -> None:
         if written != found:
             message = (
@@ -100,15 +108,34 @@ class ChannelOutput:
 class SinkOutput:
     """Lets the step's sink stage the rows."""
 
-    def __init__(self, sink: OpenSink, generation: Generation) -> None:
-        """Stage for this generation."""
+    def __init__(
+        self, sink: OpenSink, generation: Generation, shows: ShowPermit | None = None
+    ) -> None:
+        """Stage for this generation.
+
+        Args:
+            sink: The sink.
+            generation: The generation.
+            shows: Its permit to show batches before their checkpoint, if the sink is to.
+        """
         self._sink = sink
         self._generation = generation
+        self._shows = shows
 
     def write(self, rows: Rows, batch: BatchId) -> Written:
         """Stage the rows outside scratch."""
         staged = self._sink.stage(rows, self._generation, batch)
         return Written() if staged is None else Written(rows=staged.rows, staged=(staged,))
+
+    def appended(self, written: Written) -> None:
+        """Show the rows, if the sink shows batches.
+
+        Raises:
+            Superseded: If a successor has taken the sink back.
+        """
+        if self._shows is not None and isinstance(self._sink, ShowingSink):
+            for one in written.staged:
+                self._sink.show(self._shows, one)
 
 
 def _files_with_rows(directory: Path) -> list[tuple[Path, int]]:

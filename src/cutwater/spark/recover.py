@@ -16,7 +16,7 @@ from cutwater.errors import (
     RecoveryError,
 )
 from cutwater.ids import NO_SLOT, CheckpointId, Generation, SinkId
-from cutwater.protocol.cut import BlobRef, Cut
+from cutwater.protocol.cut import BlobRef, Cut, Version
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.protocol.recovery import (
     LOG_LOST,
@@ -29,10 +29,14 @@ from cutwater.protocol.recovery import (
     RepeatCommit,
     Restore,
     StepAside,
+    TakeBack,
     VerifyObjects,
     next_action,
 )
+from cutwater.protocol.showing import grant_shows
+from cutwater.sinks.base import ShowingSink
 from cutwater.sinks.committing import see_through
+from cutwater.sinks.reopen import reopen
 from cutwater.spark.context import RunContext
 from cutwater.spark.phases import Phase, Phases
 from cutwater.spark.scratch import new_stock
@@ -59,6 +63,8 @@ class Recovery:
     _manifests: dict[CheckpointId, Cut | None] = field(default_factory=dict)
     _verified: dict[CheckpointId, tuple[Damage, ...]] = field(default_factory=dict)
     _targets: dict[Generation, SinkTargets] = field(default_factory=dict)
+    _taken_back: dict[SinkId, Version | None] = field(default_factory=dict)
+    _before: SinkTargets | None = None
     phases: Phases = field(default_factory=Phases)
     stock: Stock = field(init=False)
 
@@ -97,6 +103,8 @@ class Recovery:
                     with self.phases.during(Phase.COMMIT_REPLAY):
                         see_through(self.context.store, self.context.sinks, decision, cut, options)
                     self.phases.repeated_commits += 1
+                case TakeBack(_, sink):
+                    self._taken_back[sink] = self._take_back(action)
                 case Restore():
                     return action
                 case Refuse():
@@ -123,7 +131,41 @@ class Recovery:
             manifests=self._manifests,
             verified=self._verified,
             sinks=frozenset(self.context.sinks),
+            showing=self._showing(),
+            taken_back=self._taken_back,
         )
+
+    def _showing(self) -> frozenset[SinkId]:
+        """Return the sinks that show batches, now or in the generation before."""
+        if self._before is None:
+            self._before = self.context.store.targets.last_recorded()
+        both = (*self._before.items(), *self.context.targets.items())
+        return frozenset(sink for sink, target in both if target.shows_batches)
+
+    def _take_back(self, action: TakeBack) -> Version | None:
+        """Take a sink back, wherever it wrote before; shut predecessors out of where it writes.
+
+        Raises:
+            Superseded: If another process has done so in the name of a later claim.
+            SinkError: If it cannot be done now, or never.
+        """
+        sink, claim = action.sink, action.claim
+        permit = grant_shows(self.context.pipeline, claim.slot, claim.generation)
+        before, now = (self._before or {}).get(sink), self.context.targets.get(sink)
+        moved = before is not None and (now is None or before.place != now.place)
+        opened, version = self.context.sinks.get(sink), None
+        shows = now is not None and now.shows_batches
+        if before is not None and before.shows_batches and (moved or not shows):
+            left = reopen(before, self.context.pipeline, sink)
+            assert isinstance(left, ShowingSink)
+            # A sink that shows nothing any more commits what is carried like all the rest.
+            version = left.take_back(permit, action.version, ())
+        if not shows:
+            return version
+        assert isinstance(opened, ShowingSink)
+        if moved:
+            return opened.take_over(permit)
+        return opened.take_back(permit, action.version, action.carried)
 
     def _read(self, decision: Decision) -> Cut | None:
         try:

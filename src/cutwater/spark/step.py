@@ -223,11 +223,13 @@ class RunningStep(ABC):
                 if not waits_for_room and self.machine.may_append:
                     self._append(appended)
                     self.rows += written.rows
-                    return
+                    break
             if channel is not None and waits_for_room:
                 channel.wait_for_change(_ROOM_POLL_S)
             else:
                 self.wiring.signal.wait(self.wiring.signal.count, _ROOM_POLL_S)
+        # Outside the critical section: barriers do not wait for a table.
+        self.wiring.output.appended(written)
 
     def _append(self, appended: BatchAppended) -> None:
         self.tell(appended)

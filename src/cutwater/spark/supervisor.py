@@ -224,7 +224,8 @@ class Supervisor:
         if self._state in {"RUNNING", "STARTING"}:
             self._state = "STOPPING"
         if self._generation is not None:
-            self._generation.ask_to_stop(CheckpointRequest() if checkpoint else None)
+            last = CheckpointRequest(is_last=True) if checkpoint else None
+            self._generation.ask_to_stop(last)
 
     def stop_with(
         self, request: CheckpointRequest, timeout_s: float | None
@@ -237,6 +238,7 @@ class Supervisor:
         Raises:
             ConfigError: If a savepoint has that name already.
         """
+        request = replace(request, is_last=True)
 
         def ask(generation: Generation) -> None:
             if self._state == "RUNNING":

@@ -20,6 +20,9 @@ from cutwater.store.backend import Backend, write_once
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.records import RecordKind, decode, encode
 
+VISIBILITY: Final = "visibility"
+"""The option of a target that shows batches before their checkpoint: then it is `batch`."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredTarget:
@@ -39,6 +42,11 @@ class StoredTarget:
     def place(self) -> tuple[str, str]:
         """What two targets share if they are the same table, however it is opened."""
         return self.format, self.uri
+
+    @property
+    def shows_batches(self) -> bool:
+        """Whether it may show more than the last checkpoint holds (rule F33)."""
+        return self.options.get(VISIBILITY) == ("batch",)
 
 
 SinkTargets = Mapping[SinkId, StoredTarget]
@@ -120,6 +128,19 @@ class Targets:
             if found:
                 return found[-1]
         return None
+
+    def last_recorded(self) -> SinkTargets:
+        """Read where the newest generation that came to write anything may have written.
+
+        It may have shown batches without ever deciding anything. Whatever generations before it
+        have shown, it took back before it recorded this.
+
+        Raises:
+            StoreError: As `read` does.
+        """
+        listed = self._backend.list(self._paths.all_targets)
+        numbers = {self._paths.generation_of_targets(path) for path in listed}
+        return (self.read(max(numbers)) if numbers else None) or {}
 
     def since(self, log: LogView, generation: Generation) -> dict[Generation, SinkTargets]:
         """Read what sinks may have committed to from a generation on, oldest first.

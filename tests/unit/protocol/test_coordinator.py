@@ -228,6 +228,17 @@ def test_a_drained_pipeline_is_flushed_before_the_interval() -> None:
     assert commands == (ReserveId(TWO, CheckpointKind.CHECKPOINT),)
 
 
+def test_a_drained_pipeline_is_not_flushed_before_its_sinks_turn() -> None:
+    """An early recovery point would make nothing visible, and be followed by the next."""
+    machine = completed(replace(QUICK, commit=CommitOptions(every_ms=60)))
+
+    early = tell(machine, Drained(True, 59))
+    due = tell(machine, Drained(True, 60))
+
+    assert only(ReserveId, early) == ()
+    assert len(only(ReserveId, due)) == 1
+
+
 def test_a_pipeline_that_is_no_longer_drained_waits_for_the_interval() -> None:
     machine = completed(QUICK)
     tell(machine, Drained(True, 5), Drained(False, 6))

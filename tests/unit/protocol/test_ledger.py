@@ -1,7 +1,9 @@
 """The ledger: what a generation has decided, and the cut that can follow from it."""
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from tests.unit.protocol.builders import (
     FAN,
     GENERATION,
@@ -24,7 +26,7 @@ from cutwater.ids import BatchId, CheckpointId, Slot, StepId
 from cutwater.protocol.coordinator_events import Standing
 from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.ledger import Contradictions, Ledger
-from cutwater.protocol.options import CheckpointOptions
+from cutwater.protocol.options import CheckpointOptions, CommitOptions
 from cutwater.protocol.pending import Attempt, CheckpointRequest, Phase
 from cutwater.protocol.topology import Topology
 
@@ -200,3 +202,95 @@ def test_recovery_points_in_a_row_are_counted() -> None:
     book.decided(cut(3))
 
     assert (waiting, book.recovery_points) == (2, 0)
+
+
+# -- commit_every (docs/adr/0020)
+
+PACED = CheckpointOptions(commit=CommitOptions(every_ms=1_000))
+
+
+def paced(topology: Topology = LINE, **standing: Any) -> Ledger:  # noqa: ANN401
+    """A ledger that gave rows to its sinks at an attempt of 40 ms."""
+    one = ledger(topology, Standing(slot=Slot(7), **standing), PACED)
+    snapshots = line_snapshots(1) if topology is LINE else fan_snapshots(1)
+    one.decided(built(one, acknowledged(snapshots)))
+    return one
+
+
+def at(attempt: Attempt, started_at_ms: int) -> Attempt:
+    attempt.started_at_ms = started_at_ms
+    return attempt
+
+
+def test_the_first_cut_of_a_generation_is_the_sinks_turn() -> None:
+    """How long rows have waited before a restart is not known: long enough."""
+    one = ledger(options=PACED)
+
+    assert built(one, acknowledged(line_snapshots())).commit_point
+
+
+def test_a_cut_before_the_sinks_turn_carries_what_was_staged() -> None:
+    one = paced()
+    early = built(one, at(acknowledged(line_snapshots(2, batch=1)), 1_039))
+    one.decided(early)
+    due = built(one, at(acknowledged(line_snapshots(3, batch=2)), 1_040))
+
+    assert (early.commit_point, due.commit_point) == (False, True)
+    assert early.commit == {T: ()}
+    assert early.carried == {T: (committable(T, 1),)}
+    assert due.commit == {T: (committable(T, 1), committable(T, 2))}
+    assert due.carried == {T: ()}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        savepoint(),
+        CheckpointRequest(CheckpointKind.FULL),
+        CheckpointRequest(drain=True),
+        CheckpointRequest(is_last=True),
+    ],
+)
+def test_what_ends_something_is_never_before_the_sinks_turn(request_: CheckpointRequest) -> None:
+    cut_ = built(paced(), at(acknowledged(line_snapshots(2, batch=1), request_), 50))
+
+    assert cut_.commit_point
+
+
+def test_a_cut_in_which_every_source_has_finished_is_the_sinks_turn() -> None:
+    snapshots = line_snapshots(2, batch=1)
+    snapshots[ORDERS] = replace(snapshots[ORDERS], finished=True)
+
+    assert built(paced(), at(acknowledged(snapshots), 50)).commit_point
+
+
+def test_a_commit_without_rows_is_nobodys_turn() -> None:
+    """A table gets no version of it, and the next rows need not wait for one."""
+    one = ledger(options=PACED)
+    one.decided(replace(cut(1), commit={T: ()}, started_at_ms=40))
+
+    assert one.is_due(41)
+
+
+def test_cuts_before_the_sinks_turn_do_not_count_as_overtaken() -> None:
+    """Nothing keeps the next one from committing, so it need not stand alone."""
+    one = paced()
+    one.decided(built(one, at(acknowledged(line_snapshots(2, batch=1)), 50)))
+    early = one.recovery_points
+    one.decided(replace(cut(3, commit_point=False), started_at_ms=2_000))
+
+    assert (early, one.recovery_points) == (0, 1)
+
+
+def test_it_is_data_in_flight_that_makes_the_first_cut_stand_alone() -> None:
+    """Rule F3: output carried for other reasons is committed by any cut that is due."""
+    carried = {T1: (committable(T1, 9),)}
+    limit = PACED.commit.recovery_points_max
+
+    def waited(topology: Topology, *, overtaken: bool) -> int:
+        standing = Standing(slot=Slot(7), carried=carried, overtaken=overtaken)
+        return ledger(topology, standing, PACED).recovery_points
+
+    assert waited(FAN, overtaken=True) == limit
+    assert waited(FAN, overtaken=False) == 0
+    assert waited(LINE, overtaken=True) == 0

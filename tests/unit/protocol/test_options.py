@@ -34,6 +34,7 @@ from cutwater.ids import NO_BATCH, SinkId, Slot, StepId
 from cutwater.protocol.alignment_events import Captured, Emit, Tick
 from cutwater.protocol.barrier import Flag
 from cutwater.protocol.commit import CommitBlocked, CommitSink, plan_commit
+from cutwater.protocol.commit_pace import CommitPace
 from cutwater.protocol.coordinator_events import (
     AnswerRequest,
     Clock,
@@ -312,6 +313,15 @@ def test_commit_retry_max_bounds_the_pause_between_repetitions() -> None:
 
     assert tell(machine, Clock(49)) == ()
     assert len(only(CommitSink, tell(machine, Clock(50)))) == 1
+
+
+def test_commit_every_lets_sinks_wait_for_their_turn() -> None:
+    often, seldom = CommitPace(0), CommitPace(50)
+    for pace in (often, seldom):
+        pace.decided(replace(cut(1), started_at_ms=100))
+
+    assert [pace.is_due(149) for pace in (often, seldom)] == [True, False]
+    assert [pace.is_due(150) for pace in (often, seldom)] == [True, True]
 
 
 def test_recovery_points_max_asks_for_a_cut_that_commits() -> None:

@@ -3,8 +3,18 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.protocol.builders import ORDERS, TABLE, T, claim, committable, cut, decision
+from tests.unit.protocol.builders import (
+    ORDERS,
+    PIPELINE,
+    TABLE,
+    T,
+    claim,
+    committable,
+    cut,
+    decision,
+)
 
+from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.coordinator_events import Standing
 from cutwater.protocol.cut import CheckpointKind, Cut
@@ -19,12 +29,15 @@ from cutwater.protocol.recovery import (
     RepeatCommit,
     Restore,
     StepAside,
+    TakeBack,
     VerifyObjects,
     next_action,
     own_claim,
 )
+from cutwater.protocol.showing import ShowPermit, grant_shows
 
 MINE = claim(3, 2, "mine")
+MINE_FIRST = claim(1, 1, "mine")
 LOG = LogView((claim(1, 1), decision(2), MINE))
 """One decision of generation 1, and our claim."""
 
@@ -357,3 +370,59 @@ def test_a_cut_that_carries_output_of_a_sink_that_is_gone_is_refused() -> None:
     assert isinstance(refusal, Refuse)
     assert refusal.reason is RefusalReason.SINK_MISSING
     assert isinstance(next_action(replace(known, sinks=frozenset({T}))), Restore)
+
+
+# -- sinks that show batches before their checkpoint (rule F33)
+
+
+def test_what_a_sink_shows_beyond_the_cut_is_taken_back_before_the_restore() -> None:
+    """Verify, repeat, take back, build."""
+    showing = replace(facts(), showing=frozenset({T}))
+    repeats = next_action(replace(showing, committed_through=NO_SLOT))
+    taking = next_action(showing)
+    restores = next_action(replace(showing, taken_back={T: "v7"}))
+
+    assert isinstance(repeats, VerifyObjects | RepeatCommit)
+    assert taking == TakeBack(MINE, T, "v2", ())
+    assert isinstance(restores, Restore)
+    assert restores.standing.visible == {T: "v7"}
+
+
+def test_what_a_cut_carries_is_shown_again() -> None:
+    log = LogView((claim(1, 1), replace(decision(2), commit_point=False), MINE))
+    carried = replace(cut(2, commit_point=False), visible={T: "v1"})
+    found = facts(log, manifests={CheckpointId(2): carried}, committed_through=0)
+
+    action = next_action(replace(found, showing=frozenset({T})))
+
+    assert action == TakeBack(MINE, T, "v1", (committable(T, 0),))
+
+
+def test_a_sink_that_never_committed_is_taken_back_to_its_beginning() -> None:
+    """Its first generation died before the first decision, and had shown rows."""
+    empty = facts(LogView((MINE_FIRST,)), manifests={}, verified={}, committed_through=0)
+    showing = replace(empty, showing=frozenset({T}))
+
+    taking = next_action(showing)
+    restores = next_action(replace(showing, taken_back={T: "none"}))
+
+    assert taking == TakeBack(MINE_FIRST, T, None, ())
+    assert isinstance(restores, Restore)
+    assert restores.standing.visible == {T: "none"}
+
+
+def test_a_sink_that_is_gone_is_taken_back_all_the_same() -> None:
+    """What it showed is seen by others, whatever has become of the code."""
+    gone = SinkId("gone")
+
+    assert next_action(replace(facts(), showing=frozenset({gone}))) == TakeBack(
+        MINE, gone, None, ()
+    )
+
+
+def test_a_permit_to_show_comes_from_a_claim_only() -> None:
+    given = grant_shows(PIPELINE, Slot(3), Generation(2))
+
+    assert (given.slot, given.generation) == (3, 2)
+    with pytest.raises(ProtocolViolation, match="claim"):
+        ShowPermit(PIPELINE, Slot(3), Generation(2), object())

@@ -5,13 +5,14 @@ tables back, records and exits. Both may die at every yield and be begun again.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cutwater.ids import ChannelId, CheckpointId, InputId, ReaderId, Slot, StepId
+from cutwater.ids import ChannelId, CheckpointId, InputId, ReaderId, SinkId, Slot, StepId
 from cutwater.protocol.channel import ChannelLog
 from cutwater.protocol.commit import CommitSink, Committer, RecordCommit
 from cutwater.protocol.coordinator import Coordinator
-from cutwater.protocol.cut import Cut
+from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.decisions import Decision, DecisionOutcome
 from cutwater.protocol.message import START, Event, Place
 from cutwater.protocol.recovery import (
@@ -24,6 +25,7 @@ from cutwater.protocol.recovery import (
     RepeatCommit,
     Restore,
     StepAside,
+    TakeBack,
     VerifyObjects,
     next_action,
 )
@@ -73,9 +75,11 @@ class Boot:
     def _recover(self, process: Process) -> Task:
         manifests: dict[CheckpointId, Cut | None] = {}
         verified: dict[CheckpointId, tuple[Damage, ...]] = {}
+        taken_back: dict[SinkId, Version | None] = {}
         while process.alive:
             yield
-            action = next_action(self._facts(process, manifests, verified))
+            facts = replace(self._facts(process, manifests, verified), taken_back=taken_back)
+            action = next_action(facts)
             self.world.trace(process, "recovery", action)
             match action:
                 case ClaimGeneration(claim):
@@ -89,6 +93,8 @@ class Boot:
                 case RepeatCommit(decision, cut):
                     self.world.history.counts["commits repeated"] += 1
                     yield from self._repeat(process, decision, cut)
+                case TakeBack():
+                    yield from self._take_back(process, action, taken_back)
                 case Restore():
                     yield from self._restore(process, action)
                     return
@@ -113,6 +119,7 @@ class Boot:
             manifests=manifests,
             verified=verified,
             sinks=frozenset(self.world.tables),
+            showing=frozenset(one.sink for one in self.world.tables.values() if one.shows_batches),
         )
 
     def _damages(self, cut: Cut, *, committed: bool) -> tuple[Damage, ...]:
@@ -140,6 +147,22 @@ class Boot:
                 return
             commands += committer.sink_done(decision.slot, command.sink, version)
 
+    def _take_back(
+        self, process: Process, action: TakeBack, taken_back: dict[SinkId, Version | None]
+    ) -> Task:
+        table, slot = self.world.tables[action.sink], action.claim.slot
+        try:
+            version = table.take_back(slot, action.version)
+            for one in action.carried:
+                yield
+                table.show(slot, one, self.world.effects.staged_rows)
+        except TableDown:
+            process.die()
+            return
+        self.world.history.counts["tables taken back"] += 1
+        taken_back[action.sink] = version
+        yield
+
     def _give_up(self, process: Process, action: RecoveryAction) -> None:
         if isinstance(action, Refuse):
             self.world.checkers.recovery_refused(action)
@@ -152,6 +175,7 @@ class Boot:
     def _restore(self, process: Process, action: Restore) -> Task:
         world, cut = self.world, action.cut
         process.generation = action.generation
+        process.claim = action.standing.slot
         for spec in world.topology.steps:
             yield
             self._begin_channel(process, spec, cut)

@@ -20,10 +20,13 @@ from cutwater.protocol.topology import StepSpec
 from cutwater.testing.simulation.history import BatchRecord, Wrong
 from cutwater.testing.simulation.process import Process
 from cutwater.testing.simulation.rows import Row, Token, without_tokens
-from cutwater.testing.simulation.store import unpack
+from cutwater.testing.simulation.store import committed_name, unpack
 
 if TYPE_CHECKING:
     from cutwater.testing.simulation.world import World
+
+
+Tables = Mapping[SinkId, tuple[Row, ...]]
 
 
 def require(condition: bool, message: str) -> None:
@@ -44,6 +47,7 @@ class Checkers:
         self.world = world
         self.last_decided = NO_CHECKPOINT
         self.seen_attempts: set[CheckpointId] = set()
+        self.gave_rows_at_ms: dict[Generation, int] = {}
 
     # -- attempts
 
@@ -94,6 +98,7 @@ class Checkers:
         counts["savepoints"] += entry.kind is CheckpointKind.SAVEPOINT
         for spec in self.world.topology.steps:
             self._check_snapshot(spec, cut)
+        self._check_pace(cut)
         self.world.faults.decision_written(cut)
 
     def _check_snapshot(self, spec: StepSpec, cut: Cut) -> None:
@@ -150,10 +155,29 @@ class Checkers:
 
     # -- commits
 
+    def _check_pace(self, cut: Cut) -> None:
+        """Sinks get rows as seldom as `commit_every` says, and not more seldom."""
+        world, options = self.world, self.world.options.commit
+        last_ms = self.gave_rows_at_ms.get(cut.generation)
+        early = last_ms is not None and cut.started_at_ms < last_ms + options.every_ms
+        where = f"checkpoint {cut.checkpoint_id}, {options.every_ms} ms between commits"
+        drained = any(one.stop_after == cut.checkpoint_id for one in world.processes)
+        sources = [cut.snapshots[StepId(name)] for name in world.shape.sources()]
+        ends = drained or cut.kind is not CheckpointKind.CHECKPOINT
+        ends = ends or all(one.finished for one in sources)
+        waits = len(world.tables) > 1 and not options.commit_unaligned and not cut.is_aligned
+        if not cut.commit_point:
+            world.history.counts["recovery points before their turn"] += early and not ends
+            require(waits or (early and not ends), f"{where}: sinks wait although it is their turn")
+        elif any(cut.commit.values()):
+            require(ends or not early, f"{where}: {cut.started_at_ms} is too early for {last_ms}")
+            self.gave_rows_at_ms[cut.generation] = cut.started_at_ms
+
     def committed(self, slot: Slot) -> None:
         """A commit has just been recorded: tables show exactly the cut's source prefix."""
         world = self.world
-        if any(table.last_slot != slot for table in world.tables.values()):
+        kept = [one for one in world.tables.values() if not one.shows_batches]
+        if any(table.last_slot != slot for table in kept):
             return
         entry = world.judged.read_log().at(slot)
         assert isinstance(entry, Decision)
@@ -166,9 +190,19 @@ class Checkers:
         several = len(world.tables) > 1 and not world.options.commit.commit_unaligned
         aligned = cut.is_aligned or (several and entry.kind is not CheckpointKind.REWIND)
         whole = aligned and not any(cut.carried.values())
-        self._compare(self._prefix(cut), f"commit of checkpoint {entry.checkpoint_id}", whole=whole)
+        tables = self._tables_at(slot)
+        where = f"commit of checkpoint {entry.checkpoint_id}"
+        self._compare(tables, self._prefix(cut), where, whole=whole)
         if whole:
-            self._check_tokens()
+            self._check_tokens(tables)
+
+    def _tables_at(self, slot: Slot) -> Tables:
+        """What the tables held at a commit; one that shows batches may show more by now."""
+        recorded = unpack(self.world.store.objects[committed_name(slot)])
+        return {
+            sink: table.versions[int(recorded[sink])] if table.shows_batches else table.rows
+            for sink, table in self.world.tables.items()
+        }
 
     def _prefix(self, cut: Cut) -> Mapping[str, int]:
         return {
@@ -176,16 +210,18 @@ class Checkers:
             for name in self.world.shape.sources()
         }
 
-    def _compare(self, lengths: Mapping[str, int], where: str, *, whole: bool) -> None:
+    def _compare(
+        self, tables: Tables, lengths: Mapping[str, int], where: str, *, whole: bool
+    ) -> None:
         expected = self.world.shape.expected(lengths)
-        for sink, table in self.world.tables.items():
+        for sink, rows in tables.items():
             wanted = Counter(map(without_tokens, expected[sink]))
-            shown = Counter(map(without_tokens, table.rows))
+            shown = Counter(map(without_tokens, rows))
             extra, missing = shown - wanted, wanted - shown
             require(not extra, f"{where}: {sink} shows too much: {_some(extra)}")
             if whole and not self.world.shape.waits_for_watermark(sink):
                 require(not missing, f"{where}: {sink} lacks {_some(missing)}")
-            self._check_order(sink, table.rows, where)
+            self._check_order(sink, rows, where)
 
     def _check_order(self, sink: SinkId, rows: tuple[Row, ...], where: str) -> None:
         last: dict[str, int] = {}
@@ -197,11 +233,11 @@ class Checkers:
                 )
                 last[row.origin] = row.seq
 
-    def _check_tokens(self) -> None:
+    def _check_tokens(self, tables: Tables) -> None:
         """What a random step drew for a row is the same wherever the row went."""
         tokens: dict[int, Token] = {}
-        for table in self.world.tables.values():
-            for row in table.rows:
+        for rows in tables.values():
+            for row in rows:
                 for token in (part for part in row.value if isinstance(part, Token)):
                     known = tokens.setdefault(row.seq, token)
                     require(known == token, f"row {row.seq} has two random values")
@@ -248,13 +284,14 @@ class Checkers:
         history = self.world.history
         totals = {str(name): stream.total or 0 for name, stream in self.world.streams.items()}
         expected = self.world.shape.expected(totals)
-        self._compare(totals, "the end", whole=True)
-        for sink, table in self.world.tables.items():
+        tables = {sink: table.rows for sink, table in self.world.tables.items()}
+        self._compare(tables, totals, "the end", whole=True)
+        for sink, rows in tables.items():
             missing = Counter(map(without_tokens, expected[sink])) - Counter(
-                map(without_tokens, table.rows)
+                map(without_tokens, rows)
             )
             require(not missing, f"the end: {sink} lacks {_some(missing)}")
-        self._check_tokens()
+        self._check_tokens(tables)
         for attempt in history.started:
             ended = history.ended[attempt]
             require(ended <= 1, f"attempt {attempt} ended {ended} times")

@@ -12,7 +12,7 @@ from cutwater.ids import CheckpointId, Slot
 from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.commit import CommitBlocked, CommitSink, RecordCommit
-from cutwater.protocol.cut import BlobRef, Cut, InFlight, RecordedEvent, StepSnapshot
+from cutwater.protocol.cut import BlobRef, Committable, Cut, InFlight, RecordedEvent, StepSnapshot
 from cutwater.protocol.decisions import Decision, DecisionOutcome
 from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.in_flight import InFlightRange
@@ -222,12 +222,21 @@ class Effects:
         slot = command.permit.slot
         if command.restore:
             return table.restore(slot, command.version)
+        if table.shows_batches:
+            return table.seal(slot, command.committables, command.shown or "0", self.staged_rows)
         rows: list[Row] = []
         if table.seen(slot) is None:
             for one in command.committables:
-                for blob in one.blobs:
-                    rows += unpack(self.store.checked(blob))
+                rows += self.staged_rows(one)
         return table.commit(slot, rows)
+
+    def staged_rows(self, committable: Committable) -> list[Row]:
+        """Read what was staged in one batch.
+
+        Raises:
+            OutOfReach: If it cannot be read now.
+        """
+        return [row for blob in committable.blobs for row in unpack(self.store.checked(blob))]
 
     def _commit(self, process: Process, command: CommitSink) -> Task:
         slot, sink = command.permit.slot, command.sink

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cutwater.ids import CheckpointId, Generation, ReaderId, StepId
+from cutwater.ids import CheckpointId, Generation, ReaderId, Slot, StepId
 from cutwater.protocol.alignment_events import (
     Announced,
     BarrierSeen,
@@ -65,6 +65,7 @@ class Process:
         self.store = world.store
         self.history = world.history
         self.generation = Generation(0)
+        self.claim = Slot(0)
         self.alive = True
         self.paused = False
         self.coordinator: Coordinator | None = None

@@ -21,7 +21,8 @@ from cutwater.protocol.topology import StepSpec
 from cutwater.testing.simulation.history import BatchRecord
 from cutwater.testing.simulation.rows import Row, State, owes_batch
 from cutwater.testing.simulation.shapes import source_rows
-from cutwater.testing.simulation.store import digest, pack, staged_name, unpack
+from cutwater.testing.simulation.store import OutOfReach, digest, pack, staged_name, unpack
+from cutwater.testing.simulation.tables import Superseded, TableDown
 
 if TYPE_CHECKING:
     from cutwater.testing.simulation.process import Process
@@ -38,6 +39,7 @@ class EngineState(Enum):
     COMPUTED = auto()
     STAGED = auto()
     APPENDED = auto()
+    SHOWN = auto()
 
 
 @dataclass(slots=True)
@@ -69,6 +71,7 @@ class Engine:
     tick: bool = False
     batch: _Batch | None = None
     pins: dict[int, bytes] = field(default_factory=dict)
+    unshown: list[Committable] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Take over where the snapshot stood, the owed batch included."""
@@ -102,6 +105,8 @@ class Engine:
             case EngineState.STAGED:
                 return self._append()
             case EngineState.APPENDED:
+                self._show()
+            case EngineState.SHOWN:
                 self._commit()
         return True
 
@@ -267,6 +272,26 @@ class Engine:
         record = BatchRecord(batch.number, ends, batch.offset, output, digest(batch.state))
         process.history.batch(process.generation, self.spec.step, record)
         process.history.counts["batches"] += 1
+
+    def _show(self) -> None:
+        """Let a sink that shows batches show this one, after those it could not show before."""
+        batch, process = self.batch, self.process
+        assert batch is not None
+        self.unshown += batch.staged
+        self.state_of = EngineState.SHOWN
+        while self.unshown and process.world.tables[self.unshown[0].sink].shows_batches:
+            one = self.unshown[0]
+            try:
+                table = process.world.tables[one.sink]
+                table.show(process.claim, one, process.world.effects.staged_rows)
+            except (TableDown, OutOfReach):
+                return
+            except Superseded:
+                process.history.counts["batches shown too late"] += 1
+                process.die()
+                return
+            process.history.counts["batches shown"] += 1
+            self.unshown.pop(0)
 
     def _commit(self) -> None:
         batch = self.batch

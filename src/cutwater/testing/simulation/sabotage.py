@@ -49,6 +49,6 @@ def sabotage(name: str, rule: str) -> Callable[[Callable[[], list[Patch]]], Sabo
 
 def load() -> dict[str, Sabotage]:
     """Return all mutations, by name."""
-    for part in ("cut", "commit", "store"):
+    for part in ("cut", "commit", "shown", "store"):
         import_module(f"cutwater.testing.simulation.sabotage_{part}")
     return dict(sorted(SABOTAGES.items()))

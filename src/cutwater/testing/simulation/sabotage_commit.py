@@ -12,6 +12,7 @@ from typing import Any
 from cutwater.ids import NO_BATCH, CheckpointId, Slot
 from cutwater.protocol import ledger, recovery
 from cutwater.protocol.commit import CommitSink, Committer, CommitterState, grant, plan_commit
+from cutwater.protocol.commit_pace import CommitPace
 from cutwater.protocol.coordinator import Coordinator
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import DecisionOutcome, uncommitted
@@ -56,8 +57,8 @@ def decided_rows_again() -> list[Patch]:
     """Commit what a snapshot lists without asking whether the last cut held it already."""
     original = plan_commit
 
-    def plan(snapshots: Any, sinks: Any, carried: Any, decided: Any, options: Any) -> Any:
-        return original(snapshots, sinks, carried, dict.fromkeys(decided, NO_BATCH), options)
+    def plan(snapshots: Any, sinks: Any, carried: Any, decided: Any, *rest: Any, **due: Any) -> Any:
+        return original(snapshots, sinks, carried, dict.fromkeys(decided, NO_BATCH), *rest, **due)
 
     return [(ledger, "plan_commit", plan)]
 
@@ -67,9 +68,9 @@ def commit_at_unaligned_cuts() -> list[Patch]:
     """With several sinks, commit also where data is in flight."""
     original = plan_commit
 
-    def plan(snapshots: Any, sinks: Any, carried: Any, decided: Any, options: Any) -> Any:
-        options = replace(options, commit_unaligned=True)
-        return original(snapshots, sinks, carried, decided, options)
+    def plan(*facts: Any, **due: Any) -> Any:
+        plan_any: Any = original
+        return plan_any(*facts[:-1], replace(facts[-1], commit_unaligned=True), **due)
 
     return [(ledger, "plan_commit", plan)]
 
@@ -79,10 +80,26 @@ def carried_output_forgotten() -> list[Patch]:
     """Forget what an earlier cut prepared and did not commit."""
     original = plan_commit
 
-    def plan(snapshots: Any, sinks: Any, carried: Any, decided: Any, options: Any) -> Any:
-        return original(snapshots, sinks, dict.fromkeys(carried, ()), decided, options)
+    def plan(snapshots: Any, sinks: Any, carried: Any, *rest: Any, **due: Any) -> Any:
+        return original(snapshots, sinks, dict.fromkeys(carried, ()), *rest, **due)
 
     return [(ledger, "plan_commit", plan)]
+
+
+@sabotage("commit-every-ignored", "commit_every")
+def commit_every_ignored() -> list[Patch]:
+    """Commit at every cut, however short the time since the last."""
+    return [(CommitPace, "commits", lambda *_: True)]
+
+
+@sabotage("commit-every-never-over", "commit_every")
+def commit_every_never_over() -> list[Patch]:
+    """Count the pause from every cut, so that frequent cuts keep sinks waiting."""
+
+    def decided(self: CommitPace, cut: Cut) -> None:
+        self._committed_at_ms = cut.started_at_ms
+
+    return [(CommitPace, "decided", decided)]
 
 
 @sabotage("carried-output-not-restored", "F3")

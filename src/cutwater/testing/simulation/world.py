@@ -94,6 +94,7 @@ def draw(rng: random.Random, shape: str | None = None, mode: str | None = None) 
         ),
         commit=CommitOptions(
             commit_unaligned=rng.random() < 0.1,
+            every_ms=rng.choice((0, 0, 150, 600)),
             recovery_points_max=rng.choice((1, 3, 10)),
             retry_ms=15,
             retry_max_ms=100,
@@ -155,7 +156,11 @@ class World:
         self.slow = not calm and self.rng.random() < 0.4
         self.store = SimulatedStore()
         self.judged = self.store.judged()
-        self.tables = {sink: SimulatedTable(sink) for sink in self.topology.sinks}
+        shows_some = self.rng.random() < 0.4
+        self.tables = {
+            sink: SimulatedTable(sink, shows_batches=shows_some and self.rng.random() < 0.6)
+            for sink in self.topology.sinks
+        }
         rate = self.rng.choice((15, 30, 60))
         early = not calm and self.rng.random() < 0.25
         self.streams = {

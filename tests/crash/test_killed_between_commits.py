@@ -1,0 +1,48 @@
+"""Drivers killed while rows wait for `commit_every`: tables are changed seldom and are exact."""
+
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+from tests.crash.drivers import Drivers
+from tests.crash.killing import Killing
+from tests.crash.stands import rows_of
+
+from cutwater.ids import SinkId
+from cutwater.protocol.cut import CheckpointKind
+
+EVERY_MS = 4_000
+SINK = SinkId("table")
+
+
+def test_rows_that_wait_for_their_commit_survive_several_drivers(
+    drivers: Drivers, tmp_path: Path
+) -> None:
+    table = tmp_path / "tables" / "numbers"
+    given = {"rate": "1500", "table": str(table), "commit_every": "4s"}
+    straight = Killing(drivers, tmp_path, "straight", given, interval="1s")
+
+    waiting = straight.dies_at("decision", 4)
+    again = straight.dies_at("stage", 2)
+    decided = straight.dies_at("decision")
+    total = straight.finish()
+
+    # The first rows are committed by the first cut that has any; three cuts later nothing more
+    # is: the rows lie beside the table. They are what two later generations begin with.
+    carried = waiting.cuts[-1].carried[SINK]
+    assert (waiting.changes, waiting.cuts[-1].commit_point) == (1, False)
+    assert len(carried) >= 3
+    assert len(waiting.staged) >= len(carried)
+    assert again.cuts[-1].carried[SINK] == carried
+    assert decided.cuts[-1].commit[SINK][: len(carried)] == carried
+    assert decided.changes == 1
+    assert rows_of(table, None, "value", "seven") == [(one, one * 7) for one in range(total)]
+    committed = defaultdict(list)
+    for cut in straight.stands[-1].cuts:
+        finished = all(one.finished for one in cut.snapshots.values())
+        if cut.commit_point and cut.commit[SINK] and not finished:
+            assert cut.kind is CheckpointKind.CHECKPOINT
+            committed[cut.generation].append(cut.started_at_ms)
+    assert len(committed) >= 2
+    for starts in committed.values():
+        assert all(later - one >= EVERY_MS for one, later in pairwise(starts)), starts
