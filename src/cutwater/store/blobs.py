@@ -239,6 +239,15 @@ class Blobs:
         if found is not None:
             raise Corrupt(ref.name, found)
 
+    def problems(self, refs: Collection[BlobRef]) -> dict[BlobRef, str]:
+        """Say what is wrong with each blob that is not sound, looking at several at once.
+
+        Raises:
+            Unavailable: If the store does not answer.
+        """
+        found = zip(refs, each(self.problem, refs), strict=True)
+        return {ref: problem for ref, problem in found if problem is not None}
+
     def problem(self, ref: BlobRef) -> str | None:
         """Say what is wrong with a blob, in words that follow its name; None if it is sound.
 

@@ -45,6 +45,7 @@ def test_a_pipeline_that_never_ran_has_no_targets(targets: Targets) -> None:
     assert targets.read(Generation(1)) is None
     assert targets.since(LogView(), Generation(0)) == {}
     assert targets.possible(LogView()) == ()
+    assert targets.last_recorded() == {}
 
 
 def test_the_targets_of_every_generation_are_kept(targets: Targets) -> None:
@@ -73,6 +74,13 @@ def test_the_newest_generation_may_write_before_it_has_decided(targets: Targets)
 
     assert targets.newest(log) is None
     assert targets.possible(log) == (ELSEWHERE,)
+
+
+def test_what_was_recorded_last_may_have_been_shown_to_without_a_decision(targets: Targets) -> None:
+    targets.record(Generation(9), sample_targets())
+    targets.record(Generation(10), ELSEWHERE)
+
+    assert targets.last_recorded() == ELSEWHERE
 
 
 def test_where_nobody_has_committed_the_newest_decision_tells(targets: Targets) -> None:
