@@ -22,15 +22,23 @@ _SESSION: Final = {
 }
 """How Spark must write Parquet so that every Delta reader sees the same values in it."""
 
+_ACCEPTS: Final = {
+    "append": frozenset({"append"}),
+    "upsert": frozenset({"append", "update"}),
+    "overwrite": frozenset({"complete"}),
+}
+"""The ways to write, each with the output modes that it makes sense for."""
+
 
 def delta(
     uri: str,
     *,
     write: str = "append",
+    keys: Sequence[str] = (),
     partition_by: Sequence[str] = (),
     commit_every: str | None = None,
 ) -> "DeltaTarget":
-    """Append a step's rows to a Delta table, exactly once, at every checkpoint.
+    """Write a step's rows to a Delta table, exactly once, at every checkpoint.
 
     The table is made at the first commit that has rows. A column that a later batch brings along
     is added; one whose type has changed is refused. Other programs may write to the table at the
@@ -39,7 +47,12 @@ def delta(
     Args:
         uri: The table's directory: a path, relative to the working directory or absolute, or a
             `file:` address.
-        write: How rows meet those that are there: `append`.
+        write: How rows meet those that are there. `append` adds them. `upsert` lets a row replace
+            all rows with the same key, whoever wrote them. `overwrite` takes the results of a
+            step in complete mode: the table holds the last one and nothing else.
+        keys: For an upsert, the columns that make two rows the same one: strings, whole numbers,
+            decimals, booleans, dates, timestamps or binary. A null equals a null. A batch has at
+            most one row for each key.
         partition_by: Columns whose values divide the table's files; strings, whole numbers,
             booleans or dates. As in every Delta table, an empty string becomes null there.
         commit_every: Must be None: the table is committed at every checkpoint.
@@ -47,27 +60,34 @@ def delta(
     Raises:
         ConfigError: If an option has a value that cannot work.
     """
-    if write in {"upsert", "overwrite"}:
-        raise ConfigError("write", f"{write!r} is not there yet; sinks.delta can append only")
-    if write != "append":
-        raise ConfigError("write", f"{write!r} is not a way to write; write 'append'")
+    if write not in _ACCEPTS:
+        ways = "'append', 'upsert' or 'overwrite'"
+        raise ConfigError("write", f"{write!r} is not a way to write; write {ways}")
     if commit_every is not None:
         reason = "committing less often than at every checkpoint is not there yet"
         raise ConfigError("commit_every", f"{reason}; use a longer checkpoint interval")
-    if isinstance(partition_by, str):
-        raise ConfigError("partition_by", f"{partition_by!r} is one name; write a list of names")
-    if len({name.lower() for name in partition_by}) < len(partition_by):
-        raise ConfigError("partition_by", f"{list(partition_by)} names a column twice")
+    for option, names in (("keys", keys), ("partition_by", partition_by)):
+        if isinstance(names, str):
+            raise ConfigError(option, f"{names!r} is one name; write a list of names")
+        if len({name.lower() for name in names}) < len(names):
+            raise ConfigError(option, f"{list(names)} names a column twice")
+    if write == "upsert" and not keys:
+        reason = "an upsert needs the columns that tell which rows are the same one"
+        raise ConfigError("keys", f"{reason}; write keys=['id'], or write='append'")
+    if keys and write != "upsert":
+        raise ConfigError("keys", f"write={write!r} has no keys; leave them out, or upsert")
     _local_path(uri)
-    return DeltaTarget(uri, tuple(partition_by))
+    return DeltaTarget(uri, tuple(partition_by), write, tuple(keys))
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaTarget:
-    """A Delta table to append to; made by `delta`, fills `Sink`."""
+    """A Delta table to write to; made by `delta`, fills `Sink`."""
 
     uri: str
     partition_by: tuple[str, ...] = ()
+    write: str = "append"
+    keys: tuple[str, ...] = ()
 
     @property
     def format(self) -> str:
@@ -76,8 +96,8 @@ class DeltaTarget:
 
     @property
     def accepts(self) -> frozenset[str]:
-        """The output modes it takes: rows that are final."""
-        return frozenset({"append"})
+        """The output modes whose rows it can take."""
+        return _ACCEPTS[self.write]
 
     def describe(self) -> str:
         """Name the table's directory as the user wrote it; a local path holds no secret."""
@@ -97,18 +117,20 @@ class DeltaTarget:
             if found.upper() != needed.upper():
                 raise ConfigError(key, f"{found!r} makes files that Delta misreads; set {needed}")
         try:
-            from cutwater.sinks.delta_table import OpenDeltaTable  # noqa: PLC0415 - an extra
+            from cutwater.sinks.delta_open import open_delta  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] != "deltalake":
                 raise
             reason = "needs the package deltalake: pip install 'cutwater[delta]'"
             raise ConfigError("sinks.delta", reason) from error
-        return OpenDeltaTable(_local_path(self.uri).absolute(), self.partition_by, context)
+        place = _local_path(self.uri).absolute()
+        return open_delta(place, (self.write, self.keys, self.partition_by), context)
 
     def stored(self) -> StoredTarget:
         """Say how to find the table again: its real directory, whatever links lead to it."""
         place = str(_local_path(self.uri).resolve())
-        return StoredTarget(self.format, place, {"partition_by": self.partition_by})
+        options = {"partition_by": self.partition_by, "write": (self.write,), "keys": self.keys}
+        return StoredTarget(self.format, place, options)
 
 
 def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:
@@ -120,8 +142,9 @@ def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:
     """
     if not Path(target.uri).is_dir():
         raise SinkError(context.sink, f"there is no directory {target.uri} any more")
-    partition_by = tuple(target.options.get("partition_by", ()))
-    return DeltaTarget(target.uri, partition_by).open(context)
+    partition_by, keys = (tuple(target.options.get(one, ())) for one in ("partition_by", "keys"))
+    (write,) = target.options.get("write", ("append",))
+    return DeltaTarget(target.uri, partition_by, write, keys).open(context)
 
 
 def _local_path(uri: str) -> Path:

@@ -1,0 +1,28 @@
+"""Opens a Delta table where it is: its directory, its staged files and the sink over both.
+
+Everything below here needs the package deltalake; `delta` imports it when a table is opened.
+"""
+
+from pathlib import Path
+
+from cutwater.sinks.base import OpenSink, SinkContext
+from cutwater.sinks.delta_root import LocalRoot
+from cutwater.sinks.delta_staging import LocalStaging
+from cutwater.sinks.delta_table import OpenDeltaTable, Writing
+
+
+def open_delta(
+    place: Path, writing: tuple[str, tuple[str, ...], tuple[str, ...]], context: SinkContext
+) -> OpenSink:
+    """Open a table for one generation.
+
+    Args:
+        place: Its directory.
+        writing: How it is written: the way, the keys, the columns that divide it.
+        context: Who opens it.
+
+    Raises:
+        ConfigError: If it is not a table that can be written in this way.
+    """
+    staging = LocalStaging(place, context.pipeline, context.sink)
+    return OpenDeltaTable(LocalRoot(place), staging, Writing(*writing), context)
