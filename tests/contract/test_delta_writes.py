@@ -162,11 +162,13 @@ def test_somebody_who_comes_between_makes_the_commit_be_computed_again(
     sink = (upserting(table) if write == "upsert" else overwriting(table)).open(CONTEXT)
     sink.commit(permit(1), [staged(sink, 0, ("a", 1, 10), ("b", 1, 20))])
     later = staged(sink, 1, ("a", 1, 11))
-    plain, came = OpenDeltaTable._write, []
+    plain = OpenDeltaTable._write
+    came: list[Path] = []
 
     def slow(self: OpenDeltaTable, *given: Any) -> None:  # noqa: ANN401
         if not came:
-            came.append(meanwhile(table))
+            came.append(table)
+            meanwhile(table)
         plain(self, *given)
 
     monkeypatch.setattr(OpenDeltaTable, "_write", slow)

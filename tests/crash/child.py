@@ -106,6 +106,7 @@ def name_writes() -> None:
     name_store_writes(FATE.changed, "{method} {area}")
     wrap(OpenDeltaTable, "stage", lambda *_: "stage rows", FATE.changed)
     wrap(OpenDeltaTable, "commit", lambda *_: "commit rows", FATE.changed)
+    wrap(OpenDeltaTable, "_write", lambda table, *_: f"write {table.way}", FATE.changed)
     _after(Manifests, "publish", _published)
     _after(DecisionLog, "create", _logged)
     _after(OpenDeltaTable, "stage", lambda staged, *_: "stage" if staged else "empty stage")

@@ -72,7 +72,7 @@ class UpsertMachine(RuleBasedStateMachine):
                 machine.meanwhile.pop()()
             machine.original(opened, *given)
 
-        OpenDeltaTable._write = write  # type: ignore[method-assign]
+        OpenDeltaTable._write = write  # type: ignore[assignment,method-assign]
         delta_changes.JOINED_MIN = joined  # type: ignore[misc]
         self.sink = self.open()
 

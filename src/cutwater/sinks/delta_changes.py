@@ -1,7 +1,7 @@
 """What one commit does to a Delta table: which files it adds and which it takes away.
 
 Computed at the commit, against the version that is there then; a version that somebody else made
-meanwhile makes all of it be computed again (docs/adr/0016). Added rows stay in the files that Spark
+meanwhile makes all of it be computed again (docs/adr/0022). Added rows stay in the files that Spark
 wrote, except where copies are needed anyway or where many small files are joined.
 
 - append: the staged files are added.

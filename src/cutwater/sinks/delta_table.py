@@ -87,6 +87,11 @@ class OpenDeltaTable:
                 "uri", f"{where} cannot be written with write={writing.write!r}: {why}"
             )
 
+    @property
+    def way(self) -> str:
+        """How rows meet those that are there."""
+        return self._writing.write
+
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
         """Write the rows of one batch beside the table, with exactly one Spark action.
 
