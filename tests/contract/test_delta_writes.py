@@ -3,11 +3,13 @@
 Committing needs no Spark: rows are written by pyarrow as Spark would, and read by DuckDB.
 """
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.contract.delta_rows import ArrowRows, actions_of, changes_of, read_with_duckdb
@@ -178,6 +180,63 @@ def test_somebody_who_comes_between_makes_the_commit_be_computed_again(
     assert int(version) == len(changes_of(table)) - 1 == 3
     kept = [("b", 1, 20)] if write == "upsert" else []
     assert shown(table) == [("a", 1, 11), *kept]
+
+
+def _named_by_another_writer(table: Path, directory: str, logged: str) -> None:
+    """Add a file under a name that the log encodes as it pleases."""
+    write_deltalake(
+        str(table), pa.table({"k": ["z"], "n": [1], "v": [9]}), mode="append", partition_by=["k"]
+    )
+    file = table / directory / "part.parquet"
+    file.parent.mkdir()
+    pq.write_table(pa.table({"n": [1], "v": [7]}), file)
+    add = {
+        "path": f"{logged}/part.parquet",
+        "partitionValues": {"k": "ü b"},
+        "size": file.stat().st_size,
+        "modificationTime": 0,
+        "dataChange": True,
+    }
+    version = len(changes_of(table))
+    (table / "_delta_log" / f"{version:020d}.json").write_text(json.dumps({"add": add}))
+
+
+def test_a_file_is_taken_away_under_the_name_that_the_log_has_for_it(table: Path) -> None:
+    _named_by_another_writer(table, "k=ü b", "k=%C3%BC%20b")
+    sink = upserting(table, partition_by=["k"]).open(CONTEXT)
+
+    sink.commit(permit(1), [staged(sink, 0, ("ü b", 1, 1))])
+
+    assert shown(table) == [("z", 1, 9), ("ü b", 1, 1)]
+    assert DeltaTable(str(table)).to_pyarrow_table().num_rows == 2
+
+
+def test_a_file_that_deltalake_would_leave_there_is_refused(table: Path) -> None:
+    """deltalake encodes the name in its own way, and would take away a file that is not there."""
+    sink = upserting(table, partition_by=["k"]).open(CONTEXT)
+    waiting = staged(sink, 0, ("ü b", 1, 1))
+    _named_by_another_writer(table, "k=ü b", "k=ü b")
+
+    with pytest.raises(ConfigError, match=r"names k=ü b/part\.parquet in a way that deltalake"):
+        upserting(table, partition_by=["k"]).open(CONTEXT)
+    with pytest.raises(SinkError, match=r"names k=ü b/part\.parquet in a way that deltalake"):
+        sink.commit(permit(1), [waiting])
+    assert len(changes_of(table)) == 2
+
+
+def test_a_restore_that_would_leave_a_file_there_is_refused(table: Path) -> None:
+    sink = sinks.delta(str(table), partition_by=["k"]).open(CONTEXT)
+    version = sink.commit(permit(1), [staged(sink, 0, ("a", 1, 1))])
+    _named_by_another_writer(table, "k=ü b", "k=ü b")
+    for file in sorted((table / "_delta_log").glob("*.json"))[2:]:
+        # As if it had only moved rows.
+        file.write_text(file.read_text().replace('"dataChange": true', '"dataChange": false'))
+        file.write_text(file.read_text().replace('"dataChange":true', '"dataChange":false'))
+
+    with pytest.raises(SinkError, match=r"names k=ü b/part\.parquet in a way that deltalake"):
+        sink.restore(permit(2), version)
+
+    assert len(changes_of(table)) == 4
 
 
 # -- overwrite

@@ -191,4 +191,4 @@ def _as_text(rows: list[tuple[Any, ...]]) -> list[tuple[str, ...]]:
 
 
 TestUpserts = UpsertMachine.TestCase
-TestUpserts.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+TestUpserts.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)

@@ -8,12 +8,16 @@ planned without the package `deltalake`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from cutwater.errors import ConfigError, SinkError
 from cutwater.sinks.base import OpenSink, SinkContext
+from cutwater.store.location import Location
 from cutwater.store.targets import StoredTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SESSION: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -45,8 +49,9 @@ def delta(
     same time.
 
     Args:
-        uri: The table's directory: a path, relative to the working directory or absolute, or a
-            `file:` address.
+        uri: The table's directory: a path, relative to the working directory or absolute, a
+            `file:` address, or `s3://bucket/prefix` (with `?endpoint=` and `?region=` as for a
+            store); credentials come from the environment and never stand here.
         write: How rows meet those that are there. `append` adds them. `upsert` lets a row replace
             all rows with the same key, whoever wrote them. `overwrite` takes the results of a
             step in complete mode: the table holds the last one and nothing else.
@@ -76,7 +81,7 @@ def delta(
         raise ConfigError("keys", f"{reason}; write keys=['id'], or write='append'")
     if keys and write != "upsert":
         raise ConfigError("keys", f"write={write!r} has no keys; leave them out, or upsert")
-    _local_path(uri)
+    _place(uri)
     return DeltaTarget(uri, tuple(partition_by), write, tuple(keys))
 
 
@@ -100,7 +105,7 @@ class DeltaTarget:
         return _ACCEPTS[self.write]
 
     def describe(self) -> str:
-        """Name the table's directory as the user wrote it; a local path holds no secret."""
+        """Name the table's directory as the user wrote it; an address with a secret is refused."""
         return self.uri
 
     def open(self, context: SinkContext) -> OpenSink:
@@ -123,12 +128,18 @@ class DeltaTarget:
                 raise
             reason = "needs the package deltalake: pip install 'cutwater[delta]'"
             raise ConfigError("sinks.delta", reason) from error
-        place = _local_path(self.uri).absolute()
+        place = _place(self.uri)
+        if isinstance(place, Path):
+            place = place.absolute()
+        elif context.spark is not None and not _shares_disk(context.spark):
+            reason = f"{self.uri}: a table in a bucket needs executors on the driver's machine"
+            raise ConfigError("uri", f"{reason} (a local master), for now")
         return open_delta(place, (self.write, self.keys, self.partition_by), context)
 
     def stored(self) -> StoredTarget:
         """Say how to find the table again: its real directory, whatever links lead to it."""
-        place = str(_local_path(self.uri).resolve())
+        found = _place(self.uri)
+        place = str(found.resolve()) if isinstance(found, Path) else self.uri
         options = {"partition_by": self.partition_by, "write": (self.write,), "keys": self.keys}
         return StoredTarget(self.format, place, options)
 
@@ -140,11 +151,30 @@ def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:
         ConfigError: As `DeltaTarget.open` does.
         SinkError: If its directory is gone, or the table cannot be read now.
     """
-    if not Path(target.uri).is_dir():
+    place = _place(target.uri)
+    if isinstance(place, Path) and not place.is_dir():
         raise SinkError(context.sink, f"there is no directory {target.uri} any more")
     partition_by, keys = (tuple(target.options.get(one, ())) for one in ("partition_by", "keys"))
     (write,) = target.options.get("write", ("append",))
     return DeltaTarget(target.uri, partition_by, write, keys).open(context)
+
+
+def _shares_disk(spark: "SparkSession") -> bool:
+    return str(spark.sparkContext.master).startswith("local")
+
+
+def _place(uri: str) -> Path | Location:
+    """Return the directory, or the place in a bucket, that an address names.
+
+    Raises:
+        ConfigError: If there can be no table there.
+    """
+    if uri.partition("://")[0] in {"s3", "s3a"}:
+        found = Location.of(uri, "uri")
+        if not found.path:
+            raise ConfigError("uri", f"{uri} is a whole bucket; give a prefix in it")
+        return found
+    return _local_path(uri)
 
 
 def _local_path(uri: str) -> Path:
@@ -155,8 +185,8 @@ def _local_path(uri: str) -> Path:
     """
     scheme, separator, _ = uri.partition(":")
     if separator and scheme.isalnum() and scheme.lower() != "file":
-        reason = f"{scheme}: tables on this machine's file system only, for now"
-        raise ConfigError("uri", f"{reason}; give a path")
+        reason = f"{scheme}: is no place for a Delta table"
+        raise ConfigError("uri", f"{reason}; give a path or s3://bucket/prefix")
     path = uri
     if separator and scheme.lower() == "file":
         parts = urlsplit(uri)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,9 @@ from cutwater.sinks.delta_keys import Bounds, Keys, Mask
 from cutwater.sinks.delta_log import statistics
 from cutwater.sinks.delta_root import TableRoot
 from cutwater.store.files import make_lasting
+
+_KEPT_IN_LOG: Final = "/!$&'()+,-.:;=@_~"
+"""What deltalake does not encode in the name of a file, beside letters and digits."""
 
 _ROWS_AT_ONCE: Final = 64 * 1024
 _GROUP_BYTES: Final = 32 << 20
@@ -67,10 +70,19 @@ class DataFile:
         size, at = facts.size_bytes, facts.modified_ms
         return AddAction(self.logged, size, dict(self.values), at, True, said)
 
+    @property
+    def can_be_removed(self) -> bool:
+        """Whether deltalake would name it as the log does, and so really take it away.
+
+        It encodes names in its own way, and a reader compares what is written: a file that another
+        writer has encoded otherwise would stay, beside the copy that was to replace it.
+        """
+        return quote(self.name, safe=_KEPT_IN_LOG) == self.logged
+
     def removal(self) -> RemoveAction:
         """Return what takes it out of a table."""
         now_ms = int(time.time() * 1000)
-        return RemoveAction(self.logged, True, now_ms, self.size_bytes, dict(self.values))
+        return RemoveAction(self.name, True, now_ms, self.size_bytes, dict(self.values))
 
 
 @dataclass(frozen=True, slots=True)

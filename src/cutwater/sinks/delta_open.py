@@ -9,20 +9,30 @@ from cutwater.sinks.base import OpenSink, SinkContext
 from cutwater.sinks.delta_root import LocalRoot
 from cutwater.sinks.delta_staging import LocalStaging
 from cutwater.sinks.delta_table import OpenDeltaTable, Writing
+from cutwater.store.location import Location
 
 
 def open_delta(
-    place: Path, writing: tuple[str, tuple[str, ...], tuple[str, ...]], context: SinkContext
+    place: Path | Location,
+    writing: tuple[str, tuple[str, ...], tuple[str, ...]],
+    context: SinkContext,
 ) -> OpenSink:
     """Open a table for one generation.
 
     Args:
-        place: Its directory.
+        place: Its directory, or where it is in a bucket.
         writing: How it is written: the way, the keys, the columns that divide it.
         context: Who opens it.
 
     Raises:
         ConfigError: If it is not a table that can be written in this way.
     """
-    staging = LocalStaging(place, context.pipeline, context.sink)
-    return OpenDeltaTable(LocalRoot(place), staging, Writing(*writing), context)
+    way = Writing(*writing)
+    if isinstance(place, Path):
+        staging = LocalStaging(place, context.pipeline, context.sink)
+        return OpenDeltaTable(LocalRoot(place), staging, way, context)
+    from cutwater.sinks.delta_bucket import BucketRoot, BucketStaging  # noqa: PLC0415 - an extra
+
+    root = BucketRoot(place)
+    sent = BucketStaging(root, context.pipeline, context.sink)
+    return OpenDeltaTable(root, sent, way, context)

@@ -1,12 +1,11 @@
 """Where a Delta table's files are: the few things that are done to them, by name below the root.
 
 A name is relative to the table's directory, with slashes, as the files of a table's log are named.
-What was published or moved outlives a power cut. A file is never changed once it has its name, so
+What was published outlives a power cut. A file is never changed once it has its name, so
 that all of this can be repeated.
 """
 
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -71,28 +70,8 @@ class TableRoot(Protocol):
         """
         ...
 
-    def spool(self, name: str) -> Path:
-        """Return the local path at which a file is to be written before it is published."""
-        ...
-
     def publish(self, local: Path, name: str) -> None:
         """Give a local file, written and synced, its name in the table; replaces another."""
-        ...
-
-    def move(self, source: str, target: str) -> None:
-        """Give a file another name.
-
-        Raises:
-            FileNotFoundError: If there is none.
-        """
-        ...
-
-    def below(self, prefix: str) -> list[str]:
-        """Return the names of all files below a directory, sorted; none if there is none."""
-        ...
-
-    def remove_below(self, prefix: str) -> None:
-        """Remove a file, or a directory with all that is in it."""
         ...
 
     def sync(self, names: Iterable[str]) -> None:
@@ -146,34 +125,12 @@ class LocalRoot:
         """Open a Parquet file."""
         return pq.ParquetFile(self._directory / name)
 
-    def spool(self, name: str) -> Path:
-        """Return the path of the name itself: a local file is written where it stays."""
-        return self._directory / name
-
     def publish(self, local: Path, name: str) -> None:
         """Rename the file; its directory must be there."""
         target = self._directory / name
         if local != target:
             local.replace(target)
             sync_directory(target.parent)
-
-    def move(self, source: str, target: str) -> None:
-        """Rename the file; whoever has moved many syncs them at once."""
-        (self._directory / source).rename(self._directory / target)
-
-    def below(self, prefix: str) -> list[str]:
-        """Find the files below a directory."""
-        found = (self._directory / prefix).rglob("*")
-        names = (one.relative_to(self._directory).as_posix() for one in found if one.is_file())
-        return sorted(names)
-
-    def remove_below(self, prefix: str) -> None:
-        """Remove a file or a directory."""
-        path = self._directory / prefix
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
 
     def sync(self, names: Iterable[str]) -> None:
         """Sync the files and the directories that name them."""

@@ -81,7 +81,7 @@ class OpenDeltaTable:
         if foreign:
             reason = f"{where} holds {min(foreign)} and no Delta table; give a directory of its own"
             raise ConfigError("uri", reason)
-        why = None if table is None else self._obstacle(table)
+        why = None if table is None else self._obstacle(table) or self._stuck(table)
         if why:
             raise ConfigError(
                 "uri", f"{where} cannot be written with write={writing.write!r}: {why}"
@@ -222,6 +222,9 @@ class OpenDeltaTable:
             )
             return
         change = self._change(table, permit, committables)
+        stuck = _stuck(change.removed)
+        if stuck:
+            raise SinkError(self._sink, f"{self._root.address}: {stuck}")
         self._write(table, permit, change.actions(spark_schema(table)))
 
     def _staged_schema(self, committables: Sequence[Committable]) -> StructType:
@@ -270,7 +273,17 @@ class OpenDeltaTable:
         if target == table.version():
             self._write(table, permit, [])
         else:
+            self._refuse_stuck(table, target)
             table.restore(target, commit_properties=self._slots.properties(permit))
+
+    def _refuse_stuck(self, table: DeltaTable, target: int) -> None:
+        address, options = self._root.address, self._root.options
+        then = DeltaTable(address, version=target, storage_options=options)
+        kept = {one.logged for one in files_of(self._root, then, None)}
+        now = files_of(self._root, table, None)
+        stuck = _stuck([one for one in now if one.logged not in kept])
+        if stuck:
+            raise SinkError(self._sink, f"{address}: {stuck}")
 
     def _target(self, table: DeltaTable, to: Version | None) -> int:
         return self._slots.beginning(table) if to in {None, NO_TABLE} else int(str(to))
@@ -287,6 +300,10 @@ class OpenDeltaTable:
             return f"it has no column {missing[0]}, which keys names"
         return obstacle(table, self._writing.write)
 
+    def _stuck(self, table: DeltaTable) -> str | None:
+        changes = self._writing.write != "append"
+        return _stuck(files_of(self._root, table, None)) if changes else None
+
     def _write(
         self, table: DeltaTable, permit: CommitPermit, actions: list[AddAction | RemoveAction]
     ) -> None:
@@ -297,6 +314,15 @@ class OpenDeltaTable:
             list(self._writing.partition_by),
             commit_properties=self._slots.properties(permit),
         )
+
+
+def _stuck(files: Sequence[DataFile]) -> str | None:
+    """Name a file that cannot be taken away."""
+    found = next((one.logged for one in files if not one.can_be_removed), None)
+    if found is None:
+        return None
+    reason = f"its log names {found} in a way that deltalake cannot take away"
+    return f"{reason}; rewrite the table with the program that wrote it, such as by OPTIMIZE"
 
 
 @dataclass(frozen=True, slots=True)
