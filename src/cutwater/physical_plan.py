@@ -28,12 +28,20 @@ class StepInput(NamedTuple):
         parameter: That parameter.
         keys: The channel carries updates, and the reader keeps, of each batch, the newest row
             for each value of these columns. Empty for every other channel.
+        by_event: The rows of one Event are one result, of which a later one takes the place: a
+            batch reads one Event and never several, which would show as one result.
     """
 
     id: InputId
     node: str
     parameter: str
     keys: tuple[str, ...] = ()
+    by_event: bool = False
+
+    def batch_bytes(self, most: int | None) -> int | None:
+        """Return how much one batch takes at most, given the step's own limit."""
+        # At least one Event is always taken, however large it is.
+        return 1 if self.by_event else most
 
 
 class Channel(NamedTuple):

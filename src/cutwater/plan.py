@@ -142,13 +142,15 @@ def _part(graph: Graph, root: str, inlined: set[str]) -> _Part:
 
 
 def _inputs(graph: Graph, part: _Part) -> tuple[StepInput, ...]:
-    keys = graph.nodes[part.name].options.updates
+    reader = graph.nodes[part.name]
+    keys = reader.options.updates
     return tuple(
         StepInput(
             InputId(ordinal, ChannelId(binding.node)),
             node.name,
             binding.parameter,
             keys if graph.flows[binding.node].mode == "update" else (),
+            by_event=reader.kind is Kind.SINK and graph.flows[binding.node].mode != "append",
         )
         for ordinal, (node, binding) in enumerate(part.reads)
     )

@@ -127,6 +127,34 @@ def _complete_mode(graph: Graph) -> Iterator[Problem]:
                 )
 
 
+def _whole_results(graph: Graph) -> Iterator[Problem]:
+    """Find targets that take whole results alone, and get them through a channel.
+
+    A batch without rows is no Event (rule F23): a result that has become empty would not arrive.
+    """
+    for node in graph.nodes.values():
+        flow = graph.flows.get(node.name)
+        if node.target is None or flow is None or node.target.accepts != {"complete"}:
+            continue
+        shared = _shared_above(graph, node, flow.maker)
+        if flow.mode == "complete" and shared is not None:
+            readers = listed(sorted({use.reader for use in graph.uses[shared]}))
+            yield Problem(
+                node.place,
+                f"{node.title} takes whole results, but {shared} is read by {readers}: a result "
+                "that has become empty would not reach it; give the sink a step of its own",
+            )
+
+
+def _shared_above(graph: Graph, node: Node, maker: str) -> str | None:
+    """Return the first node between a sink and the step that feeds it that others read as well."""
+    while node.name != maker and len(node.inputs) == 1 and graph.producers(node):
+        (node,) = graph.producers(node)
+        if len(graph.uses[node.name]) > 1:
+            return node.name
+    return None
+
+
 def _update_mode(graph: Graph) -> Iterator[Problem]:
     for node in graph.nodes.values():
         if node.kind is not Kind.STEP:
@@ -211,6 +239,7 @@ _CHECKS: Final[tuple[Callable[[Graph], Iterator[Problem]], ...]] = (
     _cycles,
     _unused,
     _complete_mode,
+    _whole_results,
     _update_mode,
     _targets,
 )

@@ -21,6 +21,9 @@ from cutwater.protocol.cut import Committable
 from cutwater.protocol.showing import ShowPermit, grant_shows
 from cutwater.sinks.base import ShowingSink, SinkContext
 from cutwater.sinks.delta_batches import ShowingDeltaTable
+from cutwater.sinks.delta_root import LocalRoot
+from cutwater.sinks.delta_staging import LocalStaging
+from cutwater.sinks.delta_table import Writing
 
 PIPELINE = PipelineId("0f3c")
 SINK = SinkId("numbers")
@@ -202,7 +205,8 @@ def test_a_predecessor_that_was_paused_in_mid_show_shows_nothing(root: Path) -> 
                 opened(root).take_back(claim(5, 2), None, ())
             super()._add_batch(table, one)
 
-    sink = Paused(root, (), SinkContext(None, PIPELINE, SINK))
+    staging = LocalStaging(root, PIPELINE, SINK)
+    sink = Paused(LocalRoot(root), staging, Writing(), SinkContext(None, PIPELINE, SINK))
     sink.take_back(claim(1, 1), None, ())
     sink.show(claim(1, 1), staged(sink, 1, 1, 10))
 

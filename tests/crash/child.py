@@ -121,6 +121,7 @@ def name_writes() -> None:
         wrap(DeltaTable, method, lambda *_, name=method: f"{name} table", FATE.changed)
     wrap(FileCommits, "create", lambda *_: "file manifest", FATE.changed)
     wrap(FileCommits, "carry_out", lambda *_: "file moves", FATE.changed)
+    wrap(OpenDeltaTable, "_write", lambda table, *_: f"write {table.way}", FATE.changed)
     _after(Manifests, "publish", _published)
     _after(DecisionLog, "create", _logged)
     for method in ("show", "seal", "take_back"):

@@ -59,11 +59,39 @@ def straight(total: str, rate: str, table: str, **delivered: str) -> Pipeline:
     return pipeline
 
 
+WAYS_KEYS = 40
+
+
+def ways(total: str, rate: str, tables: str) -> Pipeline:
+    """One source into three tables: appended to, upserted and overwritten."""
+    pipeline = Pipeline("ways")
+
+    @pipeline.source
+    def numbers(spark: SparkSession) -> DataFrame:
+        return sources.sequence(spark, total=int(total), rate=float(rate), batch_max=700)
+
+    def counted(numbers: DataFrame) -> DataFrame:
+        key = F.col("value") % WAYS_KEYS
+        # One of the keys is null.
+        groups = numbers.groupBy(F.when(key != 0, key).alias("key"))
+        return groups.agg(F.count("*").alias("count"), F.sum("value").alias("sum"))
+
+    pipeline.step(counted, name="totals", inputs=["numbers"], output_mode="update", partitions=2)
+    pipeline.step(counted, name="whole", inputs=["numbers"], output_mode="complete", partitions=2)
+    pipeline.sink("append", sinks.delta(f"{tables}/append"), of=numbers)
+    upsert = sinks.delta(f"{tables}/upsert", write="upsert", keys=["key"])
+    pipeline.sink("upsert", upsert, of="totals")
+    overwrite = sinks.delta(f"{tables}/overwrite", write="overwrite")
+    pipeline.sink("overwrite", overwrite, of="whole")
+    return pipeline
+
+
 PIPELINES: Mapping[str, Callable[..., Pipeline]] = {
     "files": files,
     "join": join,
     "straight": straight,
     "diamond": lambda **given: _example("diamond", given),
+    "ways": ways,
     "three_sinks": lambda **given: _example("three_sinks", given),
 }
 

@@ -13,10 +13,10 @@ from types import ModuleType
 import numpy as np
 import pyarrow as pa
 import pytest
-from benchmarks import alignment, chain, idle, interval, measuring, steady, unaligned
+from benchmarks import alignment, chain, delta_sink, idle, interval, measuring, steady, unaligned
 from benchmarks.plot import Chart, Line, svg, ticks
 
-ON_SPARK = (chain, idle, interval, steady, unaligned)
+ON_SPARK = (chain, delta_sink, idle, interval, steady, unaligned)
 
 
 def test_the_alignment_benchmark_prints_every_row(capsys: pytest.CaptureFixture[str]) -> None:

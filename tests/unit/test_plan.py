@@ -466,6 +466,36 @@ def test_a_complete_result_may_go_to_sinks_through_views() -> None:
     assert [step.output_mode for step in planned.steps] == ["complete", "complete", "complete"]
 
 
+def test_a_target_of_whole_results_alone_shares_them_with_nobody() -> None:
+    pipeline = Pipeline("complete")
+    whole = Target("files/c", frozenset({"complete"}))
+    pipeline.source(read, name="a")
+    pipeline.step(pass_on, name="b", inputs=["a"], output_mode="complete")
+    pipeline.view(pass_on, name="top", inputs=["b"])
+    pipeline.sink("c", whole, of="top")
+    assert len(plan(pipeline).steps) == 1
+    pipeline.sink("d", TABLE, of="b")
+
+    (problem,) = problems(pipeline)
+
+    assert "sink c takes whole results, but b is read by d and top" in problem
+    assert "give the sink a step of its own" in problem
+
+
+def test_a_sink_reads_updates_one_event_at_a_time() -> None:
+    pipeline = Pipeline("updates")
+    pipeline.source(read, name="a")
+    pipeline.step(pass_on, name="b", inputs=["a"], output_mode="update")
+    pipeline.step(pass_on, name="c", inputs=["b"], updates=["id"])
+    pipeline.sink("d", TABLE, of="b")
+    pipeline.sink("e", TABLE, of="c")
+
+    inputs = {step.name: step.inputs for step in plan(pipeline).steps}
+
+    assert [(one.by_event, one.batch_bytes(99)) for one in inputs[StepId("d")]] == [(True, 1)]
+    assert [(one.by_event, one.batch_bytes(99)) for one in inputs[StepId("c")]] == [(False, 99)]
+
+
 def test_a_complete_result_may_go_to_no_step() -> None:
     pipeline = Pipeline("complete")
     pipeline.source(read, name="a")

@@ -8,13 +8,17 @@ planned without the package `deltalake`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from cutwater.delivery import AT_CHECKPOINTS, Delivery, delivery
 from cutwater.errors import ConfigError, SinkError
 from cutwater.sinks.base import OpenSink, SinkContext
+from cutwater.store.location import Location
 from cutwater.store.targets import StoredTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SESSION: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -23,25 +27,39 @@ _SESSION: Final = {
 }
 """How Spark must write Parquet so that every Delta reader sees the same values in it."""
 
+_ACCEPTS: Final = {
+    "append": frozenset({"append"}),
+    "upsert": frozenset({"append", "update"}),
+    "overwrite": frozenset({"complete"}),
+}
+"""The ways to write, each with the output modes that it makes sense for."""
+
 
 def delta(
     uri: str,
     *,
     write: str = "append",
+    keys: Sequence[str] = (),
     partition_by: Sequence[str] = (),
     commit_every: str | None = None,
     visibility: str = "checkpoint",
 ) -> "DeltaTarget":
-    """Append a step's rows to a Delta table, exactly once, at every checkpoint.
+    """Write a step's rows to a Delta table, exactly once, at every checkpoint.
 
     The table is made at the first commit that has rows. A column that a later batch brings along
     is added; one whose type has changed is refused. Other programs may write to the table at the
     same time.
 
     Args:
-        uri: The table's directory: a path, relative to the working directory or absolute, or a
-            `file:` address.
-        write: How rows meet those that are there: `append`.
+        uri: The table's directory: a path, relative to the working directory or absolute, a
+            `file:` address, or `s3://bucket/prefix` (with `?endpoint=` and `?region=` as for a
+            store); credentials come from the environment and never stand here.
+        write: How rows meet those that are there. `append` adds them. `upsert` lets a row replace
+            all rows with the same key, whoever wrote them. `overwrite` takes the results of a
+            step in complete mode: the table holds the last one and nothing else.
+        keys: For an upsert, the columns that make two rows the same one: strings, whole numbers,
+            decimals, booleans, dates, timestamps or binary. A null equals a null. A batch has at
+            most one row for each key.
         partition_by: Columns whose values divide the table's files; strings, whole numbers,
             booleans or dates. As in every Delta table, an empty string becomes null there.
         commit_every: A duration such as `1m`: the table gets a version this often at most, and
@@ -55,24 +73,35 @@ def delta(
     Raises:
         ConfigError: If an option has a value that cannot work.
     """
-    if write in {"upsert", "overwrite"}:
-        raise ConfigError("write", f"{write!r} is not there yet; sinks.delta can append only")
-    if write != "append":
-        raise ConfigError("write", f"{write!r} is not a way to write; write 'append'")
-    if isinstance(partition_by, str):
-        raise ConfigError("partition_by", f"{partition_by!r} is one name; write a list of names")
-    if len({name.lower() for name in partition_by}) < len(partition_by):
-        raise ConfigError("partition_by", f"{list(partition_by)} names a column twice")
-    _local_path(uri)
-    return DeltaTarget(uri, tuple(partition_by), delivery(commit_every, visibility))
+    if write not in _ACCEPTS:
+        ways = "'append', 'upsert' or 'overwrite'"
+        raise ConfigError("write", f"{write!r} is not a way to write; write {ways}")
+    for option, names in (("keys", keys), ("partition_by", partition_by)):
+        if isinstance(names, str):
+            raise ConfigError(option, f"{names!r} is one name; write a list of names")
+        if len({name.lower() for name in names}) < len(names):
+            raise ConfigError(option, f"{list(names)} names a column twice")
+    if write == "upsert" and not keys:
+        reason = "an upsert needs the columns that tell which rows are the same one"
+        raise ConfigError("keys", f"{reason}; write keys=['id'], or write='append'")
+    if keys and write != "upsert":
+        raise ConfigError("keys", f"write={write!r} has no keys; leave them out, or upsert")
+    when = delivery(commit_every, visibility)
+    if when.shows_batches and write != "append":
+        reason = f"write={write!r} is seen at checkpoints only; rows can be shown early by append"
+        raise ConfigError("visibility", f"{reason}. Leave it out, or write='append'")
+    _place(uri)
+    return DeltaTarget(uri, tuple(partition_by), write, tuple(keys), when)
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaTarget:
-    """A Delta table to append to; made by `delta`, fills `Sink`."""
+    """A Delta table to write to; made by `delta`, fills `Sink`."""
 
     uri: str
     partition_by: tuple[str, ...] = ()
+    write: str = "append"
+    keys: tuple[str, ...] = ()
     delivery: Delivery = AT_CHECKPOINTS
 
     @property
@@ -82,11 +111,11 @@ class DeltaTarget:
 
     @property
     def accepts(self) -> frozenset[str]:
-        """The output modes it takes: rows that are final."""
-        return frozenset({"append"})
+        """The output modes whose rows it can take."""
+        return _ACCEPTS[self.write]
 
     def describe(self) -> str:
-        """Name the table's directory as the user wrote it; a local path holds no secret."""
+        """Name the table's directory as the user wrote it; an address with a secret is refused."""
         return self.uri
 
     def open(self, context: SinkContext) -> OpenSink:
@@ -103,20 +132,27 @@ class DeltaTarget:
             if found.upper() != needed.upper():
                 raise ConfigError(key, f"{found!r} makes files that Delta misreads; set {needed}")
         try:
-            from cutwater.sinks.delta_batches import ShowingDeltaTable  # noqa: PLC0415 - an extra
-            from cutwater.sinks.delta_table import OpenDeltaTable  # noqa: PLC0415 - an extra
+            from cutwater.sinks.delta_open import open_delta  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] != "deltalake":
                 raise
             reason = "needs the package deltalake: pip install 'cutwater[delta]'"
             raise ConfigError("sinks.delta", reason) from error
-        opens = ShowingDeltaTable if self.delivery.shows_batches else OpenDeltaTable
-        return opens(_local_path(self.uri).absolute(), self.partition_by, context)
+        place = _place(self.uri)
+        if isinstance(place, Path):
+            place = place.absolute()
+        elif context.spark is not None and not _shares_disk(context.spark):
+            reason = f"{self.uri}: a table in a bucket needs executors on the driver's machine"
+            raise ConfigError("uri", f"{reason} (a local master), for now")
+        writing = self.write, self.keys, self.partition_by
+        return open_delta(place, writing, context, shows=self.delivery.shows_batches)
 
     def stored(self) -> StoredTarget:
         """Say how to find the table again: its real directory, whatever links lead to it."""
-        place = str(_local_path(self.uri).resolve())
-        options = {"partition_by": self.partition_by, **self.delivery.stored()}
+        found = _place(self.uri)
+        place = str(found.resolve()) if isinstance(found, Path) else self.uri
+        options = {"partition_by": self.partition_by, "write": (self.write,), "keys": self.keys}
+        options |= self.delivery.stored()
         return StoredTarget(self.format, place, options)
 
 
@@ -127,11 +163,31 @@ def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:
         ConfigError: As `DeltaTarget.open` does.
         SinkError: If its directory is gone, or the table cannot be read now.
     """
-    if not Path(target.uri).is_dir():
+    place = _place(target.uri)
+    if isinstance(place, Path) and not place.is_dir():
         raise SinkError(context.sink, f"there is no directory {target.uri} any more")
-    partition_by = tuple(target.options.get("partition_by", ()))
+    partition_by, keys = (tuple(target.options.get(one, ())) for one in ("partition_by", "keys"))
+    (write,) = target.options.get("write", ("append",))
     shown = Delivery(shows_batches=target.shows_batches)
-    return DeltaTarget(target.uri, partition_by, shown).open(context)
+    return DeltaTarget(target.uri, partition_by, write, keys, shown).open(context)
+
+
+def _shares_disk(spark: "SparkSession") -> bool:
+    return str(spark.sparkContext.master).startswith("local")
+
+
+def _place(uri: str) -> Path | Location:
+    """Return the directory, or the place in a bucket, that an address names.
+
+    Raises:
+        ConfigError: If there can be no table there.
+    """
+    if uri.partition("://")[0] in {"s3", "s3a"}:
+        found = Location.of(uri, "uri")
+        if not found.path:
+            raise ConfigError("uri", f"{uri} is a whole bucket; give a prefix in it")
+        return found
+    return _local_path(uri)
 
 
 def _local_path(uri: str) -> Path:
@@ -142,8 +198,8 @@ def _local_path(uri: str) -> Path:
     """
     scheme, separator, _ = uri.partition(":")
     if separator and scheme.isalnum() and scheme.lower() != "file":
-        reason = f"{scheme}: tables on this machine's file system only, for now"
-        raise ConfigError("uri", f"{reason}; give a path")
+        reason = f"{scheme}: is no place for a Delta table"
+        raise ConfigError("uri", f"{reason}; give a path or s3://bucket/prefix")
     path = uri
     if separator and scheme.lower() == "file":
         parts = urlsplit(uri)

@@ -10,16 +10,13 @@ A table that does not exist has no version that could shut anybody out. So nothi
 the first commit point has made the table, with the right that only a decision gives.
 """
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final, TypeVar
 
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake import CommitProperties, DeltaTable, Schema
 from pyspark.sql.types import StructType
 
 from cutwater.errors import SinkError, Superseded
@@ -28,10 +25,14 @@ from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.showing import ShowPermit
 from cutwater.sinks.base import SinkContext
+from cutwater.sinks.delta_changes import Change
 from cutwater.sinks.delta_log import DeltaLog
 from cutwater.sinks.delta_past import NO_TABLE, foreign_commit
+from cutwater.sinks.delta_root import TableRoot
 from cutwater.sinks.delta_schema import added_columns, spark_schema
-from cutwater.sinks.delta_table import OpenDeltaTable
+from cutwater.sinks.delta_slots import FAILURES, words
+from cutwater.sinks.delta_staging import Staging
+from cutwater.sinks.delta_table import OpenDeltaTable, Writing
 
 _LOG: Final = logging.getLogger(__name__)
 _TRIES: Final = 20
@@ -101,11 +102,12 @@ class ShownBatches:
 class ShowingDeltaTable(OpenDeltaTable):
     """A table that shows batches; fills `ShowingSink`."""
 
-    def __init__(self, root: Path, partition_by: tuple[str, ...], context: SinkContext) -> None:
+    def __init__(
+        self, root: TableRoot, staging: Staging, writing: Writing, context: SinkContext
+    ) -> None:
         """Look at the table, as `OpenDeltaTable` does."""
-        super().__init__(root, partition_by, context)
-        self._pipeline = context.pipeline
-        self._shown = ShownBatches(self._log)
+        super().__init__(root, staging, writing, context)
+        self._shown = ShownBatches(self._slots.log)
         self._waiting: list[Committable] = []
         self._lock = threading.RLock()
         # That of the generation that runs; there may be no table yet to write its slot into.
@@ -145,9 +147,9 @@ class ShowingDeltaTable(OpenDeltaTable):
         def begin(table: DeltaTable | None) -> Version | None:
             if table is None:
                 return NO_TABLE
-            found = self._made_by(permit.slot, table)
+            found = self._slots.made_by(permit.slot, table)
             if found is not None:
-                self._log.sync(found)
+                self._slots.log.sync(found)
                 return str(found)
             move(table)
             return None
@@ -161,7 +163,7 @@ class ShowingDeltaTable(OpenDeltaTable):
         if first is None:
             self._mark(table, permit.slot)
             return
-        foreign = foreign_commit(self._log, first - 1, table.version())
+        foreign = foreign_commit(self._slots.log, first - 1, table.version())
         if foreign is not None:
             reason = (
                 f"shows rows from version {first} on that no checkpoint holds, and they cannot "
@@ -169,6 +171,7 @@ class ShowingDeltaTable(OpenDeltaTable):
                 "those rows come again then"
             )
             raise SinkError(self._sink, reason)
+        self._refuse_stuck(table, first - 1)
         table.restore(first - 1, commit_properties=self._marked(permit.slot))
 
     # -- showing
@@ -202,7 +205,7 @@ class ShowingDeltaTable(OpenDeltaTable):
         """Return the version that shows a batch; None after a step towards it."""
         if table is None:
             return NO_TABLE
-        last = table.transaction_version(self._app_id)
+        last = self._slots.newest(table)
         if last != permit.slot:
             self._claim_late(table, permit.slot, last)
             return None
@@ -219,7 +222,7 @@ class ShowingDeltaTable(OpenDeltaTable):
         """
         with self._lock:
             if not committables:
-                return self._unchanged(permit.slot) if shown is None else shown
+                return self._slots.unchanged(permit.slot) if shown is None else shown
             version = NO_TABLE
             for one in committables:
                 version = self._until(partial(self._sealed_as, permit, one))
@@ -235,11 +238,11 @@ class ShowingDeltaTable(OpenDeltaTable):
         if table is None:
             self._add(None, permit, [one])
             return None
-        last = table.transaction_version(self._app_id)
+        last = self._slots.newest(table)
         if last is not None and last > permit.slot:
             before = self._shown.until(permit.slot, table.version())
             if (one.generation, one.batch) not in before:
-                raise Superseded(self._sink, permit.slot, Slot(last))
+                raise Superseded(self._sink, permit.slot, last)
             return str(before[one.generation, one.batch])
         if last is None or (self._claim is not None and last < self._claim.slot):
             claim = permit.slot if self._claim is None else self._claim.slot
@@ -247,10 +250,10 @@ class ShowingDeltaTable(OpenDeltaTable):
             return None
         return self._version_of(table, one)
 
-    def _claim_late(self, table: DeltaTable, slot: Slot, last: int | None) -> None:
+    def _claim_late(self, table: DeltaTable, slot: Slot, last: Slot | None) -> None:
         """Write a slot into a table that was not there when it was claimed."""
         if last is not None and last > slot:
-            raise Superseded(self._sink, slot, Slot(last))
+            raise Superseded(self._sink, slot, last)
         self._mark(table, slot)
 
     def _version_of(self, table: DeltaTable, one: Committable) -> Version | None:
@@ -259,7 +262,7 @@ class ShowingDeltaTable(OpenDeltaTable):
         if found is None:
             self._add_batch(table, one)
             return None
-        self._log.sync(found)
+        self._slots.log.sync(found)
         self._files.forget([one])
         return str(found)
 
@@ -267,21 +270,21 @@ class ShowingDeltaTable(OpenDeltaTable):
         """Make the table's new columns, or the version with the rows: whatever is next."""
         why = self._obstacle(table)
         if why:
-            raise SinkError(self._sink, f"{self._root} cannot be appended to: it {why}")
-        schema = StructType.fromJson(json.loads(self._files.schema_text(one)))
+            raise SinkError(self._sink, f"{self._root.address} cannot be appended to: {why}")
+        schema = self._staged_schema([one])
         new = added_columns(spark_schema(table), schema, self._sink)
         if new:
             fields = Schema.from_json(StructType(new).json()).fields
-            table.alter.add_columns(fields, commit_properties=self._named({}))
+            table.alter.add_columns(fields, commit_properties=self._slots.named({}))
             return
-        settled = self._files.settle(tuple(self._files.data([one])))
+        change = Change(*self._settled([one]))
         named = {"cutwater.generation": str(one.generation), "cutwater.batch": str(one.batch)}
         table.create_write_transaction(
-            [self._addition(*file, schema) for file in settled.items()],
+            change.actions(spark_schema(table)),
             "append",
             table.schema(),
-            list(self._partition_by),
-            commit_properties=self._named(named),
+            list(self._writing.partition_by),
+            commit_properties=self._slots.named(named),
         )
 
     # -- versions
@@ -291,32 +294,22 @@ class ShowingDeltaTable(OpenDeltaTable):
             [],
             "append",
             table.schema(),
-            list(self._partition_by),
+            list(self._writing.partition_by),
             commit_properties=self._marked(slot),
         )
 
     def _marked(self, slot: Slot) -> CommitProperties:
-        return self._named({"cutwater.slot": str(slot)}, Transaction(self._app_id, slot))
-
-    def _named(self, named: dict[str, str], *acts: Transaction) -> CommitProperties:
-        return CommitProperties(
-            custom_metadata={
-                "cutwater.pipeline": self._pipeline,
-                "cutwater.sink": self._sink,
-                **named,
-            },
-            max_commit_retries=0,
-            app_transactions=list(acts) or None,
-        )
+        return self._slots.named({"cutwater.slot": str(slot)}, slot)
 
     def _until(self, step: Callable[[DeltaTable | None], _T | None]) -> _T:
         """Take step after step, each upon the table as it is then, until one has an answer."""
         reason = ""
         for _ in range(_TRIES):
             try:
-                answer = step(self._load())
+                answer = step(self._slots.load())
                 if answer is not None:
                     return answer
-            except (DeltaError, OSError) as error:
-                reason, self._table = str(error).strip().rstrip("."), None
+            except FAILURES as error:
+                reason = words(error)
+                self._slots.forget()
         raise SinkError(self._sink, f"gave up after {_TRIES} tries, at last because: {reason}")

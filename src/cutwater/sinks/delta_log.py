@@ -6,11 +6,9 @@ the newest version down may stop at the first slot that is low enough.
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.parquet as pq
@@ -28,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId, Slot
-from cutwater.store.files import sync_directory
+from cutwater.sinks.delta_root import LOG, TableRoot
 
 _TEXT_MAX: Final = 32
 _UNSYNCED: Final = 100
@@ -44,12 +42,11 @@ class OwnCommit:
 
 
 class DeltaLog:
-    """The log of one table in a directory. Lets every `OSError` through."""
+    """The log of one table. Lets every `OSError` through."""
 
-    def __init__(self, root: Path, pipeline: PipelineId, sink: SinkId) -> None:
+    def __init__(self, root: TableRoot, pipeline: PipelineId, sink: SinkId) -> None:
         """Look at a table with the eyes of one sink."""
         self._root = root
-        self._directory = root / "_delta_log"
         self._pipeline = pipeline
         self._sink = sink
         self._app_id = f"{pipeline}/{sink}"
@@ -58,13 +55,13 @@ class DeltaLog:
     @property
     def exists(self) -> bool:
         """Whether there is a table."""
-        return self._directory.is_dir() and any(self._directory.glob("*.json"))
+        return self._root.has_log()
 
     def own_commits(self, newest: int) -> Iterator[OwnCommit]:
         """Give this sink's commits, newest first, as far as the log reaches back."""
         for version in range(newest, -1, -1):
             try:
-                text = self._file(version).read_text(encoding="utf-8")
+                text = self._root.read(_file(version)).decode()
             except FileNotFoundError:
                 return
             for line in text.splitlines():
@@ -81,7 +78,7 @@ class DeltaLog:
             FileNotFoundError: If the log no longer has it.
         """
         slot = batch = None
-        for line in self._file(version).read_text(encoding="utf-8").splitlines():
+        for line in self._root.read(_file(version)).decode().splitlines():
             if self._pipeline not in line:
                 continue
             action = json.loads(line)
@@ -100,7 +97,7 @@ class DeltaLog:
         Raises:
             FileNotFoundError: If the log no longer has it.
         """
-        lines = self._file(version).read_text(encoding="utf-8").splitlines()
+        lines = self._root.read(_file(version)).decode().splitlines()
         actions = [json.loads(line) for line in lines if line.strip()]
         for action in actions:
             info = action.get("commitInfo", {})
@@ -112,7 +109,7 @@ class DeltaLog:
     @property
     def is_whole(self) -> bool:
         """Whether the log reaches back to the table's beginning."""
-        return self._file(0).exists()
+        return self._root.facts(_file(0)) is not None
 
     def sync(self, version: int) -> None:
         """Make a version outlive a power cut: it, those below it, and checkpoints of them.
@@ -121,30 +118,23 @@ class DeltaLog:
         this one with it. What another program wrote long ago is on disk by now.
         """
         first = version - _UNSYNCED if self._synced is None else self._synced + 1
-        names = [self._directory / "_last_checkpoint"]
+        names = [f"{LOG}/_last_checkpoint"]
         for one in range(max(first, 0), version + 1):
-            names += [self._file(one), self._directory / f"{one:020d}.checkpoint.parquet"]
-        for name in names:
-            try:
-                with name.open("rb") as file:
-                    os.fsync(file.fileno())
-            except FileNotFoundError:
-                continue
-        sync_directory(self._directory)
-        sync_directory(self._root)
+            names += [_file(one), f"{LOG}/{one:020d}.checkpoint.parquet"]
+        self._root.sync(names)
         self._synced = version
 
-    def _file(self, version: int) -> Path:
-        return self._directory / f"{version:020d}.json"
+
+def _file(version: int) -> str:
+    return f"{LOG}/{version:020d}.json"
 
 
-def statistics(file: Path, schema: StructType) -> str:
+def statistics(footer: pq.FileMetaData, schema: StructType) -> str:
     """Return Delta's statistics of a Parquet file, from its footer alone.
 
     Nulls are counted for plain columns. Least and greatest values are given where they are exact
     in JSON and compared alike by everybody: whole numbers, dates, timestamps, short texts.
     """
-    footer = pq.read_metadata(file)
     types = {field.name: field.dataType for field in schema}
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}

@@ -7,7 +7,6 @@ rows, as those of OPTIMIZE and VACUUM, stand in nobody's way.
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -18,37 +17,39 @@ from deltalake.exceptions import DeltaError
 from cutwater.protocol.cut import Version
 from cutwater.sinks.base import Retreat
 from cutwater.sinks.delta_log import DeltaLog
+from cutwater.sinks.delta_root import TableRoot
 
 NO_TABLE: Final[Version] = "none"
 """The version of a table that does not exist yet."""
 
 
-def no_table(root: Path, version: Version | None) -> Retreat:
+def no_table(root: TableRoot, version: Version | None) -> Retreat:
     """Say what going back means where there is no table: nothing, or it cannot be done."""
     if version is None:
         return Retreat(NO_TABLE, 0, 0)
-    reason = f"there is no table in {root} any more that could go back to version {version}"
+    reason = f"there is no table in {root.address} any more that could go back to version {version}"
     return Retreat(NO_TABLE, 0, obstacle=reason)
 
 
-def look_back(root: Path, log: DeltaLog, table: DeltaTable, target: int) -> Retreat:
+def look_back(root: TableRoot, log: DeltaLog, table: DeltaTable, target: int) -> Retreat:
     """Say what going back to a version would do, and whether it can be done."""
     now = table.version()
     rows = _rows(table)
     if target > now:
-        reason = f"{root} is at version {now} and never was at {target}: it has been made anew"
+        never = f"is at version {now} and never was at {target}"
+        reason = f"{root.address} {never}: it has been made anew"
         return Retreat(str(now), rows, obstacle=reason)
     foreign = foreign_commit(log, target, now)
     if foreign is not None:
         return Retreat(str(now), rows, obstacle=foreign)
     try:
-        then = DeltaTable(str(root), version=target)
+        then = DeltaTable(root.address, version=target, storage_options=root.options)
         rows_then, missing = _rows(then), _missing_file(root, then)
     except DeltaError as error:
-        reason = f"version {target} of {root} cannot be read any more: {error}".rstrip(".")
+        reason = f"version {target} of {root.address} cannot be read any more: {error}".rstrip(".")
         return Retreat(str(now), rows, obstacle=reason)
     if missing is not None:
-        reason = f"{missing} of version {target} is gone from {root}, perhaps by VACUUM"
+        reason = f"{missing} of version {target} is gone from {root.address}, perhaps by VACUUM"
         return Retreat(str(now), rows, rows_then, reason)
     return Retreat(str(now), rows, rows_then)
 
@@ -91,9 +92,9 @@ def _rows(table: DeltaTable) -> int | None:
     return None if any(one is None for one in counts) else sum(counts)
 
 
-def _missing_file(root: Path, table: DeltaTable) -> str | None:
+def _missing_file(root: TableRoot, table: DeltaTable) -> str | None:
     names = (unquote(str(one)) for one in _files(table, "path"))
-    return next((one for one in names if not (root / one).exists()), None)
+    return next((one for one in names if root.facts(one) is None), None)
 
 
 def _files(table: DeltaTable, column: str) -> list[Any]:

@@ -69,6 +69,12 @@ _FEATURES: Final = frozenset(
 )
 """Features that do not matter to an append, and those whose use `obstacle` looks for."""
 
+_REFUSED_CHANGES: Final = {
+    "delta.appendOnly": "so that no row may be replaced",
+    "delta.enableChangeDataFeed": "and its readers would be told of changes that were none",
+}
+"""Settings of a table from which nothing may be taken away by exchanging files."""
+
 
 def table_schema(rows: StructType, partition_by: Sequence[str], sink: SinkId) -> StructType:
     """Return the schema of a table that holds these rows.
@@ -109,23 +115,26 @@ def spark_schema(table: DeltaTable) -> StructType:
     return StructType.fromJson(json.loads(table.schema().to_json()))
 
 
-def obstacle(table: DeltaTable) -> str | None:
-    """Say why files cannot simply be added to a table, in words that follow "it"; None if so."""
+def obstacle(table: DeltaTable, write: str = "append") -> str | None:
+    """Say why a table cannot be written in this way; None if it can."""
     protocol = table.protocol()
     named = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     unknown = sorted(named - _FEATURES)
     if unknown:
-        return f"uses the table features {', '.join(unknown)}, which are not supported"
+        return f"it uses the table features {', '.join(unknown)}, which are not supported"
     settings = table.metadata().configuration
     if settings.get("delta.columnMapping.mode", "none") != "none":
-        return "uses column mapping, which is not supported"
+        return "it uses column mapping, which is not supported"
+    for key, why in _REFUSED_CHANGES.items() if write != "append" else ():
+        if settings.get(key, "false").lower() == "true":
+            return f"{key} is true, {why}"
     checks = sorted(key for key in settings if key.startswith("delta.constraints."))
     if checks:
-        return f"has CHECK constraints ({', '.join(checks)}), which nobody would check"
+        return f"it has CHECK constraints ({', '.join(checks)}), which nobody would check"
     for field in spark_schema(table):
         said = field.json()
         if '"nullable":false' in said or '"delta.' in said:
-            return f"has a rule for column {field.name} (as NOT NULL), which nobody would check"
+            return f"it has a rule for column {field.name} (as NOT NULL), which nobody would check"
     return None
 
 

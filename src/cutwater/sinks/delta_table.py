@@ -1,89 +1,96 @@
 """A Delta table in use by one generation: rows staged beside it, committed by their decision.
 
-A commit is one version of the table, with the slot in its `txn` action under the key
-`<pipeline>/<sink>`. deltalake may not repeat a commit by itself (`max_commit_retries=0`): when
-another program was faster, everything is read again and decided anew, so that a slot which
-somebody else has acted on in the meantime is seen.
-
-A slot with nothing to commit makes no version, or a table would get thousands of empty ones a day.
-That leaves no trace, and none is needed:
-
-- Asked again while no later slot has acted, it answers with the table's version once more. Between
-  two answers only other programs can have written: what this sink has in the table is the same.
-- Asked again after a later slot has acted, it answers with the last version of this sink at or
-  before the slot, found in the log: what the sink had in the table then. It is not `Superseded`,
-  since nothing is all there was to do.
-- A slot with rows is `Superseded` if a later one has acted and the log has no commit of it. Slots
-  without rows cannot disturb that: they are neither the later one nor looked for.
-- A restore always makes a version, even one that changes nothing: repeated later it would take
-  away what others wrote since.
+`delta_slots` sees to it that a slot is acted on once; `delta_changes` computes what that does to
+the table's files. Whatever can be refused is refused when rows are staged: after the decision it
+would stand in the way of every later commit.
 """
 
 import json
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-from urllib.parse import unquote
 
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import Observation
 from pyspark.sql.functions import count as count_of
 from pyspark.sql.functions import lit
 from pyspark.sql.types import StructType
 
-from cutwater.errors import ConfigError, SinkError, Superseded
-from cutwater.ids import BatchId, Generation, Slot
+from cutwater.errors import ConfigError, SinkError
+from cutwater.ids import BatchId, Generation
 from cutwater.protocol.commit import CommitPermit
-from cutwater.protocol.cut import BlobRef, Committable, Version
+from cutwater.protocol.cut import Committable, Version
 from cutwater.sinks.base import Retreat, SinkContext
-from cutwater.sinks.delta_log import DeltaLog, statistics
+from cutwater.sinks.delta_changes import Change, appended, overwritten, upserted
+from cutwater.sinks.delta_files import Copies, DataFile, files_of
+from cutwater.sinks.delta_keys import Keys
 from cutwater.sinks.delta_past import NO_TABLE, foreign_commit, look_back, no_table
+from cutwater.sinks.delta_root import TableRoot
 from cutwater.sinks.delta_schema import added_columns, obstacle, spark_schema, table_schema
+from cutwater.sinks.delta_slots import FAILURES, DeltaSlots, words
+from cutwater.sinks.delta_staging import Staging
 from cutwater.sinks.rows import FrameRows, Rows
-from cutwater.sinks.staged_files import HIDDEN, StagedFiles
-from cutwater.store.files import make_lasting
+from cutwater.sinks.staged_files import partition_values
 
-_TRIES: Final = 20
-_NULL_IN_PATH: Final = "__HIVE_DEFAULT_PARTITION__"
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How rows meet those that a table has.
+
+    Attributes:
+        write: `append`, `upsert` or `overwrite`.
+        keys: For an upsert, the columns that tell whether two rows are the same one.
+        partition_by: The columns that divide the table's files.
+    """
+
+    write: str = "append"
+    keys: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
 
 
 class OpenDeltaTable:
-    """A table to append to; fills `OpenSink`. Made by `DeltaTarget.open`."""
+    """A table to write to; fills `OpenSink`. Made by `DeltaTarget.open`."""
 
-    def __init__(self, root: Path, partition_by: tuple[str, ...], context: SinkContext) -> None:
+    def __init__(
+        self, root: TableRoot, staging: Staging, writing: Writing, context: SinkContext
+    ) -> None:
         """Look at the table, if there is one, and make sure that it can be written.
 
         Raises:
-            ConfigError: If it is not a table that files can be added to.
+            ConfigError: If it is not a table that can be written in this way.
         """
         self._root = root
-        self._partition_by = partition_by
+        self._writing = writing
         self._sink = context.sink
-        self._app_id = f"{context.pipeline}/{context.sink}"
-        self._files = StagedFiles(root, context.pipeline, context.sink)
-        self._log = DeltaLog(root, context.pipeline, context.sink)
-        self._table: DeltaTable | None = None
-        # The table's schema when it was last looked at; `stage` runs beside `commit`.
-        self._schema: StructType | None = None
+        self._files = staging
+        self._spool = f"copies-{uuid.uuid4().hex[:8]}"
+        self._slots = DeltaSlots(root, context.pipeline, context.sink)
         # On a cluster the driver may see another disk than the executors, and no files.
         master = "local" if context.spark is None else str(context.spark.sparkContext.master)
         self._shares_disk = master.startswith("local")
+        where = root.address
         try:
-            make_lasting(root / HIDDEN)
-            table = self._load()
-            foreign = (
-                [] if table else [one.name for one in root.iterdir() if one.name[0] not in "._"]
-            )
-        except (DeltaError, OSError) as error:
-            raise ConfigError("uri", f"{root} cannot be a Delta table: {_words(error)}") from error
+            root.prepare()
+            table = self._slots.load()
+            foreign = [] if table else [one for one in root.entries() if one[0] not in "._"]
+        except FAILURES as error:
+            raise ConfigError("uri", f"{where} cannot be a Delta table: {words(error)}") from error
         if foreign:
-            reason = f"{root} holds {min(foreign)} and no Delta table; give a directory of its own"
+            reason = f"{where} holds {min(foreign)} and no Delta table; give a directory of its own"
             raise ConfigError("uri", reason)
-        why = None if table is None else self._obstacle(table)
+        why = None if table is None else self._obstacle(table) or self._stuck(table)
         if why:
-            raise ConfigError("uri", f"{root} cannot be appended to: it {why}")
+            raise ConfigError(
+                "uri", f"{where} cannot be written with write={writing.write!r}: {why}"
+            )
+
+    @property
+    def way(self) -> str:
+        """How rows meet those that are there."""
+        return self._writing.write
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
         """Write the rows of one batch beside the table, with exactly one Spark action.
@@ -92,26 +99,40 @@ class OpenDeltaTable:
             ConfigError: If they have a column that no Delta table can have.
             SinkError: If they do not fit the table, or cannot be written now.
         """
-        schema = table_schema(rows.schema, self._partition_by, self._sink)
-        if self._schema is not None:
-            added_columns(self._schema, schema, self._sink)
+        schema = table_schema(rows.schema, self._writing.partition_by, self._sink)
+        # As it was when `commit`, which runs beside this, looked last.
+        known = self._slots.schema
+        if known is not None:
+            added_columns(known, schema, self._sink)
+        keys = self._keys(schema)
         counted = None if self._shares_disk else Observation()
         if counted is not None:
             rows = FrameRows(rows.frame.observe(counted, count_of(lit(1)).alias("rows")))
+
+        def check(files: Sequence[Path]) -> None:
+            if keys is not None:
+                keys.refuse_twice(keys.read(_Written(one) for one in files), self._sink)
+
         try:
-            count, blobs = self._files.write(rows, (generation, batch), self._partition_by)
+            place, divided_by = (generation, batch), self._writing.partition_by
+            count, blobs = self._files.write(rows, place, divided_by, check)
             if counted is not None:
                 self._check_count(count, counted.get["rows"])
-            if not blobs:
+            # A whole result without rows is a result.
+            if not blobs and self._writing.write != "overwrite":
                 return None
             described = self._files.write_schema(schema.json(), generation)
-        except OSError as error:
-            raise SinkError(self._sink, f"cannot stage: {_words(error)}") from error
+        except FAILURES as error:
+            raise SinkError(self._sink, f"cannot stage: {words(error)}") from error
         return Committable(self._sink, generation, batch, count, (described, *blobs))
+
+    def _keys(self, schema: StructType) -> Keys | None:
+        names = self._writing.keys
+        return Keys.of(schema, names, self._sink) if names else None
 
     def _check_count(self, found: int, written: int) -> None:
         if found != written:
-            reason = f"the executors wrote {written} rows and {found} are in {self._root}"
+            reason = f"the executors wrote {written} rows and {found} are in {self._root.address}"
             raise SinkError(self._sink, f"{reason}; driver and executors need one file system")
 
     def problem(self, committable: Committable) -> str | None:
@@ -119,15 +140,15 @@ class OpenDeltaTable:
         return self._files.problem(committable)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Add what was staged to the table as one version; also when there is nothing.
+        """Let what was staged meet the table, as one version; also when there is nothing.
 
         Raises:
             Superseded: If a later slot was acted on and this one never was.
             SinkError: If it cannot be done now.
         """
         if not committables:
-            return self._unchanged(permit.slot)
-        version = self._act(permit, lambda table: self._add(table, permit, committables))
+            return self._slots.unchanged(permit.slot)
+        version = self._slots.act(permit, lambda table: self._add(table, permit, committables))
         self._files.forget(committables)
         return version
 
@@ -138,17 +159,17 @@ class OpenDeltaTable:
             SinkError: If the table cannot be read now.
         """
         try:
-            table = self._load()
+            table = self._slots.load()
             if table is None:
                 return no_table(self._root, None if version == NO_TABLE else version)
             try:
                 target = self._target(table, version)
             except SinkError as error:
                 return Retreat(str(table.version()), obstacle=error.reason)
-            return look_back(self._root, self._log, table, target)
-        except (DeltaError, OSError) as error:
-            self._table = None
-            raise SinkError(self._sink, _words(error)) from error
+            return look_back(self._root, self._slots.log, table, target)
+        except FAILURES as error:
+            self._slots.forget()
+            raise SinkError(self._sink, words(error)) from error
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         """Take the table back to a version (None: as before the first commit), as a new one.
@@ -158,9 +179,9 @@ class OpenDeltaTable:
             SinkError: If it cannot be done now: the log or files of that version may be gone,
                 or somebody else has written to the table since.
         """
-        if version in {None, NO_TABLE} and not self._log.exists:
+        if version in {None, NO_TABLE} and not self._slots.log.exists:
             return NO_TABLE
-        return self._act(permit, lambda table: self._go_back(table, permit, version))
+        return self._slots.act(permit, lambda table: self._go_back(table, permit, version))
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
         """Delete what generations before this one staged and nobody will commit.
@@ -170,100 +191,85 @@ class OpenDeltaTable:
         """
         try:
             self._files.discard(generation, keep)
-        except OSError as error:
-            raise SinkError(self._sink, f"cannot discard: {_words(error)}") from error
-
-    # -- one slot
-
-    def _act(self, permit: CommitPermit, move: Callable[[DeltaTable | None], None]) -> Version:
-        """Move the table on, one version at a time, until the slot is found in its log.
-
-        Whether a version was made is never taken from the call that made it, but read back.
-        """
-        reason = ""
-        for _ in range(_TRIES):
-            try:
-                table = self._load()
-                version = self._made_by(permit.slot, table)
-                if version is not None:
-                    self._log.sync(version)
-                    return str(version)
-                move(table)
-            except (DeltaError, OSError) as error:
-                reason, self._table = _words(error), None
-        raise SinkError(self._sink, f"gave up after {_TRIES} tries, at last because: {reason}")
-
-    def _made_by(self, slot: Slot, table: DeltaTable | None) -> int | None:
-        """Return the version that a slot made; None if it is still to come.
-
-        Raises:
-            Superseded: If a later slot came first.
-        """
-        last = None if table is None else table.transaction_version(self._app_id)
-        if table is None or last is None or last < slot:
-            return None
-        for one in self._log.own_commits(table.version()):
-            if one.slot == slot:
-                return one.version
-            if one.slot < slot:
-                break
-        raise Superseded(self._sink, slot, Slot(last))
-
-    def _unchanged(self, slot: Slot) -> Version:
-        """Return the version of a slot that has nothing to commit; see above."""
-        try:
-            table = self._load()
-            if table is None:
-                return NO_TABLE
-            last = table.transaction_version(self._app_id)
-            if last is None or last < slot:
-                return str(table.version())
-            before = None
-            for one in self._log.own_commits(table.version()):
-                if one.slot <= slot:
-                    return str(one.version)
-                before = one.version - 1
-            if before is None or not self._log.is_whole:
-                raise Superseded(self._sink, slot, Slot(last))
-            return str(before)
-        except (DeltaError, OSError) as error:
-            self._table = None
-            raise SinkError(self._sink, _words(error)) from error
+            self._files.clear_spools(self._spool)
+        except FAILURES as error:
+            raise SinkError(self._sink, f"cannot discard: {words(error)}") from error
 
     def _add(
         self, table: DeltaTable | None, permit: CommitPermit, committables: Sequence[Committable]
     ) -> None:
         """Make the table, or its new columns, or the version with the rows: whatever is next."""
-        schema = StructType()
-        for text in dict.fromkeys(self._files.schema_text(one) for one in committables):
-            for field in added_columns(schema, StructType.fromJson(json.loads(text)), self._sink):
-                schema = StructType([*schema, field])
+        schema = self._staged_schema(committables)
         if table is None:
             # An empty first version: what the table is taken back to at its beginning.
             DeltaTable.create(
-                str(self._root),
+                self._root.address,
                 Schema.from_json(schema.json()),
-                partition_by=list(self._partition_by),
-                commit_properties=self._properties(permit, acts=False),
+                partition_by=list(self._writing.partition_by),
+                storage_options=self._root.options,
+                commit_properties=self._slots.properties(permit, acts=False),
             )
             return
         why = self._obstacle(table)
         if why:
-            raise SinkError(self._sink, f"{self._root} cannot be appended to: it {why}")
+            reason = f"{self._root.address} cannot be written with write={self._writing.write!r}"
+            raise SinkError(self._sink, f"{reason}: {why}")
         new = added_columns(spark_schema(table), schema, self._sink)
         if new:
             fields = Schema.from_json(StructType(new).json()).fields
-            table.alter.add_columns(fields, commit_properties=self._properties(permit, acts=False))
+            table.alter.add_columns(
+                fields, commit_properties=self._slots.properties(permit, acts=False)
+            )
             return
-        blobs = tuple(self._files.data(committables))
-        settled = self._files.settle(blobs)
-        self._write(table, permit, [self._addition(*one, schema) for one in settled.items()])
+        change = self._change(table, permit, committables)
+        stuck = _stuck(change.removed)
+        if stuck:
+            raise SinkError(self._sink, f"{self._root.address}: {stuck}")
+        self._write(table, permit, change.actions(spark_schema(table)))
+
+    def _staged_schema(self, committables: Sequence[Committable]) -> StructType:
+        schema = StructType()
+        for text in dict.fromkeys(self._files.schema_text(one) for one in committables):
+            for field in added_columns(schema, StructType.fromJson(json.loads(text)), self._sink):
+                schema = StructType([*schema, field])
+        return schema
+
+    def _change(
+        self, table: DeltaTable, permit: CommitPermit, committables: Sequence[Committable]
+    ) -> Change:
+        """Compute what a commit does to the version that was just read."""
+        staged = self._settled(committables)
+        copies = Copies(self._root, self._files.spool(self._spool), permit.key(self._sink))
+        keys = self._keys(spark_schema(table))
+        if keys is not None:
+            return upserted(staged, files_of(self._root, table, keys), keys, copies)
+        if self._writing.write == "overwrite":
+            return overwritten(staged[-1], files_of(self._root, table, None), copies)
+        return appended([one for files in staged for one in files], copies)
+
+    def _settled(self, committables: Sequence[Committable]) -> list[list[DataFile]]:
+        """Move staged files to where the table may name them; give those of each batch."""
+        batches = [list(self._files.data([one])) for one in committables]
+        settled = self._files.settle([blob for blobs in batches for blob in blobs])
+        return [
+            [
+                DataFile(
+                    self._root,
+                    settled[blob],
+                    settled[blob],
+                    blob.size_bytes,
+                    partition_values(blob.name),
+                )
+                for blob in blobs
+            ]
+            for blobs in batches
+        ]
 
     def _go_back(self, table: DeltaTable | None, permit: CommitPermit, to: Version | None) -> None:
         if table is None:
-            raise SinkError(self._sink, f"there is no table in {self._root} to take back")
+            raise SinkError(self._sink, f"there is no table in {self._root.address} to take back")
         target = self._target(table, to)
-        foreign = foreign_commit(self._log, target, table.version())
+        foreign = foreign_commit(self._slots.log, target, table.version())
         if foreign is not None:
             # Found before the decision, as a rule; who wrote since then keeps its rows.
             reason = f"{foreign}; rewind once more, with --leave-sinks, to leave it there"
@@ -271,68 +277,67 @@ class OpenDeltaTable:
         if target == table.version():
             self._write(table, permit, [])
         else:
-            table.restore(target, commit_properties=self._properties(permit))
+            self._refuse_stuck(table, target)
+            table.restore(target, commit_properties=self._slots.properties(permit))
+
+    def _refuse_stuck(self, table: DeltaTable, target: int) -> None:
+        address, options = self._root.address, self._root.options
+        then = DeltaTable(address, version=target, storage_options=options)
+        kept = {one.logged for one in files_of(self._root, then, None)}
+        now = files_of(self._root, table, None)
+        stuck = _stuck([one for one in now if one.logged not in kept])
+        if stuck:
+            raise SinkError(self._sink, f"{address}: {stuck}")
 
     def _target(self, table: DeltaTable, to: Version | None) -> int:
-        return self._beginning(table) if to in {None, NO_TABLE} else int(str(to))
-
-    def _beginning(self, table: DeltaTable) -> int:
-        """Return the version before the first commit of this sink."""
-        if table.transaction_version(self._app_id) is None:
-            return table.version()
-        own = list(self._log.own_commits(table.version()))
-        if not own or not self._log.is_whole:
-            raise SinkError(self._sink, "the table's log no longer reaches back to its beginning")
-        return own[-1].version - 1
+        return self._slots.beginning(table) if to in {None, NO_TABLE} else int(str(to))
 
     # -- deltalake
 
-    def _load(self) -> DeltaTable | None:
-        """Return the table as it is now; None if there is none."""
-        if self._table is not None:
-            self._table.update_incremental()
-        elif self._log.exists:
-            self._table = DeltaTable(str(self._root))
-        self._schema = None if self._table is None else spark_schema(self._table)
-        return self._table
-
     def _obstacle(self, table: DeltaTable) -> str | None:
-        found = tuple(table.metadata().partition_columns)
-        if found != self._partition_by:
-            return f"is partitioned by {list(found)}, not by {list(self._partition_by)}"
-        return obstacle(table)
+        found, wanted = tuple(table.metadata().partition_columns), self._writing.partition_by
+        if found != wanted:
+            return f"it is partitioned by {list(found)}, not by {list(wanted)}"
+        columns = [field.name for field in spark_schema(table)]
+        missing = [name for name in self._writing.keys if name not in columns]
+        if missing:
+            return f"it has no column {missing[0]}, which keys names"
+        return obstacle(table, self._writing.write)
 
-    def _write(self, table: DeltaTable, permit: CommitPermit, files: list[AddAction]) -> None:
+    def _stuck(self, table: DeltaTable) -> str | None:
+        changes = self._writing.write != "append"
+        return _stuck(files_of(self._root, table, None)) if changes else None
+
+    def _write(
+        self, table: DeltaTable, permit: CommitPermit, actions: list[AddAction | RemoveAction]
+    ) -> None:
         table.create_write_transaction(
-            list(files),
+            actions,
             "append",
             table.schema(),
-            list(self._partition_by),
-            commit_properties=self._properties(permit),
-        )
-
-    def _addition(self, blob: BlobRef, file: Path, schema: StructType) -> AddAction:
-        values = {
-            unquote(column): None if value == _NULL_IN_PATH else unquote(value)
-            for column, value in self._files.partition_values(blob)
-        }
-        modified_ms = int(file.stat().st_mtime * 1000)
-        stats = statistics(file, schema)
-        return AddAction(file.name, blob.size_bytes, values, modified_ms, True, stats)
-
-    def _properties(self, permit: CommitPermit, *, acts: bool = True) -> CommitProperties:
-        """Say who commits; a version that acts on the slot carries the slot's key."""
-        return CommitProperties(
-            custom_metadata={
-                "cutwater.pipeline": permit.pipeline,
-                "cutwater.sink": self._sink,
-                "cutwater.slot": str(permit.slot),
-                "cutwater.checkpoint": str(permit.checkpoint_id),
-            },
-            max_commit_retries=0,
-            app_transactions=[Transaction(self._app_id, permit.slot)] if acts else None,
+            list(self._writing.partition_by),
+            commit_properties=self._slots.properties(permit),
         )
 
 
-def _words(error: Exception) -> str:
-    return str(error).strip().rstrip(".") or type(error).__name__
+def _stuck(files: Sequence[DataFile]) -> str | None:
+    """Name a file that cannot be taken away."""
+    found = next((one.logged for one in files if not one.can_be_removed), None)
+    if found is None:
+        return None
+    reason = f"its log names {found} in a way that deltalake cannot take away"
+    return f"{reason}; rewrite the table with the program that wrote it, such as by OPTIMIZE"
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A file that Spark has just written; fills `KeyedFile`."""
+
+    path: Path
+
+    @property
+    def values(self) -> dict[str, str | None]:
+        return partition_values(str(self.path))
+
+    def open(self) -> pq.ParquetFile:
+        return pq.ParquetFile(self.path)

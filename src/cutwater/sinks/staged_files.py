@@ -13,12 +13,14 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
+from cutwater.errors import CutwaterError
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId
 from cutwater.protocol.cut import BlobRef, Committable
 from cutwater.sinks.rows import Rows
@@ -27,6 +29,7 @@ from cutwater.store.files import make_lasting, sync_directory
 HIDDEN: Final = "_cutwater"
 """The directory in the root that holds what is staged."""
 
+_NULL_IN_PATH: Final = "__HIVE_DEFAULT_PARTITION__"
 _WRITE_OPTIONS: Final = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     # Files appear when the whole job has succeeded: a task that died in mid-commit left nothing.
@@ -45,9 +48,20 @@ class StagedFiles:
         self._schemas: dict[Path, BlobRef] = {}
 
     def write(
-        self, rows: Rows, place: tuple[Generation, BatchId], partition_by: Sequence[str]
+        self,
+        rows: Rows,
+        place: tuple[Generation, BatchId],
+        partition_by: Sequence[str],
+        check: Callable[[Sequence[Path]], None] | None = None,
     ) -> tuple[int, tuple[BlobRef, ...]]:
         """Write the rows of a batch with one Spark action; replaces what a failed call left.
+
+        Args:
+            rows: The rows.
+            place: The generation and the batch.
+            partition_by: Columns that become directories.
+            check: Looks at the files that hold the rows, and raises if they cannot be taken;
+                nothing is left behind then.
 
         Returns:
             The number of rows, and the files that hold them, on disk for good. No files and
@@ -61,10 +75,16 @@ class StagedFiles:
         directory = batch / uuid.uuid4().hex[:8]
         # Hadoop's paths are not percent-encoded.
         rows.write_parquet(f"file://{directory}", _WRITE_OPTIONS, partition_by)
-        return self._gather(batch, directory)
+        try:
+            return self._gather(batch, directory, check)
+        except CutwaterError:
+            shutil.rmtree(batch, ignore_errors=True)
+            raise
 
-    def _gather(self, batch: Path, directory: Path) -> tuple[int, tuple[BlobRef, ...]]:
-        total, blobs = 0, []
+    def _gather(
+        self, batch: Path, directory: Path, check: Callable[[Sequence[Path]], None] | None
+    ) -> tuple[int, tuple[BlobRef, ...]]:
+        total, files = 0, []
         for file in sorted(path for path in directory.rglob("*") if path.is_file()):
             data = file.suffix == ".parquet" and not file.name.startswith((".", "_"))
             count = pq.read_metadata(file).num_rows if data else 0
@@ -72,10 +92,13 @@ class StagedFiles:
                 file.unlink()
                 continue
             total += count
-            blobs.append(self._blob(file, sync=True))
-        if not blobs:
+            files.append(file)
+        if not files:
             shutil.rmtree(batch)
             return 0, ()
+        if check is not None:
+            check(files)
+        blobs = [self._blob(file, sync=True) for file in files]
         for made in (*directory.rglob("*"), directory, batch):
             if made.is_dir():
                 sync_directory(made)
@@ -98,30 +121,22 @@ class StagedFiles:
 
     def schema_text(self, committable: Committable) -> str:
         """Read the schema that was staged with a batch."""
-        (blob,) = (one for one in committable.blobs if not _holds_rows(one))
+        (blob,) = (one for one in committable.blobs if not holds_rows(one))
         return (self._root / blob.name).read_text(encoding="utf-8")
 
     def data(self, committables: Sequence[Committable]) -> Iterator[BlobRef]:
         """Give the files with rows, in order."""
-        return (blob for one in committables for blob in one.blobs if _holds_rows(blob))
+        return (blob for one in committables for blob in one.blobs if holds_rows(blob))
 
-    def partition_values(self, blob: BlobRef) -> Iterator[tuple[str, str]]:
-        """Give column and value as Spark has written them into the path, in its encoding."""
-        for part in Path(blob.name).parent.parts[-1:0:-1]:
-            column, separator, value = part.partition("=")
-            if not separator:
-                return
-            yield column, value
-
-    def settle(self, blobs: Sequence[BlobRef]) -> dict[BlobRef, Path]:
+    def settle(self, blobs: Sequence[BlobRef]) -> dict[BlobRef, str]:
         """Move files to their last places, on disk for good; what has moved already stays.
 
         Raises:
             FileNotFoundError: If a file is in neither place, or not as large as it was.
         """
-        settled = {blob: self._root / _settled_name(blob) for blob in blobs}
-        for blob, target in settled.items():
-            staged = self._root / blob.name
+        settled = {blob: settled_name(blob) for blob in blobs}
+        for blob, name in settled.items():
+            staged, target = self._root / blob.name, self._root / name
             if staged.exists():
                 staged.rename(target)
             if not target.exists() or target.stat().st_size != blob.size_bytes:
@@ -139,8 +154,8 @@ class StagedFiles:
         """Say what is wrong with the first file that is not what was staged; None if sound."""
         for blob in committable.blobs:
             path = self._root / blob.name
-            if not path.exists() and _holds_rows(blob):
-                path = self._root / _settled_name(blob)
+            if not path.exists() and holds_rows(blob):
+                path = self._root / settled_name(blob)
             try:
                 found = self._blob(path, sync=False)
             except FileNotFoundError:
@@ -186,10 +201,22 @@ class StagedFiles:
         return BlobRef(path.relative_to(self._root).as_posix(), size, digest)
 
 
-def _holds_rows(blob: BlobRef) -> bool:
+def holds_rows(blob: BlobRef) -> bool:
+    """Tell a file with rows from one that describes them."""
     return blob.name.endswith(".parquet")
 
 
-def _settled_name(blob: BlobRef) -> str:
+def settled_name(blob: BlobRef) -> str:
     """Name a file's last place. Partition values are in the table's log, not in this name."""
     return f"part-{hashlib.sha256(blob.name.encode()).hexdigest()}.parquet"
+
+
+def partition_values(path: str) -> dict[str, str | None]:
+    """Return the values of partition columns, as Spark has written them into a file's path."""
+    values: dict[str, str | None] = {}
+    for part in Path(path).parent.parts[-1:0:-1]:
+        column, separator, value = part.partition("=")
+        if not separator:
+            break
+        values[unquote(column)] = None if value == _NULL_IN_PATH else unquote(value)
+    return values

@@ -54,6 +54,8 @@ class BatchStep(RunningStep):
         self._columns = form.rows.schema
         self._thread = InheritableThread(target=self._loop, name=f"step {plan.name}", daemon=True)
         self._keys = {one.id: one.keys for one in plan.inputs}
+        most = plan.options.max_batch_bytes
+        self._most = {one.id: one.batch_bytes(most) for one in plan.inputs}
         self._next_s = 0.0
 
     def start(self) -> None:
@@ -100,11 +102,10 @@ class BatchStep(RunningStep):
 
     def _ends(self) -> Mapping[InputId, int]:
         ends = {}
-        most = self.plan.options.max_batch_bytes
         for source, channel in self.wiring.inputs.items():
             reader = self.reader(source)
             start = channel.position(reader).position
-            end = channel.end_within(start, channel.limit(reader), most)
+            end = channel.end_within(start, channel.limit(reader), self._most[source])
             if end > start:
                 ends[source] = end
         return ends

@@ -170,7 +170,7 @@ class Build:
                 channel,
                 ReaderId(step.name, one.id),
                 signal,
-                Reading(step.options.max_batch_bytes, one.keys),
+                Reading(one.batch_bytes(step.options.max_batch_bytes), one.keys),
             )
             self._sources.setdefault(step.name, []).append(source)
             frames[one.id] = source.frame()

@@ -1,0 +1,43 @@
+"""Opens a Delta table where it is: its directory, its staged files and the sink over both.
+
+Everything below here needs the package deltalake; `delta` imports it when a table is opened.
+"""
+
+from pathlib import Path
+
+from cutwater.sinks.base import OpenSink, SinkContext
+from cutwater.sinks.delta_batches import ShowingDeltaTable
+from cutwater.sinks.delta_root import LocalRoot
+from cutwater.sinks.delta_staging import LocalStaging
+from cutwater.sinks.delta_table import OpenDeltaTable, Writing
+from cutwater.store.location import Location
+
+
+def open_delta(
+    place: Path | Location,
+    writing: tuple[str, tuple[str, ...], tuple[str, ...]],
+    context: SinkContext,
+    *,
+    shows: bool = False,
+) -> OpenSink:
+    """Open a table for one generation.
+
+    Args:
+        place: Its directory, or where it is in a bucket.
+        writing: How it is written: the way, the keys, the columns that divide it.
+        context: Who opens it.
+        shows: Whether batches are seen before their checkpoint.
+
+    Raises:
+        ConfigError: If it is not a table that can be written in this way.
+    """
+    way = Writing(*writing)
+    opens = ShowingDeltaTable if shows else OpenDeltaTable
+    if isinstance(place, Path):
+        staging = LocalStaging(place, context.pipeline, context.sink)
+        return opens(LocalRoot(place), staging, way, context)
+    from cutwater.sinks.delta_bucket import BucketRoot, BucketStaging  # noqa: PLC0415 - an extra
+
+    root = BucketRoot(place)
+    sent = BucketStaging(root, context.pipeline, context.sink)
+    return opens(root, sent, way, context)

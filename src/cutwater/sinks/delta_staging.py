@@ -1,0 +1,86 @@
+"""What a Delta table stages: files beside it that wait for a decision, wherever the table is.
+
+On this machine's file system the executors write them where they wait (`StagedFiles`). This module
+says what a table asks of them, and adds what a commit needs: a place for copies being written.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from cutwater.ids import BatchId, Generation, PipelineId, SinkId
+from cutwater.protocol.cut import BlobRef, Committable
+from cutwater.sinks.rows import Rows
+from cutwater.sinks.staged_files import HIDDEN, StagedFiles
+
+_SPOOLS = "copies-*"
+
+
+class Staging(Protocol):
+    """What waits for a decision; `StagedFiles` says what each of these does."""
+
+    def write(
+        self,
+        rows: Rows,
+        place: tuple[Generation, BatchId],
+        partition_by: Sequence[str],
+        check: Callable[[Sequence[Path]], None] | None = None,
+    ) -> tuple[int, tuple[BlobRef, ...]]:
+        """Write the rows of a batch with one Spark action."""
+        ...
+
+    def write_schema(self, text: str, generation: Generation) -> BlobRef:
+        """Write the schema of staged rows beside them."""
+        ...
+
+    def schema_text(self, committable: Committable) -> str:
+        """Read the schema that was staged with a batch."""
+        ...
+
+    def data(self, committables: Sequence[Committable]) -> Iterator[BlobRef]:
+        """Give the files with rows, in order."""
+        ...
+
+    def settle(self, blobs: Sequence[BlobRef]) -> dict[BlobRef, str]:
+        """Give files their last names in the table."""
+        ...
+
+    def forget(self, committables: Sequence[Committable]) -> None:
+        """Remove what settled batches have left."""
+        ...
+
+    def problem(self, committable: Committable) -> str | None:
+        """Say what is wrong with something staged; None if it is sound."""
+        ...
+
+    def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
+        """Delete what older generations staged and nobody will commit."""
+        ...
+
+    def spool(self, name: str) -> Path:
+        """Return a local directory for copies being written."""
+        ...
+
+    def clear_spools(self, own: str) -> None:
+        """Remove such directories of others, who are dead."""
+        ...
+
+
+class LocalStaging(StagedFiles):
+    """Staged files on this machine's file system; fills `Staging`."""
+
+    def __init__(self, root: Path, pipeline: PipelineId, sink: SinkId) -> None:
+        """Use a root; nothing is touched yet."""
+        super().__init__(root, pipeline, sink)
+        self._spools = root / HIDDEN / pipeline / sink
+
+    def spool(self, name: str) -> Path:
+        """Return a directory for copies being written, on the disk of the table."""
+        return self._spools / name
+
+    def clear_spools(self, own: str) -> None:
+        """Remove what dead processes were writing; one that lives begins again."""
+        for directory in self._spools.glob(_SPOOLS):
+            if directory.name != own:
+                shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,149 @@
+"""A Delta table in a bucket of a real S3 server: staged, committed, upserted and taken back there.
+
+The table is read through obstore and pyarrow, by this file's own reading of the log.
+"""
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from obstore.store import ObjectStore
+from tests.contract.delta_rows import TYPES, ArrowRows
+from tests.servers.s3 import CREDENTIALS, S3Server
+
+from cutwater import sinks
+from cutwater.errors import ConfigError, SinkError
+from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
+from cutwater.protocol.commit import CommitPermit, grant
+from cutwater.protocol.cut import Committable
+from cutwater.sinks.base import OpenSink, SinkContext
+from cutwater.sinks.delta import DeltaTarget, reopen_delta
+from cutwater.sinks.delta_bucket import BucketRoot
+from cutwater.sinks.delta_changes import JOINED_MIN
+from cutwater.store.location import Location
+from cutwater.store.object import Patience
+
+CONTEXT = SinkContext(None, PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10"), SinkId("totals"))
+
+
+@pytest.fixture
+def url(s3: S3Server, request: pytest.FixtureRequest) -> str:
+    return s3.url(f"tables/{request.node.name[:40].strip('[]')}")
+
+
+@pytest.fixture
+def bucket(url: str) -> ObjectStore:
+    patience = Patience()
+    return Location.of(url).opener()(patience.client_options, patience.retry_config(1))
+
+
+def permit(slot: int) -> CommitPermit:
+    return grant(CONTEXT.pipeline, Slot(slot), CheckpointId(slot + 100))
+
+
+def staged(sink: OpenSink, batch: int, *rows: tuple[str | None, int, int]) -> Committable:
+    given = [{"k": k, "n": n, "v": v} for k, n, v in rows]
+    found = sink.stage(ArrowRows(given, ("k", "n", "v")), Generation(1), BatchId(batch))
+    assert found is not None
+    return found
+
+
+def names(bucket: ObjectStore) -> list[str]:
+    return sorted(one["path"] for chunk in obstore.list(bucket) for one in chunk)
+
+
+def rows_of(bucket: ObjectStore) -> list[tuple[Any, ...]]:
+    files: dict[str, dict[str, Any]] = {}
+    for name in [one for one in names(bucket) if one.endswith(".json") and "_delta_log" in one]:
+        lines = bytes(obstore.get(bucket, name).bytes()).decode().splitlines()
+        actions = [json.loads(line) for line in lines]
+        for action in actions:
+            files.pop(action.get("remove", {}).get("path"), None)
+        files |= {one["add"]["path"]: one["add"] for one in actions if "add" in one}
+    return sorted(_rows(bucket, files), key=repr)
+
+
+def _rows(bucket: ObjectStore, files: dict[str, dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    for path, action in files.items():
+        content = bytes(obstore.get(bucket, unquote(path)).bytes())
+        assert len(content) == action["size"]
+        for row in pq.read_table(io.BytesIO(content)).to_pylist():
+            whole = {**action["partitionValues"], **row}
+            yield tuple(whole.get(name) for name in TYPES if name != "x")
+
+
+def upserting(url: str) -> DeltaTarget:
+    return sinks.delta(url, write="upsert", keys=["k", "n"], partition_by=["k"])
+
+
+def test_rows_are_staged_committed_and_replaced_in_a_bucket(url: str, bucket: ObjectStore) -> None:
+    sink = upserting(url).open(CONTEXT)
+    first = staged(sink, 0, ("a", 1, 1), ("ü/%=", 1, 1), (None, 1, 1))
+    assert sorted(names(bucket)) != []
+    assert not [one for one in names(bucket) if not one.startswith("_cutwater/")]
+    assert sink.problem(first) is None
+
+    assert sink.commit(permit(1), [first]) == "1"
+    later = [staged(sink, 1, ("ü/%=", 1, 2)), staged(sink, 2, (None, 1, 3), ("b", 1, 3))]
+    assert sink.commit(permit(2), later) == "2"
+
+    assert rows_of(bucket) == [("a", 1, 1), ("b", 1, 3), ("ü/%=", 1, 2), (None, 1, 3)]
+    # Whoever knows only what the store remembers finds the same, and no secret in it.
+    stored = upserting(url).stored()
+    assert not any(secret in str(stored) for secret in CREDENTIALS.values())
+    again = reopen_delta(stored, CONTEXT)
+    assert [again.commit(permit(1), [first]), again.commit(permit(2), later)] == ["1", "2"]
+    assert again.look_back("1").rows_then == 3
+    again.restore(permit(3), "1")
+    assert rows_of(bucket) == [("a", 1, 1), ("ü/%=", 1, 1), (None, 1, 1)]
+
+
+def test_others_may_write_to_a_table_in_a_bucket(url: str, bucket: ObjectStore) -> None:
+    sink = upserting(url).open(CONTEXT)
+    sink.commit(permit(1), [staged(sink, 0, ("a", 1, 1), ("b c", 1, 1))])
+    waiting = staged(sink, 1, ("a", 1, 2), ("b c", 1, 2))
+    root = BucketRoot(Location.of(url))
+    rows = pa.table({"k": ["a", "b c", "z"], "n": [1, 1, 1], "v": [7, 8, 9]})
+    write_deltalake(
+        root.address, rows, mode="append", partition_by=["k"], storage_options=root.options
+    )
+    DeltaTable(root.address, storage_options=root.options).optimize.compact()
+
+    sink.commit(permit(2), [waiting])
+
+    assert rows_of(bucket) == [("a", 1, 2), ("b c", 1, 2), ("z", 1, 9)]
+
+
+def test_small_files_are_joined_and_a_lost_one_is_never_committed(
+    url: str, bucket: ObjectStore
+) -> None:
+    sink = sinks.delta(url).open(CONTEXT)
+    sink.commit(permit(1), [staged(sink, one, ("a", one, one)) for one in range(JOINED_MIN)])
+    assert len(rows_of(bucket)) == JOINED_MIN
+    lost, kept = staged(sink, 50, ("b", 1, 1)), staged(sink, 51, ("b", 2, 2))
+    obstore.delete(bucket, lost.blobs[-1].name)
+
+    assert sink.problem(lost) == f"{lost.blobs[-1].name} is missing"
+    with pytest.raises(SinkError, match="gone or not what was staged"):
+        sink.commit(permit(2), [lost])
+    sink.discard(Generation(2), [kept])
+
+    assert sink.problem(kept) is None
+    left = {one for one in names(bucket) if one.startswith("_cutwater/")}
+    assert left == {blob.name for blob in kept.blobs}
+
+
+def test_an_address_with_a_secret_or_without_a_prefix_is_refused(s3: S3Server) -> None:
+    del s3
+    for uri in ("s3://key:secret@bucket/table", "s3://bucket", "s3://bucket/t?key=secret"):
+        with pytest.raises(ConfigError) as caught:
+            sinks.delta(uri)
+        assert caught.value.option == "uri"
+        assert "secret" not in str(caught.value)
