@@ -43,7 +43,7 @@ def observe(
         target=target.decision,
         cut=target.cut,
         committed=_committed(movable, target.decision),
-        unrecorded=why_unrecorded(log, target.decision, movable.store.commits.through()),
+        unrecorded=why_unrecorded(log, target.decision, movable.store.commits.through(log)),
         sinks=tuple(sorted(movable.targets)),
         leave_sinks=leave_sinks,
     )
