@@ -296,6 +296,15 @@ class StoreContract:
         assert backend.list(A) == tuple(sorted(inside))
         assert backend.list(ObjectPath("a/b")) == ("a/b/c", "a/b/d")
 
+    def test_a_listing_may_begin_behind_any_path(self, backend: Backend) -> None:
+        names = ["a/000000000002", "a/000000000010", "a/b", "a/b-c", "a/c/d", "a/c/e", "a/c-d/e"]
+        for name in names:
+            backend.create(ObjectPath(name), b"")
+
+        for after in [*names, "a/000000000005", "a/b/c", "a/c", "a/c/d/e", "a/c-", "a/zz", "b"]:
+            expected = tuple(sorted(name for name in names if name > after))
+            assert backend.list(A, ObjectPath(after)) == expected, after
+
     def test_a_listing_of_nothing_is_empty(self, backend: Backend) -> None:
         backend.create(IN_A, b"")
 

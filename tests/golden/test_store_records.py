@@ -20,6 +20,7 @@ from cutwater.store.reports import RECOVERY, REPORT
 from cutwater.store.requests import ANSWER, REQUEST
 from cutwater.store.savepoints import DROPPED
 from cutwater.store.targets import ORIGIN, TARGETS
+from cutwater.store.volumes import VOLUME
 
 GOLDEN = Path(__file__).parent / "store"
 PATHS = PipelinePaths(cuts.PIPELINE)
@@ -27,6 +28,7 @@ PATHS = PipelinePaths(cuts.PIPELINE)
 RECORDS: dict[str, tuple[RecordKind[Any, Any], ObjectPath, object]] = {
     "claim": (LOG_ENTRY, PATHS.log_entry(Slot(1)), cuts.sample_claim()),
     "decision": (LOG_ENTRY, PATHS.log_entry(Slot(2)), cuts.sample_decision()),
+    "volume": (VOLUME, PATHS.volume(Slot(2)), (cuts.sample_claim(), cuts.sample_decision())),
     "manifest": (MANIFEST, PATHS.manifest(CheckpointId(12)), cuts.sample_cut()),
     # Manifests were written without identities at first; both are format 1 (docs/adr/0013).
     "manifest-with-identities": (

@@ -17,8 +17,7 @@ from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.decisions import Decision, LogView
 from cutwater.protocol.recovery import Damage
 from cutwater.protocol.rewind import RewindFacts, why_unrecorded
-from cutwater.sinks.base import Retreat
-from cutwater.sinks.delta_past import NO_TABLE
+from cutwater.sinks.base import NO_TARGET, Retreat
 
 
 def observe(
@@ -43,7 +42,7 @@ def observe(
         target=target.decision,
         cut=target.cut,
         committed=_committed(movable, target.decision),
-        unrecorded=why_unrecorded(log, target.decision, movable.store.commits.through()),
+        unrecorded=why_unrecorded(log, target.decision, movable.store.commits.through(log)),
         sinks=tuple(sorted(movable.targets)),
         leave_sinks=leave_sinks,
     )
@@ -154,7 +153,7 @@ def _unfenced(
     Going back leaves a mark in a target, by which a process that was paused in an older commit
     sees that it comes too late (rule F8). A table that was never made has no place for the mark.
     """
-    absent = {sink for sink, one in retreats.items() if one.version == NO_TABLE}
+    absent = {sink for sink, one in retreats.items() if one.version == NO_TARGET}
     recorded = set(movable.store.commits.slots()) if absent else set()
     found = {}
     for decision in log.decisions if absent else ():

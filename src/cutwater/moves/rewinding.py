@@ -15,7 +15,7 @@ from cutwater.moves.opening import Movable, candidates, check_still_there, open_
 from cutwater.moves.preview import Rewind, done, preview_of
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import LogView
-from cutwater.protocol.recovery import LOG_LOST, lacks_decision
+from cutwater.protocol.recovery import LOG_LOST
 from cutwater.protocol.rewind import plan_rewind
 from cutwater.sinks.committing import see_through
 from cutwater.store.catalog import identify
@@ -99,7 +99,7 @@ def find_target(movable: Movable, log: LogView, text: str, option: str) -> Candi
         MoveRefused: If the log has lost its end: what the sinks show is then not known.
         StoreError: If the store cannot be read.
     """
-    if lacks_decision(log, movable.store.commits.through()):
+    if movable.store.lacks_decision():
         raise MoveRefused(movable.name, LOG_LOST)
     if log.head is None:
         raise ConfigError(option, f"{movable.name} has never taken a checkpoint")

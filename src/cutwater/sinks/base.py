@@ -8,7 +8,7 @@ permit, and is asked again until it succeeds: acting twice on one slot must chan
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId
 from cutwater.node import SinkTarget
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cutwater.sinks.rows import Rows
+
+
+NO_TARGET: Final[Version] = "none"
+"""What a sink calls the version of a target that does not exist yet."""
 
 
 @dataclass(frozen=True, slots=True)

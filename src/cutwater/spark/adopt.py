@@ -21,7 +21,6 @@ from cutwater.protocol.decisions import Decision, LogView
 from cutwater.protocol.identity import StepIdentity
 from cutwater.protocol.invariants import invariant
 from cutwater.protocol.message import START
-from cutwater.protocol.recovery import lacks_decision
 from cutwater.spark import query_files, query_log
 from cutwater.spark.analysis import StepForm, Way
 from cutwater.spark.offset_kinds import fits, kind_of_offset, reads_below
@@ -294,7 +293,7 @@ def _free_log(pipeline: str, store: OpenStore) -> LogView:
     if held is not None:
         raise held
     log = store.log.read()
-    if log.head is not None or lacks_decision(log, store.commits.through()):
+    if log.head is not None or store.lacks_decision():
         raise AdoptionRefused(pipeline, has_checkpoints(pipeline))
     return log
 

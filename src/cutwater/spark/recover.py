@@ -15,7 +15,7 @@ from cutwater.errors import (
     NotFound,
     RecoveryError,
 )
-from cutwater.ids import NO_SLOT, CheckpointId, Generation, SinkId
+from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkId
 from cutwater.protocol.cut import BlobRef, Cut, Version
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.protocol.recovery import (
@@ -32,6 +32,7 @@ from cutwater.protocol.recovery import (
     TakeBack,
     VerifyObjects,
     next_action,
+    own_claim,
 )
 from cutwater.protocol.showing import grant_shows
 from cutwater.sinks.base import ShowingSink
@@ -65,6 +66,7 @@ class Recovery:
     _targets: dict[Generation, SinkTargets] = field(default_factory=dict)
     _taken_back: dict[SinkId, Version | None] = field(default_factory=dict)
     _before: SinkTargets | None = None
+    _highest: CheckpointId | None = None
     phases: Phases = field(default_factory=Phases)
     stock: Stock = field(init=False)
 
@@ -121,13 +123,18 @@ class Recovery:
 
     def _facts(self) -> RecoveryFacts:
         store = self.context.store
-        newest = store.commits.newest()
+        newest = store.commits.newest(store.log.read())
+        # Read again: what is committed was decided before, perhaps by somebody else just now.
+        log = store.log.read()
+        if self._highest is None and own_claim(log, self.nonce) is not None:
+            # Once: an older generation that takes one more now is passed over when numbers are.
+            self._highest = store.attempts.highest(log.highest_id)
         return RecoveryFacts(
-            log=store.log.read(),
+            log=log,
             nonce=self.nonce,
             committed_through=newest.slot if newest else NO_SLOT,
             committed=newest.versions if newest else {},
-            highest_id=store.attempts.highest(),
+            highest_id=self._highest or NO_CHECKPOINT,
             manifests=self._manifests,
             verified=self._verified,
             sinks=frozenset(self.context.sinks),

@@ -48,21 +48,25 @@ class Attempts:
         path = self._paths.attempt(checkpoint_id)
         return decode(ATTEMPT, path, self._backend.read(path))
 
-    def ids(self) -> tuple[CheckpointId, ...]:
-        """Return all numbers that anybody has taken, in order.
+    def ids(self, since: CheckpointId = NO_CHECKPOINT) -> tuple[CheckpointId, ...]:
+        """Return all numbers that anybody has taken, from one on, in order.
 
         Raises:
             Corrupt: If there is something else among them.
             Unavailable: If the store does not answer.
         """
-        found = self._backend.list(self._paths.attempts)
+        after = self._paths.attempt(CheckpointId(since - 1)) if since > 0 else None
+        found = self._backend.list(self._paths.attempts, after)
         return tuple(sorted(self._paths.id_of_attempt(path) for path in found))
 
-    def highest(self) -> CheckpointId:
+    def highest(self, known: CheckpointId = NO_CHECKPOINT) -> CheckpointId:
         """Return the highest number that anybody has taken; `NO_CHECKPOINT` for none.
+
+        Args:
+            known: One that was taken: if it is there, nothing before it is looked at.
 
         Raises:
             Corrupt: If there is something else among them.
             Unavailable: If the store does not answer.
         """
-        return max(self.ids(), default=NO_CHECKPOINT)
+        return max(self.ids(known) or self.ids(), default=NO_CHECKPOINT)

@@ -110,11 +110,15 @@ class Backend(Protocol):
         """
         ...
 
-    def list(self, prefix: ObjectPath) -> tuple[ObjectPath, ...]:
+    def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> tuple[ObjectPath, ...]:
         """Return the whole paths of all objects below a prefix, sorted.
 
         `a/b` lists `a/b/c` and `a/b/c/d`, neither `a/b` itself nor `a/bc`. An object that is
         written or deleted meanwhile may or may not be among them.
+
+        Args:
+            prefix: Whole parts of a path.
+            after: Only those that sort after this path, whether there is an object or not.
 
         Raises:
             Unavailable: If they cannot be listed now.

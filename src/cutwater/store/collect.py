@@ -60,6 +60,8 @@ class Collector:
         for name in plan.objects:
             if not self._delete(object_path(name)):
                 return plan
+        # While nobody waits for anything: reading the log gets slow otherwise.
+        store.log.bind()
         return plan
 
     def plan(self, log: LogView, drop: Collection[CheckpointId] = ()) -> RetentionPlan:

@@ -6,10 +6,12 @@ writes it and however often. Upholds I8.
 """
 
 from cutwater.ids import NO_SLOT, PipelineId, Slot
+from cutwater.protocol.decisions import LogView
 from cutwater.store.backend import Backend, write_once
 from cutwater.store.forms import COMMITTED, Committed
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.records import decode, encode
+from cutwater.store.volumes import recent
 
 
 class Commits:
@@ -44,29 +46,38 @@ class Commits:
         path = self._paths.committed(slot)
         return decode(COMMITTED, path, self._backend.read(path))
 
-    def slots(self) -> tuple[Slot, ...]:
-        """Return all slots whose commit is recorded, in order.
+    def slots(self, after: Slot = NO_SLOT) -> tuple[Slot, ...]:
+        """Return all slots after one whose commit is recorded, in order.
 
         Raises:
             Corrupt: If there is something else among them.
             Unavailable: If the store does not answer.
         """
-        found = self._backend.list(self._paths.commits)
+        behind = self._paths.committed(after) if after else None
+        found = self._backend.list(self._paths.commits, behind)
         return tuple(sorted(self._paths.slot_of_commit(path) for path in found))
 
-    def through(self) -> Slot:
+    def through(self, log: LogView | None = None) -> Slot:
         """Return the newest slot whose commit is recorded; `NO_SLOT` for none.
+
+        Args:
+            log: The log, if it has been read: the newest record is looked for near its end, and
+                further back only if there is none.
 
         Raises:
             StoreError: As `slots` does.
         """
-        return max(self.slots(), default=NO_SLOT)
+        near = NO_SLOT if log is None else recent(log.last_slot)
+        return max(self.slots(near) or self.slots(), default=NO_SLOT)
 
-    def newest(self) -> Committed | None:
+    def newest(self, log: LogView | None = None) -> Committed | None:
         """Read the record of the newest slot; None if nothing was ever committed.
+
+        Args:
+            log: The log, as for `through`.
 
         Raises:
             StoreError: As `slots` and `read` do.
         """
-        slots = self.slots()
-        return self.read(slots[-1]) if slots else None
+        slot = self.through(log)
+        return self.read(slot) if slot else None

@@ -67,7 +67,8 @@ def decide_cut(
 
 def _take_number(store: OpenStore, generation: Generation, kind: CheckpointKind) -> Attempt:
     """Take the next number that nobody has, as every attempt does (docs/adr/0003)."""
-    number = max(store.attempts.highest(), store.log.read().highest_id)
+    decided = store.log.read().highest_id
+    number = max(store.attempts.highest(decided), decided)
     while True:
         number = CheckpointId(number + 1)
         attempt = Attempt(number, generation, kind, wall_ms())

@@ -15,33 +15,43 @@ from cutwater.store.forms import LOG_ENTRY
 from cutwater.store.parallel import each
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.records import decode, encode
+from cutwater.store.volumes import Volumes
 
 
 class DecisionLog:
     """The log of one pipeline, as one process reads and writes it."""
 
-    def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
+    def __init__(
+        self, backend: Backend, pipeline: PipelineId, volumes: Volumes | None = None
+    ) -> None:
         """Know nothing yet."""
         self._backend = backend
         self._paths = PipelinePaths(pipeline)
+        self._volumes = volumes or Volumes(backend, pipeline)
         self._view: LogView | None = None
         self._written = NO_SLOT
+        self._bound = NO_SLOT
 
     def read(self) -> LogView:
         """Read the log from its first slot to the first free one.
 
-        What has been read never changes, so only new slots are read again. The first call also
-        lists the log, to notice a slot that is missing in the middle.
+        What has been read never changes, so only new slots are read again. The first call takes
+        what is bound into volumes from there, and lists the rest of the log, to notice a slot that
+        is missing in the middle.
 
         Raises:
             Corrupt: If an entry cannot be read, or a slot is empty before one that is not.
             NewerFormat: If an entry is of a newer Cutwater.
             Unavailable: If the store does not answer.
         """
-        # Listed before it is read: a slot that is listed was created after all slots before it.
-        last = self._written if self._view is not None else max(self._written, self._last_listed())
         view = self._view or LogView()
         entries = list(view.entries)
+        last = self._written
+        if self._view is None:
+            entries = self._volumes.read()
+            self._bound = Slot(len(entries))
+            # Listed before it is read: what is listed was created after all slots before it.
+            last = max(last, self._last_listed(self._bound))
         # What is listed is read several at once: a log grows with every checkpoint.
         new = each(self._entry, [Slot(one) for one in range(len(entries) + 1, last + 1)])
         while True:
@@ -55,6 +65,15 @@ class DecisionLog:
         if self._view is None or len(entries) > len(view.entries):
             self._view = LogView(tuple(entries))
         return self._view
+
+    def bind(self) -> None:
+        """Bind what has been read into volumes, if there is enough of it; may be left undone.
+
+        Raises:
+            StoreError: If a volume could not be written.
+        """
+        if self._view is not None:
+            self._bound = self._volumes.bind(self._view.entries, self._bound)
 
     def create(self, entry: LogEntry) -> DecisionOutcome:
         """Create exactly this slot, once, and say what became of it.
@@ -88,9 +107,10 @@ class DecisionLog:
         """The last slot that is known to be filled."""
         return max(self._written, self._view.last_slot if self._view else NO_SLOT)
 
-    def _last_listed(self) -> Slot:
-        listed = self._backend.list(self._paths.log_entries)
-        return max((self._paths.slot_of_log_entry(path) for path in listed), default=NO_SLOT)
+    def _last_listed(self, bound: Slot) -> Slot:
+        after = self._paths.log_entry(bound) if bound else None
+        listed = self._backend.list(self._paths.log_entries, after)
+        return max((self._paths.slot_of_log_entry(path) for path in listed), default=bound)
 
     def _entry(self, slot: Slot) -> LogEntry | None:
         path = self._paths.log_entry(slot)

@@ -63,19 +63,25 @@ def remove_if_abandoned(hidden: Path) -> bool:
     return True
 
 
-def objects_below(root: Path, prefix: ObjectPath) -> Iterator[ObjectPath]:
-    """Find all files below a prefix whose names objects can have, in no order."""
+def objects_below(
+    root: Path, prefix: ObjectPath, after: ObjectPath | None = None
+) -> Iterator[ObjectPath]:
+    """Find all files below a prefix, and after a path, whose names objects can have, unsorted."""
     try:
         with os.scandir(root / prefix) as found:
             entries = list(found)
     except ABSENT:
         return
     for entry in entries:
+        below = f"{prefix}/{entry.name}/"
+        if after is not None and below <= after and not after.startswith(below):
+            # Passed over before its name is checked: there may be very many.
+            continue
         try:
-            path = object_path(f"{prefix}/{entry.name}")
+            path = object_path(below[:-1])
         except InvalidPath:
             continue
         if entry.is_dir(follow_symlinks=False):
-            yield from objects_below(root, path)
-        elif entry.is_file():
+            yield from objects_below(root, path, after)
+        elif entry.is_file() and (after is None or path > after):
             yield path

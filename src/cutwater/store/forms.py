@@ -51,7 +51,8 @@ class DecisionForm(msgspec.Struct, frozen=True, tag="decision", tag_field="entry
     origin: Slot | None
 
 
-def _pack_entry(entry: LogEntry) -> ClaimForm | DecisionForm:
+def pack_entry(entry: LogEntry) -> ClaimForm | DecisionForm:
+    """Return an entry of the log as it is stored."""
     if isinstance(entry, Claim):
         return ClaimForm(entry.slot, entry.generation, entry.nonce)
     return DecisionForm(
@@ -66,7 +67,8 @@ def _pack_entry(entry: LogEntry) -> ClaimForm | DecisionForm:
     )
 
 
-def _unpack_entry(form: ClaimForm | DecisionForm) -> LogEntry:
+def unpack_entry(form: ClaimForm | DecisionForm) -> LogEntry:
+    """Return an entry of the log from how it is stored."""
     if isinstance(form, ClaimForm):
         return Claim(form.slot, form.generation, form.nonce)
     return Decision(
@@ -82,7 +84,7 @@ def _unpack_entry(form: ClaimForm | DecisionForm) -> LogEntry:
 
 
 LOG_ENTRY: Final = RecordKind(
-    "log entry", _pack_entry, msgspec.json.Decoder(ClaimForm | DecisionForm), _unpack_entry
+    "log entry", pack_entry, msgspec.json.Decoder(ClaimForm | DecisionForm), unpack_entry
 )
 
 

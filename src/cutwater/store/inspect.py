@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from cutwater.errors import Corrupt, NewerFormat, NotFound
-from cutwater.ids import CheckpointId, Generation, SinkId, Slot
+from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, Version
 from cutwater.protocol.decisions import Decision, LogView
 from cutwater.protocol.recovery import Damage
@@ -97,19 +97,14 @@ class Inspector:
         Raises:
             StoreError: If the store cannot be read.
         """
+        since = NO_CHECKPOINT if everything else self._oldest_left()
         # Attempts first: what is decided after that is missing, never "failed".
-        attempts = self.store.attempts.ids()
+        attempts = self.store.attempts.ids(since)
         log = self.store.log.read()
         present = frozenset(self.store.manifests.ids())
         decided = {one.checkpoint_id: one for one in log.decisions}
         wanted = {*attempts, *decided}
         if not everything:
-            left = [
-                one.checkpoint_id
-                for one in log.decisions
-                if one.checkpoint_id in present and one.kind is not CheckpointKind.SAVEPOINT
-            ]
-            since = min(left, default=CheckpointId(0))
             head = log.head and log.head.checkpoint_id
             wanted = {
                 one
@@ -124,13 +119,23 @@ class Inspector:
             for one in sorted(wanted)
         )
 
+    def _oldest_left(self) -> CheckpointId:
+        """Return the number of the oldest checkpoint that is left, savepoints left aside."""
+        present = frozenset(self.store.manifests.ids())
+        left = (
+            one.checkpoint_id
+            for one in self.store.log.read().decisions
+            if one.checkpoint_id in present and one.kind is not CheckpointKind.SAVEPOINT
+        )
+        return min(left, default=NO_CHECKPOINT)
+
     def one(self, checkpoint_id: CheckpointId) -> CheckpointView | None:
         """Return one of them, whatever became of it; None if there never was one.
 
         Raises:
             StoreError: If the store cannot be read.
         """
-        attempts = self.store.attempts.ids()
+        attempts = self.store.attempts.ids(checkpoint_id)
         log = self.store.log.read()
         for decision in log.decisions:
             if decision.checkpoint_id == checkpoint_id:
@@ -226,7 +231,7 @@ class Inspector:
             return False
         log = self.store.log.read()
         # Nobody keeps less than one, whatever this pipeline has been told to keep.
-        stays = kept(log, self.store.commits.through(), 1, self.store.savepoints.dropped())
+        stays = kept(log, self.store.commits.through(log), 1, self.store.savepoints.dropped())
         return view.decision not in stays
 
     def damages(self, view: CheckpointView) -> tuple[Damage, ...]:

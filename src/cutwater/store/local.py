@@ -224,16 +224,16 @@ class LocalBackend:
             raise NotFound(path)
         return status.st_size
 
-    def list(self, prefix: ObjectPath) -> tuple[ObjectPath, ...]:
+    def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> tuple[ObjectPath, ...]:
         """Return the paths of all objects below a prefix, sorted.
 
         Files whose names no object can have are somebody else's and left out.
         """
         with self._failing_as(Unavailable, prefix):
-            found = tuple(sorted(objects_below(self._root, object_path(prefix))))
+            found = sorted(objects_below(self._root, object_path(prefix), after))
         if not found:
             self._check_present(prefix)
-        return found
+        return tuple(found)
 
     @contextmanager
     def _opened(self, path: ObjectPath) -> Iterator[BinaryIO]:

@@ -77,8 +77,9 @@ class MemoryBackend:
         with self._lock:
             self._objects.pop(object_path(path), None)
 
-    def list(self, prefix: ObjectPath) -> tuple[ObjectPath, ...]:
+    def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> tuple[ObjectPath, ...]:
         """Return the paths of all objects below a prefix, sorted."""
         below = f"{object_path(prefix)}/"
         with self._lock:
-            return tuple(sorted(path for path in self._objects if path.startswith(below)))
+            found = sorted(path for path in self._objects if path.startswith(below))
+        return tuple(path for path in found if after is None or path > after)

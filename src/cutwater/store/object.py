@@ -245,11 +245,11 @@ class ObjectBackend:
         """Return how many bytes an object has."""
         return self._head(path)["size"]
 
-    def list(self, prefix: ObjectPath) -> tuple[ObjectPath, ...]:
+    def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> tuple[ObjectPath, ...]:
         """Return the paths of all objects below a prefix, sorted."""
 
         def find() -> tuple[ObjectPath, ...]:
-            found = obstore.list(self._store, prefix)
+            found = obstore.list(self._store, prefix, offset=after)
             return tuple(sorted(ObjectPath(one["path"]) for chunk in found for one in chunk))
 
         return self._asking(prefix).until_answered(lambda: self._send(find))

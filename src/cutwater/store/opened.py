@@ -7,6 +7,7 @@ that whoever runs, inspects or repairs a pipeline opens the same things in the s
 from dataclasses import dataclass
 
 from cutwater.ids import Generation, PipelineId
+from cutwater.protocol.recovery import lacks_decision
 from cutwater.store.attempts import Attempts
 from cutwater.store.backend import Backend
 from cutwater.store.blobs import Blobs, Near
@@ -62,6 +63,16 @@ class OpenStore:
             Requests(backend, pipeline),
             Targets(backend, pipeline),
         )
+
+    def lacks_decision(self) -> bool:
+        """Say whether sinks have committed a decision that the log does not hold any more.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        through = self.commits.through(self.log.read())
+        # Read again: what is committed was decided before, perhaps by somebody else just now.
+        return lacks_decision(self.log.read(), through)
 
     def blobs(self, generation: Generation, near: Near | None = None) -> Blobs:
         """Return the state and in-flight objects, as one generation writes them.

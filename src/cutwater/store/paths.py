@@ -4,6 +4,7 @@
     labels/<uuid>                                  the name it was given, in case that is lost
     probes/<token>                                 written and deleted when a store is opened
     pipelines/<uuid>/log/<slot>                    the decision log
+    pipelines/<uuid>/volumes/<slot>                entries of the log up to a slot, to read faster
     pipelines/<uuid>/manifests/<id>                what a cut consists of
     pipelines/<uuid>/attempts/<id>                 who took an attempt's number
     pipelines/<uuid>/committed/<slot>              what the sinks made visible
@@ -105,6 +106,7 @@ def probe_object(token: str) -> ObjectPath:
 
 class _Area(StrEnum):
     LOG = "log"
+    VOLUMES = "volumes"
     MANIFESTS = "manifests"
     ATTEMPTS = "attempts"
     COMMITTED = "committed"
@@ -148,6 +150,19 @@ class PipelinePaths:
     def slot_of_log_entry(self, path: ObjectPath) -> Slot:
         """Return the slot of an entry of the decision log."""
         return Slot(self._number(_Area.LOG, path))
+
+    @property
+    def volumes(self) -> ObjectPath:
+        """The prefix of the volumes into which the log is bound."""
+        return self._under(_Area.VOLUMES)
+
+    def volume(self, last: Slot) -> ObjectPath:
+        """Return where the volume is that ends with a slot."""
+        return self._under(_Area.VOLUMES, _digits(last))
+
+    def slot_of_volume(self, path: ObjectPath) -> Slot:
+        """Return the last slot of a volume."""
+        return Slot(self._number(_Area.VOLUMES, path))
 
     # -- manifests
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cutwater.errors import Conflict, Corrupt, NotFound
 from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogView
-from cutwater.protocol.recovery import LOG_LOST, lacks_decision
+from cutwater.protocol.recovery import LOG_LOST
 from cutwater.protocol.retention import RetentionPlan, kept
 from cutwater.store.collect import Collector
 from cutwater.store.opened import OpenStore
@@ -58,8 +58,8 @@ def prospect(store: OpenStore, retained: int, drop: Collection[CheckpointId] = (
     Raises:
         StoreError: If the store cannot be read now.
     """
-    through = store.commits.through()
-    log = _sound_log(store, through)
+    through = store.commits.through(store.log.read())
+    log = _sound_log(store)
     dropped = store.savepoints.dropped().union(drop)
     # Planned as the holder of a claim that nobody has made yet.
     generation = Generation(log.generation + 1)
@@ -99,7 +99,7 @@ def prune(
         Conflict: If somebody else has claimed the pipeline at the same moment; nothing went.
         StoreError: If the store cannot be read or written now; what is left goes another time.
     """
-    log = _sound_log(store, store.commits.through())
+    log = _sound_log(store)
     claim = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), nonce)
     if store.log.create(claim) is not DecisionOutcome.WRITTEN:
         path = PipelinePaths(store.pipeline).log_entry(claim.slot)
@@ -108,19 +108,19 @@ def prune(
     # All that goes is given up: a driver that keeps more would miss it otherwise.
     for checkpoint_id in sorted({*going.checkpoints, *drop}):
         store.savepoints.drop(checkpoint_id)
-    return Collector(store, claim.generation, retained, store.commits.through()).collect()
+    through = store.commits.through(store.log.read())
+    return Collector(store, claim.generation, retained, through).collect()
 
 
-def _sound_log(store: OpenStore, through: Slot) -> LogView:
+def _sound_log(store: OpenStore) -> LogView:
     """Read the log; what it has lost would be deleted as never decided.
 
     Raises:
         Corrupt: If it has lost its end.
     """
-    log = store.log.read()
-    if lacks_decision(log, through):
+    if store.lacks_decision():
         raise Corrupt(PipelinePaths(store.pipeline).log_entries, LOG_LOST)
-    return log
+    return store.log.read()
 
 
 def _size(store: OpenStore, path: ObjectPath) -> int:

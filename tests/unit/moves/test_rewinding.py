@@ -13,7 +13,7 @@ from cutwater.moves.preview import preview_of
 from cutwater.moves.rewinding import find_target, perform
 from cutwater.protocol.cut import Version
 from cutwater.protocol.decisions import Claim, LogView
-from cutwater.sinks.base import Retreat
+from cutwater.sinks.base import NO_TARGET, Retreat
 from cutwater.sinks.delta_past import NO_TABLE
 from cutwater.store.catalog import open_pipeline
 from cutwater.store.forms import Attempt
@@ -152,7 +152,7 @@ class Unmade(Table):
     """A table that is made by its first commit."""
 
     def look_back(self, version: Version | None) -> Retreat:
-        return Retreat(NO_TABLE, 0, 0) if len(self.versions) == 1 else super().look_back(version)
+        return Retreat(NO_TARGET, 0, 0) if len(self.versions) == 1 else super().look_back(version)
 
 
 def test_a_table_that_an_older_process_may_still_make_is_not_taken_back() -> None:
@@ -162,6 +162,7 @@ def test_a_table_that_an_older_process_may_still_make_is_not_taken_back() -> Non
     world.backend.delete(PipelinePaths(store.pipeline).committed(Slot(3)))
     world.tables.update({sink: Unmade(world.backend, sink) for sink in world.tables})
 
+    assert NO_TABLE == NO_TARGET
     with pytest.raises(MoveRefused, match="checkpoint 2 has rows for it that may still be commit"):
         world.rewind(0)
 

@@ -38,6 +38,6 @@ class FaultyBackend(MemoryBackend):
             raise self.before_read.pop()
         return super().read(path)
 
-    def list(self, prefix: ObjectPath) -> tuple[ObjectPath, ...]:
+    def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> tuple[ObjectPath, ...]:
         self.lists += 1
-        return super().list(prefix)
+        return super().list(prefix, after)

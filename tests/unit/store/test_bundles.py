@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.store.cuts import PIPELINE
 
@@ -121,6 +121,7 @@ names = st.sampled_from("abcdef")
 contents = st.binary(max_size=6).map(lambda data: data * 50)
 
 
+@settings(deadline=None)
 @given(st.lists(st.dictionaries(names, contents, max_size=5), min_size=2, max_size=6))
 def test_every_kept_snapshot_comes_back(trees: list[dict[str, bytes]]) -> None:
     with TemporaryDirectory() as directory:

@@ -34,8 +34,8 @@ class OverwritingInSilence(MemoryBackend):
 
 
 class Blind(MemoryBackend):
-    def list(self, prefix: ObjectPath) -> tuple[ObjectPath, ...]:
-        return super().list(prefix)[:0]
+    def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> tuple[ObjectPath, ...]:
+        return super().list(prefix, after)[:0]
 
 
 class Frozen(MemoryBackend):

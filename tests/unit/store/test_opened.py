@@ -1,0 +1,47 @@
+"""A pipeline's parts side by side: what one says of another while somebody else goes on."""
+
+from collections.abc import Callable
+
+from tests.unit.store.cuts import PIPELINE, sample_claim, sample_committed, sample_decision
+
+from cutwater.store.memory import MemoryBackend
+from cutwater.store.opened import OpenStore
+from cutwater.store.paths import ObjectPath, PipelinePaths
+
+PATHS = PipelinePaths(PIPELINE)
+
+
+class Meddled(MemoryBackend):
+    """A store in which something happens right before commit records are listed, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: list[Callable[[], object]] = []
+
+    def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> tuple[ObjectPath, ...]:
+        if prefix == PATHS.commits and self.meanwhile:
+            self.meanwhile.pop()()
+        return super().list(prefix, after)
+
+
+def test_a_decision_that_is_committed_meanwhile_is_not_lost() -> None:
+    backend = Meddled()
+    store, driver = OpenStore.of(backend, PIPELINE), OpenStore.of(backend, PIPELINE)
+    store.log.create(sample_claim())
+
+    def go_on() -> None:
+        driver.log.create(sample_decision())
+        driver.commits.record(sample_committed())
+
+    backend.meanwhile.append(go_on)
+
+    assert not store.lacks_decision()
+    assert store.log.read().last_slot == store.commits.through() == 2
+
+
+def test_a_decision_that_is_committed_and_not_in_the_log_is_lost() -> None:
+    store = OpenStore.of(MemoryBackend(), PIPELINE)
+    store.log.create(sample_claim())
+    store.commits.record(sample_committed())
+
+    assert store.lacks_decision()
