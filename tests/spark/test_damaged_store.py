@@ -81,10 +81,11 @@ def words_for(file: Path) -> tuple[str, ...]:
 
 
 def recovered(context: RunContext, store: Path) -> Cut | None:
-    """Recover as a new driver would, and fetch everything the cut needs."""
+    """Recover as a new driver on another machine would, and fetch everything the cut needs."""
     backend = LocalBackend(store)
     opened = OpenStore.of(backend, open_pipeline(backend, "counting"))
-    cut = Recovery(dataclasses.replace(context, store=opened), set()).run().cut
+    elsewhere = dataclasses.replace(context, store=opened, scratch=store / "scratch")
+    cut = Recovery(elsewhere, set()).run().cut
     if cut is not None:
         for name, snapshot in cut.snapshots.items():
             opened.blobs(cut.generation).fetch_tree(snapshot.state, store / "fetched" / name)
