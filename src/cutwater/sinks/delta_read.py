@@ -49,6 +49,9 @@ def read_delta(
     """
     if version == _NO_TABLE:
         raise SinkError(sink, f"there was no table in {target.uri} yet: it had no columns then")
+    if "://" in target.uri:
+        reason = f"{target.uri} is in an object store, which this reader does not know yet"
+        raise SinkError(sink, f"{reason}; read version {version} with a reader of Delta tables")
     table, schema, files = _looked_at(target, int(version), sink)
     root = Path(target.uri)
     missing = next((one for one in files if not (root / one).exists()), None)
