@@ -67,7 +67,7 @@ def pipeline_of(tables: Path, total: int, calls: list[Told]) -> Pipeline:
     parquet = sinks.files(str(tables / "parquet"), partition_by=by_part)
     pipeline.sink("parquet", parquet, of=numbers)
     pipeline.sink(
-        "counts", sinks.files(str(tables / "counts"), "json", write="overwrite"), of=counts
+        "tallies", sinks.files(str(tables / "tallies"), "json", write="overwrite"), of=counts
     )
     pipeline.sink(
         "function", sinks.foreach_batch(write, staging=str(tables / "staging")), of=numbers
@@ -115,18 +115,18 @@ def check_moment(spark: SparkSession, store: str, number: int) -> int:
         ["tables", "together", "--checkpoint", str(number), "--store", store, "--output", "json"],
     )
     versions = {sink: one["version"] for sink, one in json.loads(told.stdout)["tables"].items()}
-    assert set(versions) == {"delta", "parquet", "counts", "function", "console"}
+    assert set(versions) == {"delta", "parquet", "tallies", "function", "console"}
     if versions["delta"] == "none":
         with pytest.raises(NotReadable, match="it had no columns then"):
             at("delta")
-        assert (versions["parquet"], versions["counts"]) == ("0", "0")
+        assert (versions["parquet"], versions["tallies"]) == ("0", "0")
         return 0
     rows = collected(at("delta").select("value", "part"))
     count = len(rows)
     assert rows == ordered((one, str(one % 3)) for one in range(count))
     assert collected(at("parquet").select("value", "part")) == rows
     expected = [(str(part), len(range(part, count, 3))) for part in range(3)]
-    assert collected(at("counts").select("part", "count")) == ordered(expected)
+    assert collected(at("tallies").select("part", "count")) == ordered(expected)
     for sink, reason in (("console", "keeps nothing"), ("function", "only its own function")):
         with pytest.raises(NotReadable, match=reason):
             at(sink)

@@ -4,14 +4,22 @@ deltalake says which files a version consists of and which values their partitio
 them as the Parquet files they are. A column that a file was written without is null there.
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import pyarrow
-from pyspark.sql.functions import assert_true, broadcast, col, lit, when
+from pyspark.sql import Column
+from pyspark.sql.functions import (
+    assert_true,
+    broadcast,
+    col,
+    lit,
+    regexp_replace,
+    url_decode,
+    when,
+)
 from pyspark.sql.types import StringType, StructField, StructType
 
 from cutwater.errors import SinkError
@@ -28,8 +36,6 @@ if TYPE_CHECKING:
 _NO_TABLE: Final = "none"
 _FILE: Final = "__cutwater_file"
 _KNOWN: Final = "__cutwater_known"
-_AS_THEY_ARE: Final = "/_-!.~'()*,;:$&+=@"
-"""What a Java URI leaves as it is in a path, beside letters and digits."""
 
 
 def read_delta(
@@ -43,6 +49,9 @@ def read_delta(
     """
     if version == _NO_TABLE:
         raise SinkError(sink, f"there was no table in {target.uri} yet: it had no columns then")
+    if "://" in target.uri:
+        reason = f"{target.uri} is in an object store, which this reader does not know yet"
+        raise SinkError(sink, f"{reason}; read version {version} with a reader of Delta tables")
     table, schema, files = _looked_at(target, int(version), sink)
     root = Path(target.uri)
     missing = next((one for one in files if not (root / one).exists()), None)
@@ -99,12 +108,11 @@ def _with_partitions(
     """Add the columns that are in the log and not in the files, by the file that a row is in."""
     fields = [schema[name] for name in names]
     columns = StructType([StructField(_FILE, StringType()), *fields])
-    rows = [(_address(path), *(values[name] for name in names)) for path, values in files.items()]
+    rows = [(str(path), *(values[name] for name in names)) for path, values in files.items()]
     values = frame.sparkSession.createDataFrame(rows, columns)
     values = values.withColumn(_KNOWN, lit(1))
-    joined = frame.withColumn(_FILE, col("_metadata.file_path")).join(
-        broadcast(values), _FILE, "left"
-    )
+    named = frame.withColumn(_FILE, _plain(col("_metadata.file_path")))
+    joined = named.join(broadcast(values), _FILE, "left")
     # Never null by mistake: a row whose file is not in the list is an error.
     unknown = assert_true(col(_KNOWN).isNotNull(), lit("a file of the table was not recognised"))
     for name in names:
@@ -112,12 +120,10 @@ def _with_partitions(
     return joined
 
 
-def _address(path: Path) -> str:
-    """Write a path as Spark names the file of a row: as a Java URI."""
-    encoded = re.sub(
-        r"[\x00-\x7f]|\s", lambda one: quote(one.group(), safe=_AS_THEY_ARE), str(path)
-    )
-    return f"file://{encoded}"
+def _plain(address: Column) -> Column:
+    """Return the path in an address as Spark gives it: percent-encoded, with slashes to spare."""
+    path = regexp_replace(address, "^file:/+", "/")
+    return url_decode(regexp_replace(path, "[+]", "%2B"))
 
 
 def _quoted(name: str) -> str:

@@ -115,12 +115,13 @@ class FileCommits:
             FileNotFoundError: If there is none of that number.
             ValueError: If its manifest is not one.
         """
-        if version not in self._read:
+        found = self._read.get(version)
+        if found is None:
             found = _unpacked(self._file(version).read_text(encoding="utf-8"))
             if len(self._read) > 2 * _WHOLE_EVERY:
                 self._read.clear()
             self._read[version] = found
-        return self._read[version]
+        return found
 
     def backwards(self) -> Iterator[FileCommit]:
         """Give all versions, newest first."""

@@ -19,6 +19,8 @@ FORMATS: Final = ("parquet", "json", "csv")
 _COMPRESSIONS: Final = ("none", "uncompressed", "gzip", "bzip2")
 """Those of text files that everybody can read."""
 
+_NOTHING: Final = "\x01nothing\x01"
+
 _EXACT: Final[Mapping[str, Mapping[str, str]]] = {
     "parquet": {},
     "json": {
@@ -169,7 +171,11 @@ def reopen_files(target: StoredTarget, context: SinkContext) -> OpenSink:
 def reading_options(target: FilesTarget) -> Mapping[str, str]:
     """Return the options with which Spark reads back exactly what was written."""
     options = {**_EXACT[target.format], **target.options.writer}
-    return {**options, "multiLine": "true"} if target.format == "csv" else options
+    if target.format == "csv":
+        # A null is written as nothing and an empty text as two quotes, which Spark takes for the
+        # same unless nothing has a name of its own.
+        options = {"nullValue": _NOTHING, "multiLine": "true", **options}
+    return options
 
 
 def directory_of(uri: str) -> Path:

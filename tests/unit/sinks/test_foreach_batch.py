@@ -1,0 +1,113 @@
+"""What a function has been handed, and what of it was taken back: the notes in its directory."""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.sinks.by_hand import PIPELINE, SINK, permit
+
+from cutwater import sinks
+from cutwater.errors import ConfigError, SinkError, Superseded
+from cutwater.ids import BatchId, Generation, Slot
+from cutwater.protocol.cut import Committable
+from cutwater.sinks.base import SinkContext
+from cutwater.sinks.console import OpenConsole
+from cutwater.sinks.foreach_batch import OpenForeachBatch, Told
+from cutwater.sinks.reopen import reopen
+
+CONTEXT = SinkContext(None, PIPELINE, SINK)
+
+
+@pytest.fixture
+def taken() -> list[tuple[int, int | None]]:
+    return []
+
+
+@pytest.fixture
+def opened(tmp_path: Path, taken: list[tuple[int, int | None]]) -> OpenForeachBatch:
+    """Rows were handed over at the slots 1, 2 and 3, one batch each."""
+
+    def take_back(told: Told, slot: Slot | None) -> None:
+        taken.append((told.slot, slot))
+
+    target = sinks.foreach_batch(lambda *_: None, staging=str(tmp_path), take_back=take_back)
+    found = target.open(CONTEXT)
+    assert isinstance(found, OpenForeachBatch)
+    for slot in (1, 2, 3):
+        found._note(Slot(slot), "commit", [[1, slot]])
+    return found
+
+
+def test_going_back_is_told_the_last_slot_that_stays(
+    opened: OpenForeachBatch, taken: list[tuple[int, int | None]]
+) -> None:
+    assert opened.look_back("1").obstacle is None
+    assert opened.restore(permit(5), "1") == "5"
+    assert opened.restore(permit(5), "1") == "5"
+    assert taken == [(5, 1)]
+    assert opened.look_back("2").obstacle == "the rows of slot 2 were taken back since then"
+    opened._note(Slot(6), "commit", [[2, 1]])
+    # The version of the rewind itself, and a commit without rows after it, show slot 1 alone.
+    assert opened.restore(permit(8), "5") == "8"
+    assert opened.restore(permit(9), None) == "9"
+    assert taken == [(5, 1), (8, 1), (9, None)]
+    assert opened.restore(permit(10), "9") == "10"
+    assert len(taken) == 3
+
+
+def test_nothing_to_take_back_needs_nobody_who_could(
+    opened: OpenForeachBatch, tmp_path: Path
+) -> None:
+    stored = sinks.foreach_batch(lambda *_: None, staging=str(tmp_path)).stored()
+    from_store = reopen(stored, PIPELINE, SINK)
+    assert from_store.look_back("3").obstacle is None
+    assert from_store.look_back("7").version == "3"
+    assert from_store.restore(permit(8), "4") == "8"
+    assert "run FILE --from" in str(from_store.look_back("2").obstacle)
+    with pytest.raises(SinkError, match="rows were handed to a function"):
+        from_store.restore(permit(9), "2")
+    waiting = Committable(SINK, Generation(1), BatchId(9), 1, ())
+    with pytest.raises(SinkError, match="only the pipeline's own file"):
+        from_store.commit(permit(9), (waiting,))
+    with pytest.raises(Superseded):
+        opened.commit(permit(7), (waiting,))
+    assert opened.commit(permit(9), ()) == "9"
+
+
+def test_what_was_handed_over_and_deleted_is_no_problem(opened: OpenForeachBatch) -> None:
+    assert opened._handed_over(Committable(SINK, Generation(1), BatchId(2), 1, ()))
+    assert not opened._handed_over(Committable(SINK, Generation(2), BatchId(2), 1, ()))
+
+
+def test_options_that_cannot_work_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be called"):
+        sinks.foreach_batch(7, staging=str(tmp_path))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="file systems only"):
+        sinks.foreach_batch(print, staging="s3://bucket/staging")
+    with pytest.raises(ConfigError, match="less than none"):
+        sinks.console(rows=-1)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        sinks.foreach_batch(lambda *_: None, staging=str(tmp_path / "file")).open(CONTEXT)
+
+
+def test_a_console_prints_a_commit_once_and_counts_what_it_did_not_stage(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sink = sinks.console(rows=2).open(CONTEXT)
+    assert isinstance(sink, OpenConsole)
+    sink._waiting[Generation(1), BatchId(1)] = (("id", "name"), [("1", "a"), ("22", "b")])
+    staged = [Committable(SINK, Generation(1), BatchId(one), 3, ()) for one in (0, 1)]
+    assert sink.commit(permit(4), staged) == "4"
+    assert sink.commit(permit(4), staged) == "4"
+    assert capsys.readouterr().out.splitlines() == [
+        "-- out, checkpoint 104: 6 rows",
+        "   id | name",
+        "   1  | a",
+        "   22 | b",
+        "   and 1 more",
+        "   3 of them were staged by an earlier process, which may have printed them: not shown",
+    ]
+    assert sink.commit(permit(5), ()) == "5"
+    assert sink.look_back("4").obstacle is None
+    assert reopen(sinks.console().stored(), PIPELINE, SINK).restore(permit(6), "4") == "6"
+    assert capsys.readouterr().out == ""
