@@ -1,9 +1,9 @@
 """How long until a row is seen: from its arrival to its visibility in a Delta table.
 
 Small files arrive in a directory, one every tenth of a second, each with one number; a pipeline
-appends them to a Delta table, and a reader of its own looks at the table's log. A number arrives when
-its file gets its name and is seen when a version that holds it is there. Visibility at checkpoints,
-every five seconds and every second, and of every batch run in one session, in turn.
+appends them to a Delta table, and a reader of its own looks at the table's log. A number arrives
+when its file gets its name and is seen when a version that holds it is there. Visibility at
+checkpoints, every five seconds and every second, and of every batch run in one session, in turn.
 
     python -m benchmarks.latency [--seconds S] [--cases checkpoint:5s,checkpoint:1s,batch:5s]
 """
@@ -73,9 +73,11 @@ class Arrivals:
             next_s += self._every_s
 
     def start(self) -> None:
+        """Let the first one arrive."""
         self._thread.start()
 
     def end(self) -> None:
+        """Let no more arrive."""
         self._ended.set()
         self._thread.join()
 
@@ -103,6 +105,7 @@ class Reader:
             self._next += 1
 
     def start(self) -> None:
+        """Begin to look."""
         self._thread.start()
 
     def end(self) -> int:
