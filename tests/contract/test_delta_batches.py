@@ -196,24 +196,33 @@ def test_a_predecessor_shows_nothing_once_the_table_was_taken_back(
     assert values(root) == []
 
 
-def test_a_predecessor_that_was_paused_in_mid_show_shows_nothing(root: Path) -> None:
-    """It has looked at the table, was paused before its write, and its successor came between."""
+@pytest.mark.parametrize("in_cut", [0, 1])
+def test_a_predecessor_that_was_paused_in_mid_show_shows_nothing(root: Path, in_cut: int) -> None:
+    """It has looked at the table, was paused before its write, and its successor came between.
+
+    The successor took rows away, or nothing at all: its version is one that adds no file, and
+    that Delta would put an append upon without asking.
+    """
+    versions: list[str] = []
 
     class Paused(ShowingDeltaTable):
         def _add_batch(self, table: DeltaTable, one: Committable) -> None:
             if one.batch == 2:
-                opened(root).take_back(claim(5, 2), None, ())
+                version = versions[0] if in_cut else None
+                opened(root).take_back(claim(5, 2), version, ())
             super()._add_batch(table, one)
 
     staging = LocalStaging(root, PIPELINE, SINK)
     sink = Paused(LocalRoot(root), staging, Writing(), SinkContext(None, PIPELINE, SINK))
     sink.take_back(claim(1, 1), None, ())
-    sink.show(claim(1, 1), staged(sink, 1, 1, 10))
+    first = staged(sink, 1, 1, 10)
+    sink.show(claim(1, 1), first)
+    versions.append(sink.seal(decision(2), [first], None))
 
     with pytest.raises(Superseded):
         sink.show(claim(1, 1), staged(sink, 1, 2, 20))
 
-    assert values(root) == []
+    assert values(root) == [10] * in_cut
 
 
 def test_a_predecessor_in_the_same_process_shows_nothing(root: Path) -> None:

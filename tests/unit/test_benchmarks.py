@@ -13,10 +13,21 @@ from types import ModuleType
 import numpy as np
 import pyarrow as pa
 import pytest
-from benchmarks import alignment, chain, delta_sink, idle, interval, measuring, steady, unaligned
+from benchmarks import (
+    alignment,
+    chain,
+    delta_sink,
+    idle,
+    interval,
+    latency,
+    measuring,
+    steady,
+    unaligned,
+)
 from benchmarks.plot import Chart, Line, svg, ticks
+from deltalake import write_deltalake
 
-ON_SPARK = (chain, delta_sink, idle, interval, steady, unaligned)
+ON_SPARK = (chain, delta_sink, idle, interval, latency, steady, unaligned)
 
 
 def test_the_alignment_benchmark_prints_every_row(capsys: pytest.CaptureFixture[str]) -> None:
@@ -351,3 +362,28 @@ def test_a_chart_is_well_formed_and_draws_what_it_was_given() -> None:
 
 def test_a_chart_of_nothing_but_zero_can_be_drawn() -> None:
     ET.fromstring(svg(Chart("t", "x", "y", (Line("none", ((0, 0),)),))))
+
+
+# -- latency
+
+
+def test_a_reader_notes_when_a_number_was_first_in_the_table(tmp_path: Path) -> None:
+    root = tmp_path / "table"
+    write_deltalake(root, pa.table({"number": pa.array([1, 2], pa.int64())}))
+    reader = latency.Reader(root)
+    reader.look()
+    first = dict(reader.at_s)
+    write_deltalake(root, pa.table({"number": pa.array([2, 3], pa.int64())}), mode="append")
+    reader.look()
+
+    assert sorted(first) == [1, 2]
+    assert sorted(reader.at_s) == [1, 2, 3]
+    assert reader.at_s[2] == first[2]
+
+
+def test_the_latency_benchmark_shows_quantiles_of_all_rounds() -> None:
+    found = {"batch:5s": [{"seconds": [0.1] * 98 + [0.5, 2.0], "versions": 7}]}
+
+    *_, row = latency.show(found).splitlines()
+
+    assert row.split() == ["batch,", "5s", "0.10", "0.10", "2.00", "2.00", "7"]

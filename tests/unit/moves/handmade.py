@@ -24,7 +24,8 @@ from cutwater.protocol.cut import BlobRef, CheckpointKind, Committable, Cut, Ste
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.recovery import Restore
-from cutwater.sinks.base import OpenSink, Sink, SinkContext
+from cutwater.protocol.showing import grant_shows
+from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext
 from cutwater.sinks.committing import see_through
 from cutwater.sinks.delta import delta
 from cutwater.spark.context import RunContext
@@ -49,6 +50,8 @@ class Made:
     """Where a pipeline made by hand is."""
 
     directory: Path
+    visibility: str = "checkpoint"
+    sinks: tuple[SinkId, ...] = SINKS
 
     @property
     def store(self) -> Path:
@@ -58,7 +61,7 @@ class Made:
         return self.directory / sink
 
     def target(self, sink: SinkId) -> Sink:
-        return delta(str(self.table(sink)))
+        return delta(str(self.table(sink)), visibility=self.visibility)
 
     def opened(self, name: str = NAME) -> OpenStore:
         backend = LocalBackend(self.store)
@@ -71,7 +74,7 @@ class Made:
     def recover(self) -> Restore:
         """Do what every run does first: claim, verify, repeat what is decided."""
         store = self.opened()
-        targets = {sink: self.target(sink) for sink in SINKS}
+        targets = {sink: self.target(sink) for sink in self.sinks}
         context = RunContext(
             plan=cast(Any, None),
             internals=cast(Any, None),
@@ -88,8 +91,8 @@ class Made:
         return Recovery(context, set()).run()
 
 
-def numbers_in(table: Path) -> list[int]:
-    rows = DeltaTable(table).to_pyarrow_table().to_pylist()
+def numbers_in(table: Path, version: int | None = None) -> list[int]:
+    rows = DeltaTable(table, version=version).to_pyarrow_table().to_pylist()
     return sorted(row["value"] for row in rows)
 
 
@@ -98,9 +101,12 @@ def below(count: int) -> list[list[int]]:
     return [list(range(count))] * len(SINKS)
 
 
-def make(directory: Path) -> Made:
-    """Make the pipeline in an empty directory."""
-    made = Made(directory)
+def make(directory: Path, visibility: str = "checkpoint") -> Made:
+    """Make the pipeline in an empty directory.
+
+    With the visibility `batch` a sixth batch is shown that no checkpoint holds.
+    """
+    made = Made(directory, visibility)
     backend = LocalBackend(made.store)
     store = OpenStore.of(backend, open_pipeline(backend, NAME, uuid.uuid4))
     sinks = {
@@ -108,6 +114,9 @@ def make(directory: Path) -> Made:
     }
     store.log.create(Claim(Slot(1), Generation(1), "by hand"))
     store.targets.record(Generation(1), {sink: made.target(sink).stored() for sink in SINKS})
+    for opened in sinks.values():
+        if isinstance(opened, ShowingSink):
+            opened.take_back(grant_shows(store.pipeline, Slot(1), Generation(1)), None, ())
     carried: dict[SinkId, tuple[Committable, ...]] = dict.fromkeys(SINKS, ())
     visible: dict[SinkId, str | None] = dict.fromkeys(SINKS)
     for number in range(1, 6):
@@ -132,6 +141,8 @@ def make(directory: Path) -> Made:
         )
         carried = dict(cut.carried)
         visible.update(_decided(store, sinks, cut))
+    for sink in SINKS if visibility == "batch" else ():
+        _staged(made, store, sinks[sink], sink, 6)
     return made
 
 
@@ -175,4 +186,7 @@ def _staged(made: Made, store: OpenStore, sink: OpenSink, name: SinkId, number: 
     data = file.read_bytes()
     rows = BlobRef(file.relative_to(root).as_posix(), len(data), hashlib.sha256(data).hexdigest())
     schema = cast(Any, sink)._files.write_schema(_SCHEMA, Generation(1))
-    return Committable(name, Generation(1), BatchId(batch), ROWS, (schema, rows))
+    staged = Committable(name, Generation(1), BatchId(batch), ROWS, (schema, rows))
+    if isinstance(sink, ShowingSink):
+        sink.show(grant_shows(store.pipeline, Slot(1), Generation(1)), staged)
+    return staged

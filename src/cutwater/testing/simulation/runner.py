@@ -21,7 +21,14 @@ from cutwater.protocol.topology import StepSpec
 from cutwater.testing.simulation.history import BatchRecord
 from cutwater.testing.simulation.rows import Row, State, owes_batch
 from cutwater.testing.simulation.shapes import source_rows
-from cutwater.testing.simulation.store import OutOfReach, digest, pack, staged_name, unpack
+from cutwater.testing.simulation.store import (
+    Damaged,
+    OutOfReach,
+    digest,
+    pack,
+    staged_name,
+    unpack,
+)
 from cutwater.testing.simulation.tables import Superseded, TableDown
 
 if TYPE_CHECKING:
@@ -284,7 +291,8 @@ class Engine:
             try:
                 table = process.world.tables[one.sink]
                 table.show(process.claim, one, process.world.effects.staged_rows)
-            except (TableDown, OutOfReach):
+            except (TableDown, OutOfReach, Damaged):
+                # Damaged: a successor has deleted what it knew that nobody would commit.
                 return
             except Superseded:
                 process.history.counts["batches shown too late"] += 1
