@@ -22,17 +22,18 @@ from pyspark.sql.types import StructType
 from cutwater.sinks.delta_files import Copies, DataFile, Part, columns_of
 from cutwater.sinks.delta_keys import Keys, KeySet, Mask
 
-SMALL_BYTES: Final = 4 << 20
-"""A file below this is a small one."""
+SMALL_BYTES: Final = 1 << 20
+"""A file below this is a small one. Where much comes in, files are larger by themselves, and the
+core that would copy them is needed elsewhere."""
 
 JOINED_MIN: Final = 8
 """So many small files of one partition are joined; fewer are not worth a copy."""
 
-JOINED_BYTES: Final = 64 << 20
+JOINED_BYTES: Final = 32 << 20
 """About how large a joined file becomes at most."""
 
-COPIED_BYTES: Final = 256 << 20
-"""How many bytes of small files one commit copies at most, so that it takes seconds at most."""
+COPIED_BYTES: Final = 64 << 20
+"""How many bytes of small files one commit copies at most, so that it takes a second at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,8 @@ class KeyedFile(Protocol):
 class Bounds:
     """Between which values a key column lies; None for what is not known."""
 
-    least: object = None
-    greatest: object = None
+    least: Any = None
+    greatest: Any = None
     has_null: bool = True
 
     def may_meet(self, other: "Bounds") -> bool:
@@ -84,7 +84,7 @@ class Bounds:
         ends = (self.least, self.greatest, other.least, other.greatest)
         if any(one is None for one in ends):
             return True
-        return bool(self.least <= other.greatest and other.least <= self.greatest)  # type: ignore[operator]
+        return bool(self.least <= other.greatest and other.least <= self.greatest)
 
 
 @dataclass(frozen=True, slots=True)
