@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 USER = "cutwater"
-PASSWORD = "do-not-tell"  # noqa: S105 - of a server that lives as long as a test
+PASSWORD = "do-not-tell"
 _DEADLINE_S = 60.0
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",

@@ -4,6 +4,7 @@
 the target is opened.
 """
 
-__all__ = ["delta"]
+__all__ = ["delta", "postgres"]
 
 from cutwater.sinks.delta import delta
+from cutwater.sinks.postgres import postgres

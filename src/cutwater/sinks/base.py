@@ -144,9 +144,7 @@ class ActsTogether(Protocol):
         """What sinks share that can act in one transaction, for instance a database."""
         ...
 
-    def act_together(
-        self, acts: Sequence[tuple[OpenSink, CommitSink]]
-    ) -> Mapping[SinkId, Version]:
+    def act_together(self, acts: Sequence[tuple[OpenSink, CommitSink]]) -> Mapping[SinkId, Version]:
         """Let all these sinks, which are of this group, act on one decision; all or none.
 
         To each of them applies what `commit` and `restore` promise.

@@ -74,7 +74,7 @@ class Groups:
         return [tuple(self._members[group].values()) for group in asked]
 
     def _group(self, sink: SinkId) -> Hashable:
-        opened = self._sinks.get(sink)
+        opened: object = self._sinks.get(sink)
         if isinstance(opened, ActsTogether):
             return "group", opened.group
         return "sink", sink

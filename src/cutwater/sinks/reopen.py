@@ -11,10 +11,12 @@ from cutwater.errors import ConfigError
 from cutwater.ids import PipelineId, SinkId
 from cutwater.sinks.base import OpenSink, SinkContext
 from cutwater.sinks.delta import reopen_delta
+from cutwater.sinks.postgres import reopen_postgres
 from cutwater.store.targets import StoredTarget
 
 _FORMATS: Final[Mapping[str, Callable[[StoredTarget, SinkContext], OpenSink]]] = {
     "delta": reopen_delta,
+    "postgres": reopen_postgres,
 }
 
 
