@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 from tests.servers.postgres import Database, PostgresServer
+from tests.servers.wire import wire_to
 
 from cutwater import sinks
 from cutwater.errors import ConfigError, SinkError, Superseded
@@ -481,8 +482,12 @@ def test_a_server_that_was_restarted_is_found_again(postgres: PostgresServer) ->
     assert shop.orders == [1, 2]
 
 
-def test_a_commit_whose_connection_is_cut_is_repeated_and_comes_once(shop: Shop) -> None:
-    """Others hold the table, so that the commit waits in the middle and can be cut there."""
+@pytest.mark.parametrize("harm", ["connection cut", "server crashed"])
+def test_a_commit_that_is_interrupted_is_repeated_and_comes_once(
+    postgres: PostgresServer, harm: str
+) -> None:
+    """Others hold the table, so that the commit waits in the middle and can be harmed there."""
+    shop = Shop(postgres.make_database(harm))
     sink = shop.open()
     sink.commit(permit(1), shop.stage(sink, 0, *numbers(1)))
     staged = shop.stage(sink, 1, *numbers(2))
@@ -494,19 +499,39 @@ def test_a_commit_whose_connection_is_cut_is_repeated_and_comes_once(shop: Shop)
         except SinkError as error:
             failed.append(error)
 
-    with psycopg.connect(shop.database.dsn) as other:
-        other.execute("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
+    with psycopg.connect(shop.database.dsn, autocommit=True) as other:
+        other.execute("BEGIN; LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
         thread = threading.Thread(target=commit)
         thread.start()
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         (pid,) = until(lambda: shop.database.numbers(waiting))
-        shop.database.query(f"SELECT pg_terminate_backend({pid})")
+        if harm == "server crashed":
+            postgres.restart()
+        else:
+            shop.database.query(f"SELECT pg_terminate_backend({pid})")
         thread.join(30)
 
     assert len(failed) == 1
     assert shop.orders == [1]
     assert sink.commit(permit(2), staged) == "2"
     assert shop.orders == [1, 2]
+
+
+def test_a_commit_whose_answer_is_lost_is_found_done(shop: Shop) -> None:
+    with wire_to(shop.database.server.port) as wire:
+        target = sinks.postgres(shop.database.dsn_at(wire.port), table="orders")
+        sink = target.open(SinkContext(None, PIPELINE, ORDERS))
+        staged = shop.stage(shop.open(), 0, *numbers(1, 2))
+        wire.cut_after(b"COMMIT")
+
+        with pytest.raises(SinkError):
+            sink.commit(permit(1), staged)
+
+        assert wire.cuts == 1
+        assert shop.orders == [1, 2]
+        assert sink.commit(permit(1), staged) == "1"
+    assert shop.orders == [1, 2]
+    assert shop.database.numbers("SELECT count(*) FROM _cutwater.commits") == [1]
 
 
 def until(found: Callable[[], list[int]]) -> list[int]:

@@ -9,12 +9,13 @@ runs as another user. The server can be killed and started again, as after a cra
 import importlib.util
 import os
 import pwd
+import re
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,7 @@ class PostgresServer:
     programs: Path
     directory: Path
     port: int
+    settings: Mapping[str, str] = field(default_factory=lambda: _SETTINGS)
     _process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     def make(self) -> None:
@@ -55,7 +57,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
+        settings = [f"--{name}={value}" for name, value in self.settings.items()]
         with (self.directory / "log").open("ab") as log:
             command = [self.programs / "postgres", "-D", self.data, "-p", self.port, *settings]
             self._process = subprocess.Popen(_as_user(command), stdout=log, stderr=log)
@@ -78,29 +80,29 @@ class PostgresServer:
         self.start()
 
     def make_database(self, name: str) -> "Database":
-        """Make an empty database."""
+        """Make an empty database, named like this as far as letters go."""
+        name = re.sub(r"\W+", "_", name)[:60]
         self.query(f'CREATE DATABASE "{name}"')
         return Database(self, name)
 
     def query(self, text: str, database: str = "postgres") -> list[list[str]]:
         """Ask with psql, a reader that is not ours; fields come as text, null as `<null>`."""
         found = self._psql(text, database)
-        assert not found.returncode, found.stderr
-        return [line.split("\x1f") for line in found.stdout.split("\x1e") if line]
+        assert not found.returncode, found.stderr.decode()
+        # Decoded here, since reading as text would change the ends of lines in values.
+        told = found.stdout.decode().removesuffix("\n")
+        return [line.split("\x1f") for line in told.split("\x1e") if line]
 
-    def _psql(self, text: str, database: str = "postgres") -> "subprocess.CompletedProcess[str]":
+    def _psql(self, text: str, database: str = "postgres") -> "subprocess.CompletedProcess[bytes]":
         form = ["-X", "-q", "-A", "-t", "-F", "\x1f", "-R", "\x1e", "-P", "null=<null>"]
         address = ["-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-d", database]
         stops = ["-v", "ON_ERROR_STOP=1", "-c", text]
-        found = subprocess.run(
+        return subprocess.run(
             [str(self.programs / "psql"), *form, *address, *stops],
             env={**os.environ, "PGPASSWORD": PASSWORD, "PGTZ": "UTC"},
             capture_output=True,
-            text=True,
             check=False,
         )
-        found.stdout = found.stdout.removesuffix("\n")
-        return found
 
     @property
     def log(self) -> str:
@@ -132,12 +134,13 @@ class Database:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """Run a server, and leave nothing of it."""
+def postgres_server(settings: Mapping[str, str] | None = None) -> Iterator[PostgresServer]:
+    """Run a server, perhaps with other settings than tests need, and leave nothing of it."""
     directory = Path(tempfile.mkdtemp(prefix="cutwater-pg-"))
     try:
         _give(directory)
-        server = PostgresServer(_programs(directory), directory, _free_port())
+        chosen = {**_SETTINGS, **(settings or {})}
+        server = PostgresServer(_programs(directory), directory, _free_port(), chosen)
         server.make()
         server.start()
         try:

@@ -13,10 +13,19 @@ from types import ModuleType
 import numpy as np
 import pyarrow as pa
 import pytest
-from benchmarks import alignment, chain, idle, interval, measuring, steady, unaligned
+from benchmarks import (
+    alignment,
+    chain,
+    idle,
+    interval,
+    measuring,
+    postgres_sink,
+    steady,
+    unaligned,
+)
 from benchmarks.plot import Chart, Line, svg, ticks
 
-ON_SPARK = (chain, idle, interval, steady, unaligned)
+ON_SPARK = (chain, idle, interval, postgres_sink, steady, unaligned)
 
 
 def test_the_alignment_benchmark_prints_every_row(capsys: pytest.CaptureFixture[str]) -> None:

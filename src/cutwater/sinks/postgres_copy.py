@@ -153,7 +153,7 @@ def refusal(error: "psycopg.Error", job: CopyJob) -> str:
     """Say why the table refuses a row, and which row: the server's words, its table's name."""
     told = error.diag
     parts = [told.message_primary or str(error), told.message_detail, told.context]
-    text = "; ".join(one.strip().split("\n")[0] for one in parts if one)
+    text = "; ".join(one.strip().rstrip(".") for part in parts if part for one in part.split("\n"))
     # The last values of a failing row are our own numbers.
     ours = r"(, \d+){2}\)" if job.numbered else r", \d+\)"
     text = re.sub(rf"(Failing row contains \(.*?){ours}", r"\1)", text)
