@@ -7,6 +7,7 @@ is not ours, says what a reader sees.
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import psycopg
@@ -499,8 +500,8 @@ def test_a_commit_that_is_interrupted_is_repeated_and_comes_once(
         except SinkError as error:
             failed.append(error)
 
-    with psycopg.connect(shop.database.dsn, autocommit=True) as other:
-        other.execute("BEGIN; LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
+    with closing(psycopg.connect(shop.database.dsn)) as other:
+        other.execute("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
         thread = threading.Thread(target=commit)
         thread.start()
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"

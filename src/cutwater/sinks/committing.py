@@ -1,7 +1,7 @@
 """Seeing a written decision through its sinks, one by one or those of a group together.
 
 `protocol.commit` says what each sink has to do; sinks that share a transaction do it in one, or
-none of them does (docs/adr/0016). Recovery repeats decided commits with `see_through`, outside a
+none of them does (docs/adr/0018). Recovery repeats decided commits with `see_through`, outside a
 running generation, and a rewind takes its sinks back; a record says that all have acted (section
 9).
 """
