@@ -1,5 +1,7 @@
 """A pipeline with two PostgreSQL sinks on real Spark: blocked, let go on, rewound, run again."""
 
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -82,3 +84,15 @@ def test_a_pipeline_is_blocked_by_a_row_goes_on_by_itself_and_can_be_rewound(
     stored = [one.read_bytes() for one in (tmp_path / "store").rglob("*") if one.is_file()]
     assert PASSWORD.encode() not in b"".join(stored)
     assert PASSWORD not in caplog.text
+
+
+@pytest.mark.long
+def test_rows_that_tasks_sent_twice_come_once(postgres: PostgresServer) -> None:
+    database = postgres.make_database("retries")
+    words = [sys.executable, "-m", "tests.spark.retried_copy", database.dsn]
+
+    subprocess.run(words, cwd=Path(__file__).parents[2], check=True, timeout=240)
+
+    assert database.numbers("SELECT id FROM t ORDER BY 1") == list(range(1000))
+    (staged,) = database.query("SELECT relname FROM pg_class WHERE relname LIKE 's\\_%'")
+    assert database.numbers(f"SELECT count(*) FROM _cutwater.{staged[0]}") == [2000]

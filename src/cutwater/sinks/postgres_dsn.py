@@ -26,6 +26,7 @@ _DEFAULTS: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
     "client_encoding": "UTF8",
+    "application_name": "cutwater",
 }
 
 

@@ -90,8 +90,7 @@ class Session:
                 connection.close()
             else:
                 return connection
-        name = f"cutwater {self._sink}"
-        parameters = {"application_name": name, **self._dsn.parameters}
+        parameters = self._dsn.parameters
         connection = psycopg.connect(prepare_threshold=None, **parameters)  # type: ignore[arg-type]
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.execute(_BEGIN)

@@ -34,6 +34,7 @@ from cutwater.sinks.postgres_writes import Appends, Upserts, Writes
 from cutwater.sinks.rows import Rows
 
 _SERVER_MIN: Final = 130000
+_DROPPED_MAX: Final = 500
 
 
 class OpenPostgresTable:
@@ -222,7 +223,9 @@ class OpenPostgresTable:
         rows = self._writes.put(connection, command.permit.slot, staged)
         expected = sum(one.rows for one in command.committables)
         if rows != expected:
-            raise SinkError(self.sink, f"{rows} of {expected} staged rows are there")
+            wrong = (self._staging.problem(connection, one) for one in command.committables)
+            listed = "; ".join(one for one in wrong if one is not None)
+            raise SinkError(self.sink, listed or f"{rows} of {expected} staged rows came through")
         return rows
 
     # -- the past
@@ -248,7 +251,7 @@ class OpenPostgresTable:
     ) -> tuple[int | None, str | None]:
         """Return how many rows going back takes away, and what stands against it."""
         head = self._records.head(connection)
-        wanted = BEGINNING if version is None else int(version)
+        wanted = _number(version)
         if wanted < head.floor:
             return None, f"it remembers {self.target} no further back than version {head.floor}"
         if wanted > head.slot:
@@ -263,7 +266,7 @@ class OpenPostgresTable:
         return undo.rows, None if undo.foreign is None else f"{self.target}: {undo.foreign}"
 
     def _take_back(self, connection: Connection, command: CommitSink) -> int:
-        wanted = BEGINNING if command.version is None else int(command.version)
+        wanted = _number(command.version)
         there = bool(columns_there(connection, self.target))
         rows, against = self._against(connection, command.version, there=there)
         if against is not None:
@@ -281,14 +284,15 @@ class OpenPostgresTable:
         Raises:
             SinkError: If it cannot be done now.
         """
-        floor = min((BEGINNING if one is None else int(one) for one in shown), default=BEGINNING)
+        floor = min(map(_number, shown), default=BEGINNING)
         kept = {table_of(one) for one in carried}
 
         def give_up(connection: Connection) -> None:
-            used = self._records.used_up(connection)
-            for table in self._staging.tables(connection):
-                if table in used and table not in kept:
-                    self._staging.drop(connection, table)
+            gone = self._records.used_up(connection) - kept
+            over = [one for one in self._staging.tables(connection) if one in gone]
+            # Each takes a lock until the end of the transaction, and a server has only so many.
+            for table in over[:_DROPPED_MAX]:
+                self._staging.drop(connection, table)
             if floor > self._records.head(connection, lock=True).floor:
                 self._writes.prune(connection, floor)
                 self._records.raise_floor(connection, floor)
@@ -310,6 +314,11 @@ class OpenPostgresTable:
                     self._staging.drop(connection, table)
 
         self._session.run(drop)
+
+
+def _number(version: Version | None) -> int:
+    """Return a version as a number; one of another kind of target is before all of ours."""
+    return int(version) if version is not None and version.isdecimal() else BEGINNING
 
 
 def _count(connection: Connection, table: TableName) -> int:

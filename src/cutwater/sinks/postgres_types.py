@@ -46,6 +46,9 @@ _TEXTS: Final = frozenset(
 _BACKSLASH: Final = "char(92)"
 """Written so that no setting for escapes in Spark's SQL matters."""
 
+_OFFSET: Final = "X" * 5
+"""How Spark's formats ask for an offset from UTC with its seconds, if there are any."""
+
 _DAY_TO_SECOND: Final = ("day", "hour", "minute", "second")
 _JSON: Final = frozenset({"jsonb", "json"})
 _SIMPLE: Final[Mapping[type[DataType], tuple[str, frozenset[str]]]] = {
@@ -186,7 +189,7 @@ def _scalar(kind: DataType) -> Callable[[str], str]:
 def _element(kind: DataType) -> Callable[[str], str]:
     """Return the same for a value in an array, which Spark writes as text by itself."""
     if isinstance(kind, TimestampType):
-        return lambda value: f"date_format({value}, 'yyyy-MM-dd HH:mm:ss.SSSSSSXXXXX')"
+        return lambda value: f"date_format({value}, 'yyyy-MM-dd HH:mm:ss.SSSSSS{_OFFSET}')"
     return _scalar(kind)
 
 
@@ -194,7 +197,7 @@ def _json(quoted: str) -> str:
     instant = "concat('yyyy-MM-dd', char(39), 'T', char(39), 'HH:mm:ss.SSSSSS')"
     options = {
         "ignoreNullFields": "'false'",
-        "timestampFormat": f"concat({instant}, 'XXX')",
+        "timestampFormat": f"concat({instant}, '{_OFFSET}')",
         "timestampNTZFormat": instant,
     }
     listed = ", ".join(f"'{name}', {value}" for name, value in options.items())

@@ -10,7 +10,7 @@ Whatever somebody else has touched since is never taken away.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
+from typing import Final, Protocol
 
 from psycopg import sql
 
@@ -19,6 +19,9 @@ from cutwater.sinks.postgres_catalog import TableName, columns_there, names
 from cutwater.sinks.postgres_records import Records
 from cutwater.sinks.postgres_session import Connection
 from cutwater.sinks.postgres_staging import ROW, TASK, Staged, Staging
+
+_TABLES_MAX: Final = 200
+"""How many staged tables one statement reads: with thousands its planning takes too long."""
 
 SLOT, EXISTED, XID = "_cw_slot", "_cw_existed", "_cw_xid"
 
@@ -133,7 +136,9 @@ class Upserts:
         for columns, alike in groupby(staged, key=lambda one: one.columns):
             batches = list(alike)
             self._make_undo(connection, columns)
-            connection.execute(self._put(columns, batches), {"slot": slot})
+            for start in range(0, len(batches), _TABLES_MAX):
+                some = batches[start : start + _TABLES_MAX]
+                connection.execute(self._put(columns, some), {"slot": slot})
             total += self._count(connection, batches)
         return total
 
