@@ -35,7 +35,7 @@ def sent_and_lost(job: CopyJob, batches: Iterator[pa.RecordBatch]) -> Iterator[p
 
 def main() -> None:
     """Stage and commit 1,000 rows in four tasks that are all run twice."""
-    postgres_table.copy_task = sent_and_lost
+    vars(postgres_table)["copy_task"] = sent_and_lost
     spark = embedded_session("local[2,3]", app_name="retries")
     target = sinks.postgres(sys.argv[1], table="t")
     sink = target.open(SinkContext(spark, PIPELINE, SinkId("t")))
