@@ -39,7 +39,7 @@ class Watcher:
         self.seen: list[tuple[int, int, int]] = []
 
     def run(self) -> None:
-        while not self._stop.wait(0.1):
+        while not self._stop.wait(0.3):
             there = self._database.query("SELECT to_regclass('slowly'), to_regclass('parts')")
             if "<null>" in there[0]:
                 continue
