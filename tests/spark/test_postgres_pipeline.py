@@ -56,7 +56,7 @@ def test_a_pipeline_is_blocked_by_a_row_goes_on_by_itself_and_can_be_rewound(
 
     running = shop(3000).start(spark, options(tmp_path))
     status = wait_until(running, lambda one: one.state == "COMMIT_BLOCKED", "it is blocked")
-    assert "sink orders cannot commit" in status.detail
+    assert "sink orders: duplicate key value" in status.detail
     assert "Key (id)=(1234) already exists" in status.detail
     assert database.numbers("SELECT id FROM orders") == [1234]
     assert database.query("SELECT to_regclass('newest')") == [["<null>"]]

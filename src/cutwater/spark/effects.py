@@ -237,11 +237,11 @@ class Effects:
         except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
             culprit = error.sink if isinstance(error, SinkError) else sink
             _LOG.warning("sink %s, slot %s: %s", culprit, slot, error)
-            # The one that stands against it first: it is the one that a person is told of.
+            # The one that stands against it first; whichever a person is told of, all is said.
             waiting = sorted((one.sink for one in together), key=lambda one: one != culprit)
             for one in waiting:
-                reason = str(error) if one == culprit else f"acts together with sink {culprit}"
-                self._post(events.SinkFailed(slot, one, reason, now_ms()))
+                prefix = "" if one == culprit else f"it acts together with sink {culprit}: "
+                self._post(events.SinkFailed(slot, one, f"{prefix}{error}", now_ms()))
         else:
             for one, version in versions.items():
                 self._post(events.SinkCommitted(slot, one, version, now_ms()))
