@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.servers.postgres import PostgresServer, postgres_server
 from tests.servers.s3 import S3Server, s3_server
 
 pytest.register_assert_rewrite("tests.contract.store_contract")
@@ -12,4 +13,11 @@ pytest.register_assert_rewrite("tests.contract.store_contract")
 def s3() -> Iterator[S3Server]:
     """A real S3 server, one for all tests; each takes a prefix of its own."""
     with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real PostgreSQL server, one for all tests; each takes a database of its own."""
+    with postgres_server() as server:
         yield server

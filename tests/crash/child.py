@@ -24,6 +24,7 @@ from tests.crash.writes import SINK_WRITES, name_store_writes, wrap
 
 from cutwater import CheckpointConfig, RestartConfig
 from cutwater.errors import CutwaterError
+from cutwater.protocol.commit import CommitSink
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.run import PipelineRun, RunOptions, start
@@ -31,6 +32,7 @@ from cutwater.sinks.delta_batches import ShowingDeltaTable
 from cutwater.sinks.delta_table import OpenDeltaTable
 from cutwater.sinks.file_commits import FileCommits
 from cutwater.sinks.files_table import OpenFiles
+from cutwater.sinks.postgres_table import OpenPostgresTable
 from cutwater.spark.channel import Channel
 from cutwater.spark.session import embedded_session
 from cutwater.store.committed import Commits
@@ -109,6 +111,16 @@ def _committed(_: object, permit: object, committables: Sequence[object]) -> str
     return "commit" if committables else "empty commit"
 
 
+def _acted(_: object, connection: object, command: CommitSink) -> str:
+    """Tell what was done in a transaction that is not committed yet."""
+    del connection
+    return "inside commit" if command.committables else "inside empty commit"
+
+
+def _acted_together(_: object, acts: Sequence[tuple[object, CommitSink]]) -> str:
+    return "commit" if any(one.committables for _, one in acts) else "empty commit"
+
+
 def name_writes() -> None:
     """Give the durable writes names by which this process can be asked to die."""
     name_store_writes(FATE.changed, "{method} {kind}")
@@ -126,6 +138,11 @@ def name_writes() -> None:
     _after(DecisionLog, "create", _logged)
     for method in ("show", "seal", "take_back"):
         _after(ShowingDeltaTable, method, lambda *_, method=method: method.replace("_", " "))
+    wrap(OpenPostgresTable, "stage", lambda *_: "stage rows", FATE.changed)
+    wrap(OpenPostgresTable, "act_together", lambda *_: "commit rows", FATE.changed)
+    _after(OpenPostgresTable, "stage", lambda staged, *_: "stage" if staged else "empty stage")
+    _after(OpenPostgresTable, "act", _acted)
+    _after(OpenPostgresTable, "act_together", _acted_together)
     _after(Commits, "record", lambda *_: f"{FATE.cut}record")
     _after(Channel, "append", lambda *_: "append")
 

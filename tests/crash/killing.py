@@ -3,7 +3,7 @@
 import random
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,12 +50,19 @@ class Killing:
         self.writes.update(dict.fromkeys(driver.wait_for_death()))
         return self._look()
 
-    def dies_after(self, event: str, chance: random.Random, most_s: float) -> Stand:
-        """Kill a driver at some moment after it has told of an event."""
+    def dies_after(
+        self,
+        event: str,
+        chance: random.Random,
+        most_s: float,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> Stand:
+        """Kill a driver at some moment after it has told of an event, perhaps after more harm."""
         driver = self._drivers.take()
         driver.run(self._task)
         driver.wait_for(event)
         time.sleep(chance.uniform(0, most_s))
+        meanwhile()
         driver.kill()
         return self._look()
 

@@ -1,5 +1,6 @@
 """The pipelines that are killed. What each must show in the end follows from arithmetic alone."""
 
+import time
 from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
@@ -86,12 +87,40 @@ def ways(total: str, rate: str, tables: str) -> Pipeline:
     return pipeline
 
 
+def shop(total: str, rate: str, dsn: str, table: str, slow_us: str) -> Pipeline:
+    """One source; a Delta table, two PostgreSQL tables, one of them behind a slow step."""
+    pipeline = Pipeline("shop")
+    pause_s = int(slow_us) / 1e6
+
+    def slowly(value: int) -> int:
+        time.sleep(pause_s)
+        return value * 3
+
+    @pipeline.source
+    def numbers(spark: SparkSession) -> DataFrame:
+        return sources.sequence(spark, total=int(total), rate=float(rate), batch_max=5000)
+
+    @pipeline.step(max_batch="64KB")
+    def slow(numbers: DataFrame) -> DataFrame:
+        thrice = F.udf(slowly, "long", useArrow=False)(F.col("value"))
+        return numbers.select("value", thrice.alias("thrice"))
+
+    values = lambda numbers: numbers.select("value")  # noqa: E731
+    last = lambda numbers: numbers.selectExpr("value % 100 AS part", "value")  # noqa: E731
+    pipeline.sink("all", sinks.delta(table), of=values)
+    pipeline.sink("slowly", sinks.postgres(dsn, table="slowly"), of=slow)
+    parts = sinks.postgres(dsn, table="parts", write="upsert", keys=["part"])
+    pipeline.sink("parts", parts, of=last)
+    return pipeline
+
+
 PIPELINES: Mapping[str, Callable[..., Pipeline]] = {
     "files": files,
     "join": join,
     "straight": straight,
     "diamond": lambda **given: _example("diamond", given),
     "ways": ways,
+    "shop": shop,
     "three_sinks": lambda **given: _example("three_sinks", given),
 }
 

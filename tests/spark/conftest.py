@@ -1,9 +1,13 @@
-"""One Spark session for all tests of this directory, with the settings a pipeline runs with."""
+"""One Spark session for all tests of this directory, with the settings a pipeline runs with.
+
+And one PostgreSQL server, for those that write to it.
+"""
 
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.servers.postgres import PostgresServer, postgres_server
 
 from cutwater.spark.session import embedded_session
 
@@ -19,3 +23,9 @@ def spark() -> Iterator[SparkSession]:
 def cutwater_spark(spark: SparkSession) -> SparkSession:
     """The name by which a user's tests know the session."""
     return spark
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with postgres_server() as server:
+        yield server

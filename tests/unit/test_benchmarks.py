@@ -21,13 +21,14 @@ from benchmarks import (
     interval,
     latency,
     measuring,
+    postgres_sink,
     steady,
     unaligned,
 )
 from benchmarks.plot import Chart, Line, svg, ticks
 from deltalake import write_deltalake
 
-ON_SPARK = (chain, delta_sink, idle, interval, latency, steady, unaligned)
+ON_SPARK = (chain, delta_sink, idle, interval, latency, postgres_sink, steady, unaligned)
 
 
 def test_the_alignment_benchmark_prints_every_row(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,11 @@
 the target is opened.
 """
 
-__all__ = ["console", "delta", "files", "foreach_batch", "table"]
+__all__ = ["console", "delta", "files", "foreach_batch", "postgres", "table"]
 
 from cutwater.sinks.console import console
 from cutwater.sinks.delta import delta
 from cutwater.sinks.files import files
 from cutwater.sinks.foreach_batch import foreach_batch
+from cutwater.sinks.postgres import postgres
 from cutwater.sinks.table import table

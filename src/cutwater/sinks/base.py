@@ -6,13 +6,13 @@ the target can see has changed then. The committer acts on a written decision al
 permit, and is asked again until it succeeds: acting twice on one slot must change nothing (F8).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId
 from cutwater.node import SinkTarget
-from cutwater.protocol.commit import CommitPermit
+from cutwater.protocol.commit import CommitPermit, CommitSink
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.showing import ShowPermit
 from cutwater.store.targets import StoredTarget
@@ -203,5 +203,46 @@ class ShowingSink(OpenSink, Protocol):
         Raises:
             Superseded: If somebody with a later slot has acted on the target.
             SinkError: If it cannot be done now; it is asked again.
+        """
+        ...
+
+
+@runtime_checkable
+class ActsTogether(Protocol):
+    """What an open sink has besides if it can act in one transaction with others (ADR 0018).
+
+    Sinks of one pipeline whose `group` is equal act on a decision together: all of them or none.
+    """
+
+    @property
+    def group(self) -> Hashable:
+        """What sinks share that can act in one transaction, for instance a database."""
+        ...
+
+    def act_together(self, acts: Sequence[tuple[OpenSink, CommitSink]]) -> Mapping[SinkId, Version]:
+        """Let all these sinks, which are of this group, act on one decision; all or none.
+
+        To each of them applies what `commit` and `restore` promise.
+
+        Raises:
+            Superseded: If one of them has acted on a later slot and never on this one.
+            SinkError: If it cannot be done now; it names the sink that stands against it.
+        """
+        ...
+
+
+@runtime_checkable
+class KeepsPast(Protocol):
+    """What an open sink has besides if going back costs it room, which it can give up."""
+
+    def retain(self, shown: Collection[Version | None], carried: Sequence[Committable]) -> None:
+        """Give up what nobody can go back to any more. Called after every retention.
+
+        Args:
+            shown: The versions that the kept cuts may go back to; None is before the first.
+            carried: What a kept cut still carries and going back to it would commit again.
+
+        Raises:
+            SinkError: If it cannot be done now; a later call does it.
         """
         ...

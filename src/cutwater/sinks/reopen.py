@@ -14,6 +14,7 @@ from cutwater.sinks.console import reopen_console
 from cutwater.sinks.delta import reopen_delta
 from cutwater.sinks.files import FORMATS, reopen_files
 from cutwater.sinks.foreach_batch import reopen_foreach_batch
+from cutwater.sinks.postgres import reopen_postgres
 from cutwater.store.targets import StoredTarget
 
 _FORMATS: Final[Mapping[str, Callable[[StoredTarget, SinkContext], OpenSink]]] = {
@@ -21,6 +22,7 @@ _FORMATS: Final[Mapping[str, Callable[[StoredTarget, SinkContext], OpenSink]]] =
     "delta": reopen_delta,
     "foreach_batch": reopen_foreach_batch,
     **dict.fromkeys(FORMATS, reopen_files),
+    "postgres": reopen_postgres,
 }
 
 

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -31,7 +32,8 @@ from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.in_flight import InFlightRange
 from cutwater.protocol.retention import reusable
 from cutwater.protocol.step_events import Stored
-from cutwater.sinks.committing import act
+from cutwater.sinks.base import KeepsPast
+from cutwater.sinks.committing import Groups, act
 from cutwater.spark.clock import now_ms
 from cutwater.spark.context import RunContext
 from cutwater.spark.step import RunningStep
@@ -68,6 +70,8 @@ class Effects:
         self._failed = failed
         self._closed = threading.Event()
         self._discarded = False
+        self._asked: list[CommitSink] = []
+        self._groups = Groups(context.sinks)
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="effect")
         self.collector = Collector(context.store, generation, context.options.retained)
         self._reusable: dict[str, BlobRef] = {}
@@ -96,7 +100,7 @@ class Effects:
             case events.CreateDecision():
                 self._submit(lambda: self._decide(command))
             case CommitSink():
-                self._submit(lambda: self._commit(command))
+                self._asked.append(command)
             case RecordCommit():
                 self._submit(lambda: self._record(command))
             case events.CollectGarbage():
@@ -218,17 +222,29 @@ class Effects:
 
     # -- sinks
 
-    def _commit(self, command: CommitSink) -> None:
-        slot, sink = command.permit.slot, command.sink
+    def commit_asked(self) -> None:
+        """Let the sinks act that were asked at this moment, those of a group together."""
+        asked, self._asked = self._asked, []
+        for together in self._groups.of(asked):
+            self._submit(partial(self._commit, together))
+
+    def _commit(self, together: tuple[CommitSink, ...]) -> None:
+        slot, sink = together[0].permit.slot, together[0].sink
         try:
-            version = act(self._context.sinks, command)
-        except Superseded:
-            self._post(events.SinkFenced(slot, sink, now_ms()))
+            versions = act(self._context.sinks, together)
+        except Superseded as error:
+            self._post(events.SinkFenced(slot, error.sink, now_ms()))
         except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
-            _LOG.warning("sink %s, slot %s: %s", sink, slot, error)
-            self._post(events.SinkFailed(slot, sink, str(error), now_ms()))
+            culprit = error.sink if isinstance(error, SinkError) else sink
+            _LOG.warning("sink %s, slot %s: %s", culprit, slot, error)
+            # The one that stands against it first; whichever a person is told of, all is said.
+            waiting = sorted((one.sink for one in together), key=lambda one: one != culprit)
+            for one in waiting:
+                prefix = "" if one == culprit else f"it acts together with sink {culprit}: "
+                self._post(events.SinkFailed(slot, one, f"{prefix}{error}", now_ms()))
         else:
-            self._post(events.SinkCommitted(slot, sink, version, now_ms()))
+            for one, version in versions.items():
+                self._post(events.SinkCommitted(slot, one, version, now_ms()))
 
     def _record(self, command: RecordCommit) -> None:
         permit = command.permit
@@ -252,6 +268,7 @@ class Effects:
         try:
             self.collector.collect()
             self._discard()
+            self._retain()
         except (StoreError, SinkError) as error:
             _LOG.warning("retention: %s", error)
         finally:
@@ -271,3 +288,11 @@ class Effects:
                 for one in (*cut.carried.get(name, ()), *cut.commit.get(name, ()))
             ]
             sink.discard(self._generation, keep)
+
+    def _retain(self) -> None:
+        """Let the sinks give up what no kept cut goes back to."""
+        cuts = self.collector.cuts
+        for name, sink in self._context.sinks.items():
+            if isinstance(sink, KeepsPast) and cuts:
+                shown = {one.visible.get(name) for one in cuts}
+                sink.retain(shown, [one for cut in cuts for one in cut.carried.get(name, ())])

@@ -332,6 +332,7 @@ class Generation:
             self.book.acknowledged(snapshot.checkpoint_id, snapshot.step, report)
         for command in self._coordinator.handle(event):
             self._carry_out(command)
+        self._effects.commit_asked()
 
     def _carry_out(self, command: events.CoordinatorCommand) -> None:
         self.book.ordered(command, self._effects.uploaded)

@@ -1,0 +1,345 @@
+"""A PostgreSQL table in use by one generation: rows staged beside it, committed by their decision.
+
+One transaction for each decision holds the rows of all sinks of the pipeline in the same database
+and a line that says so (`postgres_records`): both are there or neither. A sink's line is locked
+first, so that of two who act one waits, sees what the other has done, and does nothing or is
+superseded. A version is the slot that was acted on last.
+"""
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import psycopg
+from psycopg import errors, sql
+
+from cutwater.errors import ConfigError, SinkError
+from cutwater.ids import BatchId, Generation, SinkId
+from cutwater.protocol.commit import CommitPermit, CommitSink
+from cutwater.protocol.cut import Committable, Version
+from cutwater.sinks.base import OpenSink, Retreat, SinkContext
+from cutwater.sinks.postgres_catalog import (
+    TableName,
+    columns_there,
+    make_table,
+    obstacle,
+)
+from cutwater.sinks.postgres_copy import RESULT, CopyJob, copy_task
+from cutwater.sinks.postgres_dsn import Dsn
+from cutwater.sinks.postgres_records import BEGINNING, Act, Records
+from cutwater.sinks.postgres_session import Connection, Session, words_of
+from cutwater.sinks.postgres_staging import Staging, generation_of, table_of
+from cutwater.sinks.postgres_types import check_columns, columns_of
+from cutwater.sinks.postgres_writes import Appends, Upserts, Writes
+from cutwater.sinks.rows import Rows
+
+_SERVER_MIN: Final = 130000
+_DROPPED_MAX: Final = 500
+
+
+class OpenPostgresTable:
+    """A table to write to; fills `OpenSink`, `ActsTogether` and `KeepsPast`."""
+
+    def __init__(
+        self, dsn: Dsn, table: TableName, keys: tuple[str, ...], schema: str, context: SinkContext
+    ) -> None:
+        """Connect, make our own schema if it is not there, and look at the table.
+
+        Raises:
+            ConfigError: If the server is too old, or the table cannot take the rows.
+            SinkError: If it cannot be reached now.
+        """
+        self._dsn = dsn
+        self._keys = keys
+        self.sink = context.sink
+        self._session = Session(dsn, context.sink)
+        self._records = Records(schema, context.pipeline, context.sink)
+        self._staging = Staging(schema, context.pipeline, context.sink)
+        self.target = table
+        self._group = self._session.run(self._open)
+        self._writes: Writes = Appends(self.target, self._staging, self._records)
+        if keys:
+            self._writes = Upserts(self.target, self._staging, self._records, keys)
+        self._floor = BEGINNING
+
+    def _open(self, connection: Connection) -> tuple[object, ...]:
+        if connection.info.server_version < _SERVER_MIN:
+            raise ConfigError("dsn", "the server is older than PostgreSQL 13")
+        self._records.make(connection)
+        self.target = self.target.resolved(connection)
+        why = obstacle(connection, self.target, self._keys)
+        if why is not None:
+            raise ConfigError("table", f"{self.target} {why}")
+        found = connection.execute(
+            "SELECT system_identifier, (SELECT oid FROM pg_database WHERE datname = "
+            "current_database()), current_user FROM pg_control_system()"
+        ).fetchone()
+        assert found is not None
+        return found
+
+    @property
+    def names(self) -> tuple[str | None, str]:
+        """The table's schema and name."""
+        return self.target.schema, self.target.name
+
+    # -- staging
+
+    def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
+        """Send the rows of one batch into a staged table, with exactly one Spark action.
+
+        Raises:
+            SinkError: If the table refuses a row, which is named, or they cannot be sent now.
+        """
+        columns = columns_of(rows.schema, self.sink)
+        missing = next((one for one in self._keys if one not in {c.name for c in columns}), None)
+        if missing is not None:
+            raise SinkError(self.sink, f"the rows have no column {missing}, one of the keys")
+        place = (generation, batch)
+
+        def make(connection: Connection) -> str:
+            there = columns_there(connection, self.target)
+            if there:
+                check_columns(columns, there, str(self.target), self.sink)
+            return self._staging.make(connection, place, self.target, columns, self._keys)
+
+        table = self._session.run(make)
+        numbered, sent = bool(self._keys), tuple(one.name for one in columns)
+        job = CopyJob(
+            parameters=self._dsn.parameters,
+            statement=self._staging.copy_statement(table, sent, numbered=numbered),
+            columns=sent,
+            numbered=numbered,
+            title=(str(self.target), table),
+        )
+        frame = rows.frame.selectExpr(
+            *(f"{one.expression} AS c{n}" for n, one in enumerate(columns))
+        )
+        told = frame.mapInArrow(partial(copy_task, job), RESULT).collect()
+        refused = next((one.refused for one in told if one.refused is not None), None)
+        counted = [(one.task, one.rows, one.bytes, one.sha256) for one in told]
+        if refused is not None or not counted:
+            self._session.run(lambda connection: self._staging.drop(connection, table))
+        if refused is not None:
+            raise SinkError(self.sink, f"{self.target} refuses a row: {refused}")
+        return self._staging.committable(table, place, counted) if counted else None
+
+    def problem(self, committable: Committable) -> str | None:
+        """Say what is wrong with something staged; None if sound, or committed already."""
+
+        def look(connection: Connection) -> str | None:
+            wrong = self._staging.problem(connection, committable)
+            used = table_of(committable) in self._records.used_up(connection)
+            return None if used else wrong
+
+        return self._session.run(look)
+
+    # -- one slot
+
+    @property
+    def group(self) -> Hashable:
+        """The server, the database and the role: sinks that share them act together."""
+        return self._group
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
+        """Make what was staged visible, all of it or nothing; also when there is nothing.
+
+        Raises:
+            Superseded: If a later slot was acted on and this one never was.
+            SinkError: If it cannot be done now.
+        """
+        command = CommitSink(permit, self.sink, tuple(committables))
+        return self.act_together([(self, command)])[self.sink]
+
+    def restore(self, permit: CommitPermit, version: Version | None) -> Version:
+        """Take the table back to a version (None: as before the first commit), as a new one.
+
+        Raises:
+            Superseded: If a later slot was acted on and this one never was.
+            SinkError: If it cannot be done now, or somebody else has written what would go.
+        """
+        command = CommitSink(permit, self.sink, (), restore=True, version=version)
+        return self.act_together([(self, command)])[self.sink]
+
+    def act_together(self, acts: Sequence[tuple[OpenSink, CommitSink]]) -> Mapping[SinkId, Version]:
+        """Let sinks of this database act on one decision, in one transaction.
+
+        Raises:
+            Superseded: If one of them has acted on a later slot and never on this one.
+            SinkError: If it cannot be done now; it names the sink that stands against it.
+        """
+        # Always in the same order, so that two who act wait for each other and not in a circle.
+        ordered = sorted(acts, key=lambda one: one[1].sink)
+
+        def act(connection: Connection) -> dict[SinkId, Version]:
+            versions = {}
+            for sink, command in ordered:
+                assert isinstance(sink, OpenPostgresTable)
+                versions[command.sink] = sink.act(connection, command)
+            try:
+                # What is checked at the end of a transaction, while it can be said of whom.
+                connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            except psycopg.IntegrityError as error:
+                raise _blamed(error, [one for one, _ in ordered], self) from None
+            return versions
+
+        return self._session.run(act)
+
+    def act(self, connection: Connection, command: CommitSink) -> Version:
+        """Act on a decision within a transaction, unless that was done."""
+        permit = command.permit
+        if not self._records.may_act(connection, permit.slot):
+            return str(permit.slot)
+        target = str(self.target)
+        try:
+            if command.restore:
+                rows = self._take_back(connection, command)
+                done = Act("restore", target, rows)
+            else:
+                staged = [table_of(one) for one in command.committables]
+                done = Act("commit", target, self._put(connection, command), staged)
+            self._records.add(connection, permit, done)
+        except (errors.SerializationFailure, errors.DeadlockDetected):
+            raise
+        except psycopg.Error as error:
+            if connection.broken:
+                raise
+            raise SinkError(self.sink, _way_out(error, self.target)) from None
+        return str(permit.slot)
+
+    def _put(self, connection: Connection, command: CommitSink) -> int:
+        if not command.committables:
+            return 0
+        try:
+            staged = list(self._staging.read(connection, command.committables))
+        except LookupError as error:
+            raise SinkError(self.sink, str(error)) from None
+        if not columns_there(connection, self.target):
+            first = columns_there(connection, self._staging.name(staged[0].table))
+            made = [(one.name, one.type) for one in first if one.name in staged[0].columns]
+            connection.execute(make_table(self.target, made, self._keys))
+        why = obstacle(connection, self.target, self._keys)
+        if why is not None:
+            raise SinkError(self.sink, f"{self.target} {why}")
+        rows = self._writes.put(connection, command.permit.slot, staged)
+        expected = sum(one.rows for one in command.committables)
+        if rows != expected:
+            wrong = (self._staging.problem(connection, one) for one in command.committables)
+            listed = "; ".join(one for one in wrong if one is not None)
+            raise SinkError(self.sink, listed or f"{rows} of {expected} staged rows came through")
+        return rows
+
+    # -- the past
+
+    def look_back(self, version: Version | None) -> Retreat:
+        """Say what `restore` would do, and whether it can; changes nothing.
+
+        Raises:
+            SinkError: If the table cannot be looked at now.
+        """
+
+        def look(connection: Connection) -> Retreat:
+            head = self._records.head(connection)
+            there = bool(columns_there(connection, self.target))
+            rows = _count(connection, self.target) if there else 0
+            then, against = self._against(connection, version, there=there)
+            return Retreat(str(head.slot), rows, None if then is None else rows - then, against)
+
+        return self._session.run(look)
+
+    def _against(
+        self, connection: Connection, version: Version | None, *, there: bool
+    ) -> tuple[int | None, str | None]:
+        """Return how many rows going back takes away, and what stands against it."""
+        head = self._records.head(connection)
+        wanted = _number(version)
+        if wanted < head.floor:
+            return None, f"it remembers {self.target} no further back than version {head.floor}"
+        if wanted > head.slot:
+            return None, f"{self.target} is at version {head.slot} and never was at {wanted}"
+        lost = self._records.lost(connection, wanted)
+        if lost is not None:
+            return None, f"what {self.target} showed then was taken back by the rewind {lost}"
+        if not there:
+            gone = self._records.rows_of_undone(connection, wanted, str(self.target))
+            return 0, f"there is no table {self.target} any more" if gone else None
+        undo = self._writes.look(connection, wanted)
+        return undo.rows, None if undo.foreign is None else f"{self.target}: {undo.foreign}"
+
+    def _take_back(self, connection: Connection, command: CommitSink) -> int:
+        wanted = _number(command.version)
+        there = bool(columns_there(connection, self.target))
+        rows, against = self._against(connection, command.version, there=there)
+        if against is not None:
+            # Found before the decision, as a rule; who wrote since then keeps its rows.
+            reason = f"{against}; rewind once more, with --leave-sinks, to leave it there"
+            raise SinkError(self.sink, reason)
+        if there:
+            self._writes.take_back(connection, wanted)
+        self._records.mark_undone(connection, wanted, command.permit.slot, str(self.target))
+        return -(rows or 0)
+
+    def retain(self, shown: Collection[Version | None], carried: Sequence[Committable]) -> None:
+        """Give up images and lines that nobody goes back to, and staged rows that are committed.
+
+        Raises:
+            SinkError: If it cannot be done now.
+        """
+        floor = min(map(_number, shown), default=BEGINNING)
+        kept = {table_of(one) for one in carried}
+
+        def give_up(connection: Connection) -> None:
+            gone = self._records.used_up(connection) - kept
+            over = [one for one in self._staging.tables(connection) if one in gone]
+            # Each takes a lock until the end of the transaction, and a server has only so many.
+            for table in over[:_DROPPED_MAX]:
+                self._staging.drop(connection, table)
+            if floor > self._records.head(connection, lock=True).floor:
+                self._writes.prune(connection, floor)
+                self._records.raise_floor(connection, floor)
+                self._records.prune(connection, floor)
+
+        self._session.run(give_up)
+
+    def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
+        """Delete what generations before this one staged and nobody will commit.
+
+        Raises:
+            SinkError: If it cannot be done now.
+        """
+        kept = {table_of(one) for one in keep}
+
+        def drop(connection: Connection) -> None:
+            for table in self._staging.tables(connection):
+                if generation_of(table) < generation and table not in kept:
+                    self._staging.drop(connection, table)
+
+        self._session.run(drop)
+
+
+def _number(version: Version | None) -> int:
+    """Return a version as a number; one of another kind of target is before all of ours."""
+    return int(version) if version is not None and version.isdecimal() else BEGINNING
+
+
+def _count(connection: Connection, table: TableName) -> int:
+    found = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(table.sql)).fetchone()
+    return 0 if found is None else int(found[0])
+
+
+def _blamed(
+    error: psycopg.Error, sinks: Sequence[OpenSink], default: OpenPostgresTable
+) -> SinkError:
+    """Name the sink whose table a rule is of."""
+    told = (error.diag.schema_name, error.diag.table_name)
+    for one in sinks:
+        if isinstance(one, OpenPostgresTable) and one.names == told:
+            default = one
+    return SinkError(default.sink, _way_out(error, default.target))
+
+
+def _way_out(error: psycopg.Error, table: TableName) -> str:
+    """Say which row or rule of the table is in the way, and what a person can do."""
+    if not isinstance(error, psycopg.IntegrityError):
+        return words_of(error)
+    ways = f"change that row or that constraint of {table}, and the commit goes on by itself"
+    return f"{words_of(error)}; {ways}; or stop and rewind behind it"

@@ -1,0 +1,98 @@
+"""A pipeline with two PostgreSQL sinks on real Spark: blocked, let go on, rewound, run again."""
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.servers.postgres import PASSWORD, Database, PostgresServer
+from tests.spark.runs import options, run, wait_until
+
+import cutwater
+from cutwater import Pipeline, sinks, sources
+from cutwater.protocol.options import CommitOptions
+
+PARTS = 7
+
+
+def shop(total: int) -> Pipeline:
+    """Orders are appended, the newest order of each part is kept."""
+    pipeline = Pipeline("shop")
+
+    @pipeline.source
+    def numbers(spark: SparkSession) -> DataFrame:
+        return sources.sequence(spark, total=total, batch_max=1500)
+
+    orders = sinks.postgres("env:SHOP_DSN", table="orders")
+    newest = sinks.postgres("env:SHOP_DSN", table="newest", write="upsert", keys=["part"])
+    pipeline.sink("orders", orders, of=lambda numbers: numbers.selectExpr("value AS id", "at"))
+    parts = ("value % 7 AS part", "value")
+    pipeline.sink("newest", newest, of=lambda numbers: numbers.selectExpr(*parts))
+    return pipeline
+
+
+def check(database: Database, total: int) -> None:
+    assert database.numbers("SELECT id FROM orders ORDER BY 1") == list(range(total))
+    expected = sorted((one % PARTS, one) for one in range(total - PARTS, total))
+    assert database.query("SELECT part, value FROM newest ORDER BY 1") == [
+        [str(part), str(value)] for part, value in expected
+    ]
+
+
+def test_a_pipeline_is_blocked_by_a_row_goes_on_by_itself_and_can_be_rewound(
+    spark: SparkSession,
+    postgres: PostgresServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    database = postgres.make_database("pipeline")
+    monkeypatch.setenv("SHOP_DSN", database.dsn)
+    monkeypatch.setattr("cutwater.config.CommitOptions", partial(CommitOptions, budget_ms=300))
+    database.query("CREATE TABLE orders (id bigint PRIMARY KEY, at timestamptz)")
+    database.query("INSERT INTO orders VALUES (1234)")
+
+    running = shop(3000).start(spark, options(tmp_path))
+    status = wait_until(running, lambda one: one.state == "COMMIT_BLOCKED", "it is blocked")
+    assert "sink orders: duplicate key value" in status.detail
+    assert "Key (id)=(1234) already exists" in status.detail
+    assert database.numbers("SELECT id FROM orders") == [1234]
+    assert database.query("SELECT to_regclass('newest')") == [["<null>"]]
+    database.query("DELETE FROM orders")
+    first = running.wait(240)
+
+    assert first is not None
+    assert first.finished
+    check(database, 3000)
+    run(shop(8000), spark, options(tmp_path))
+    check(database, 8000)
+
+    given = {"to": str(first.last_checkpoint), "store": tmp_path / "store"}
+    preview = cutwater.rewind("shop", **given)  # type: ignore[arg-type]
+    assert not preview.refused
+    assert {one.rows_then for one in preview.sinks} == {3000, PARTS}
+    cutwater.rewind("shop", yes=True, **given)  # type: ignore[arg-type]
+    check(database, 3000)
+    run(shop(5000), spark, options(tmp_path))
+    check(database, 5000)
+
+    database.query("UPDATE newest SET value = 0 WHERE part = 3")
+    refused = cutwater.rewind("shop", **given)  # type: ignore[arg-type]
+    assert "1 of the 7 rows that were written since then" in " ".join(refused.refused)
+    stored = [one.read_bytes() for one in (tmp_path / "store").rglob("*") if one.is_file()]
+    assert PASSWORD.encode() not in b"".join(stored)
+    assert PASSWORD not in caplog.text
+
+
+@pytest.mark.long
+def test_rows_that_tasks_sent_twice_come_once(postgres: PostgresServer) -> None:
+    database = postgres.make_database("retries")
+    words = [sys.executable, "-m", "tests.spark.retried_copy", database.dsn]
+
+    subprocess.run(words, cwd=Path(__file__).parents[2], check=True, timeout=240)
+
+    assert database.numbers("SELECT id FROM t ORDER BY 1") == list(range(1000))
+    (staged,) = database.query("SELECT relname FROM pg_class WHERE relname LIKE 's\\_%'")
+    assert database.numbers(f"SELECT count(*) FROM _cutwater.{staged[0]}") == [2000]
