@@ -32,6 +32,7 @@ StepName = Annotated[str, Path(min_length=1, max_length=255)]
 TriggerId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 Limit = Annotated[int, Query(ge=1, le=LISTED_MAX, description="How many are listed.")]
 
+_RECENT: Final = 8
 _TEXT: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}")
 
 
@@ -76,8 +77,8 @@ def _add_jobs(router: APIRouter, pipelines: Pipelines) -> None:
         return forms.Now(
             job=served.job(),
             dag=served.dag(),
-            recent=served.recent(),
-            version=served.checkpoints().version,
+            recent=[_brief(one) for one in served.recent()[:_RECENT]],
+            version=served.history.listed().version,
             at=wall_ms(),
         )
 
@@ -200,6 +201,9 @@ def _add_changes(router: APIRouter, pipelines: Pipelines) -> None:
 # -- parts
 
 
+_STATUSES: Final = ("IN_PROGRESS", "COMPLETED", "FAILED")
+
+
 def _list(served: Served, limit: int) -> forms.CheckpointList:
     listed = served.checkpoints()
     shown = listed.checkpoints[:limit]
@@ -227,7 +231,9 @@ def _list(served: Served, limit: int) -> forms.CheckpointList:
     )
 
 
-_STATUSES: Final = ("IN_PROGRESS", "COMPLETED", "FAILED")
+def _brief(one: forms.CheckpointDetail) -> forms.CheckpointDetail:
+    """Leave the steps of what is over out: it is asked for every second."""
+    return one if one.status == "IN_PROGRESS" else one.model_copy(update={"tasks": {}})
 
 
 def _restored(recovered: forms.Recovery, known: Mapping[int, forms.Checkpoint]) -> forms.Restored:

@@ -350,7 +350,7 @@ class Now(Form):
     job: Job
     dag: Dag
     recent: list[CheckpointDetail]
-    """The attempts of the running process, newest first."""
+    """The newest attempts of the running process, newest first; steps of what is under way."""
     version: int
     """That of the list of checkpoints."""
     at: int

@@ -25,12 +25,17 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 
 
-def serve_run(run: "PipelineRun", endpoint: Endpoint | None = None) -> tuple[Server, Token]:
+def serve_run(
+    run: "PipelineRun",
+    endpoint: Endpoint | None = None,
+    listening: socket.socket | None = None,
+) -> tuple[Server, Token]:
     """Serve a pipeline that runs in this process, until the process or the server ends.
 
     Args:
         run: The run.
         endpoint: Where to listen; None for a free port of this machine.
+        listening: A socket that listens there already; None to make one.
 
     Returns:
         The server, which answers already, and the token that changes need.
@@ -40,7 +45,8 @@ def serve_run(run: "PipelineRun", endpoint: Endpoint | None = None) -> tuple[Ser
     """
     context = run.context
     where = endpoint or Endpoint()
-    listening = bind(where)
+    if listening is None:
+        listening = bind(where)
     try:
         token = Token.of(context.scratch)
         served = Served(
