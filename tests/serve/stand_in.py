@@ -114,10 +114,19 @@ class StandIn:
             self.failed,
         )
 
-    def checkpoint(self, timeout_s: float | None = None, *, full: bool = False) -> CheckpointReport:
+    def checkpoint(
+        self,
+        timeout_s: float | None = None,  # noqa: ARG002
+        *,
+        full: bool = False,
+    ) -> CheckpointReport:
         return self._take(CheckpointKind.FULL if full else CheckpointKind.CHECKPOINT, None)
 
-    def savepoint(self, name: str, timeout_s: float | None = None) -> CheckpointReport:
+    def savepoint(
+        self,
+        name: str,
+        timeout_s: float | None = None,  # noqa: ARG002
+    ) -> CheckpointReport:
         if any(one.name == name for one in self.reports):
             raise ConfigError("savepoint name", f"there is a savepoint {name} already")
         return self._take(CheckpointKind.SAVEPOINT, name)
@@ -127,9 +136,7 @@ class StandIn:
     ) -> None:
         assert checkpoint
         self.stopped_with = (savepoint, drain)
-        self._take(
-            CheckpointKind.SAVEPOINT if savepoint else CheckpointKind.CHECKPOINT, savepoint
-        )
+        self._take(CheckpointKind.SAVEPOINT if savepoint else CheckpointKind.CHECKPOINT, savepoint)
         self.state = "FINISHED"
         self._over.set()
 
@@ -201,5 +208,3 @@ class StandIn:
             state_bytes=4096,
             steps=steps,
         )
-
-

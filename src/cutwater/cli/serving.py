@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from cutwater.run import PipelineRun
     from cutwater.serve import Endpoint
 
+    _Listening = tuple[Endpoint, socket.socket]
+
 AUTO: Final = "auto"
 OFF: Final = "off"
 _PARTS: Final = ("fastapi", "uvicorn", "prometheus_client")
@@ -53,7 +55,7 @@ class Serving:
         Raises:
             ConfigError: If an address was asked for and cannot be had.
         """
-        self._listening: "tuple[Endpoint, socket.socket] | None" = None
+        self._listening: _Listening | None = None
         self._problem = ""
         if wish == OFF:
             return

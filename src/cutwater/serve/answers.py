@@ -21,7 +21,6 @@ from cutwater.errors import (
 )
 from cutwater.serve.catalog import NotServed
 from cutwater.serve.forms import Problem
-from cutwater.serve.guard import BODY_BYTES_MAX, TooLong
 from cutwater.serve.operations import TooMany
 from cutwater.serve.served import Busy
 
@@ -81,10 +80,6 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Busy)
     async def _busy(_: Request, __: Busy) -> JSONResponse:
         return refuse(429, "the same is being done for somebody else; ask again in a while")
-
-    @app.exception_handler(TooLong)
-    async def _too_long(_: Request, __: TooLong) -> JSONResponse:
-        return refuse(413, f"a body has at most {BODY_BYTES_MAX} bytes")
 
     @app.exception_handler(CutwaterError)
     async def _ours(_: Request, error: CutwaterError) -> JSONResponse:

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from starlette.exceptions import HTTPException
+
 from cutwater.serve.token import Token
 
 Scope = MutableMapping[str, Any]
@@ -48,8 +50,12 @@ class Refusal(NamedTuple):
     next_step: str = ""
 
 
-class TooLong(Exception):
+class TooLong(HTTPException):
     """The body of a request is longer than anything that can be asked for."""
+
+    def __init__(self) -> None:
+        """Say how long it may be."""
+        super().__init__(413, f"a body has at most {BODY_BYTES_MAX} bytes")
 
 
 def is_loopback(host: str) -> bool:

@@ -84,13 +84,24 @@ def _bound(host: str, port: int) -> socket.socket:
     return made
 
 
+def _url(host: str, port: int) -> str:
+    # Bound to every address, it is known by the machine's name.
+    name = socket.gethostname() if host in {"0.0.0.0", "::"} else host
+    return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+
+
 class Server:
-    """Serves one application until it is stopped."""
+    """Serves one application until it is stopped.
+
+    Attributes:
+        url: Where it answers.
+    """
 
     def __init__(self, app: Guard, listening: socket.socket, host: str) -> None:
         """Prepare; nothing is answered yet."""
         self._socket = listening
         self._host = host
+        self.url = _url(host, listening.getsockname()[1])
         config = uvicorn.Config(
             app,
             access_log=False,
@@ -106,15 +117,6 @@ class Server:
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="api", daemon=True)
-
-    @property
-    def url(self) -> str:
-        """Where it answers."""
-        port = self._socket.getsockname()[1]
-        host = self._host
-        if host in {"0.0.0.0", "::"}:
-            host = socket.gethostname()
-        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
     @property
     def is_local(self) -> bool:
