@@ -1,7 +1,7 @@
 """What a person sees and does in the browser, with a pipeline that runs without Spark behind it."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -109,9 +109,9 @@ def test_the_wrong_token_is_refused(browser: Browser, served: Served) -> None:
 
 
 def test_five_hundred_checkpoints_are_drawn_at_once(
-    browser: Browser, tmp_path: Path, record_property: Callable[[str, object], None]
+    browser: Browser, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    stored = Stored(tmp_path, "memory:")
+    stored = Stored(tmp_path, "memory://five-hundred-checkpoints")
     for number in range(1, 501):
         stored.made.decide(number)
         stored.made.store.reports.write(attempt_report(number))
@@ -123,7 +123,7 @@ def test_five_hundred_checkpoints_are_drawn_at_once(
         )
 
         # Well under a second on a quiet machine; the bound is for a very busy one.
-        record_property("500_checkpoints_drawn_ms", drawn)
+        request.node.user_properties.append(("500_checkpoints_drawn_ms", drawn))
         assert drawn < 5_000
         expect(page.locator("#state")).to_have_text("NOT RUNNING")
         expect(page.get_by_role("button", name="Checkpoint")).to_be_disabled()

@@ -25,9 +25,12 @@ class CountsLateRows(Protocol):
 class LateRows:
     """Asks all steps of the generation that runs, again and again."""
 
-    def __init__(self, steps: Callable[[], Iterable[CountsLateRows]]) -> None:
+    def __init__(
+        self, steps: Callable[[], Iterable[CountsLateRows]], every_s: float = _EVERY_S
+    ) -> None:
         """Prepare; `steps` returns those that run now."""
         self._steps = steps
+        self._every_s = every_s
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="late-rows", daemon=True)
 
@@ -40,7 +43,7 @@ class LateRows:
         self._over.set()
 
     def _run(self) -> None:
-        while not self._over.wait(_EVERY_S):
+        while not self._over.wait(self._every_s):
             for step in self._steps():
                 try:
                     step.count_late_rows()
