@@ -5,7 +5,7 @@ it; an answer of 500 or more, an unknown status or another form of body is a fai
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import requests
@@ -96,7 +96,7 @@ def session() -> Iterator[requests.Session]:
     suppress_health_check=list(HealthCheck),
 )
 def test_no_request_has_an_answer_that_is_not_promised(
-    case: schemathesis.Case, place: Place, session: requests.Session
+    case: schemathesis.Case[Any], place: Place, session: requests.Session
 ) -> None:
     # As it is, which mostly names a pipeline that is not there; and again for one that is.
     _send(case, place, session)
@@ -105,6 +105,6 @@ def test_no_request_has_an_answer_that_is_not_promised(
         _send(case, place, session)
 
 
-def _send(case: schemathesis.Case, place: Place, session: requests.Session) -> None:
+def _send(case: schemathesis.Case[Any], place: Place, session: requests.Session) -> None:
     response = case.call(base_url=place.url.rstrip("/"), session=session, headers=place.headers)
     case.validate_response(response, checks=CHECKS)

@@ -20,7 +20,7 @@ CHANGES = ("/jobs/orders/checkpoints", "/jobs/orders/savepoints", "/jobs/orders/
 @pytest.mark.parametrize("path", CHANGES)
 def test_a_change_needs_the_token(live: Asking, running: StandIn, path: str) -> None:
     for header in (None, "", "Bearer", "Bearer wrong", "Basic d3Jvbmc6", "bearer é"):
-        sent = {} if header is None else {"Authorization": header.encode()}
+        sent = {} if header is None else {b"Authorization": header.encode()}
         answer = live.anyone.post(path, json={}, headers=sent)
         assert reason(answer, 401) == "changing needs the token"
         assert answer.headers["www-authenticate"].startswith("Bearer")
