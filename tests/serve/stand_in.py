@@ -184,8 +184,9 @@ class StandIn:
 
     def _change(self, number: int, **changes: object) -> CheckpointReport:
         with self._lock:
-            self.reports[number - 1] = replace(self.reports[number - 1], **changes)  # type: ignore[arg-type]
-            return self.reports[number - 1]
+            changed = replace(self.reports[number - 1], **changes)  # type: ignore[arg-type]
+            self.reports[number - 1] = changed
+            return changed
 
     def _take(self, kind: CheckpointKind, name: str | None) -> CheckpointReport:
         number = self._begin(kind, name)

@@ -15,7 +15,7 @@ from fastapi import APIRouter, HTTPException, Path, Query
 
 from cutwater.ids import CheckpointId, StepId
 from cutwater.moves.preview import Rewind
-from cutwater.serve import forms
+from cutwater.serve import forms, pipeline_forms
 from cutwater.serve.answers import RESPONSES
 from cutwater.serve.catalog import Pipelines
 from cutwater.serve.history import LISTED_MAX
@@ -48,33 +48,33 @@ def routes(pipelines: Pipelines) -> APIRouter:
 
 def _add_jobs(router: APIRouter, pipelines: Pipelines) -> None:
     @router.get("/jobs/overview", operation_id="listJobs")
-    def jobs() -> forms.JobList:
+    def jobs() -> pipeline_forms.JobList:
         """List the pipelines that are served."""
-        return forms.JobList(jobs=[one.job() for one in pipelines.all()])
+        return pipeline_forms.JobList(jobs=[one.job() for one in pipelines.all()])
 
     @router.get("/jobs/{jobid}", operation_id="getJob")
-    def job(jobid: JobId) -> forms.JobDetail:
+    def job(jobid: JobId) -> pipeline_forms.JobDetail:
         """Return one pipeline, and its steps."""
         served = pipelines.find(jobid)
         found = served.job()
         vertices = [_vertex(one, found.state) for one in served.dag().steps]
-        return forms.JobDetail(**found.model_dump(), vertices=vertices)
+        return pipeline_forms.JobDetail(**found.model_dump(), vertices=vertices)
 
     @router.get("/jobs/{jobid}/dag", operation_id="getDag")
-    def dag(jobid: JobId) -> forms.Dag:
+    def dag(jobid: JobId) -> pipeline_forms.Dag:
         """Return the steps and channels, with what they do just now."""
         return pipelines.find(jobid).dag()
 
     @router.get("/jobs/{jobid}/channels", operation_id="getChannels")
-    def channels(jobid: JobId) -> forms.ChannelList:
+    def channels(jobid: JobId) -> pipeline_forms.ChannelList:
         """Return the channels: rates, backlogs, watermarks, and where the barrier is."""
-        return forms.ChannelList(channels=pipelines.find(jobid).dag().channels)
+        return pipeline_forms.ChannelList(channels=pipelines.find(jobid).dag().channels)
 
     @router.get("/jobs/{jobid}/now", operation_id="getNow")
-    def now(jobid: JobId) -> forms.Now:
+    def now(jobid: JobId) -> pipeline_forms.Now:
         """Return all that changes from second to second, for whoever shows it."""
         served = pipelines.find(jobid)
-        return forms.Now(
+        return pipeline_forms.Now(
             job=served.job(),
             dag=served.dag(),
             recent=[_brief(one) for one in served.recent()[:_RECENT]],
@@ -83,9 +83,11 @@ def _add_jobs(router: APIRouter, pipelines: Pipelines) -> None:
         )
 
     @router.get("/jobs/{jobid}/recoveries", operation_id="getRecoveries")
-    def recoveries(jobid: JobId) -> forms.RecoveryList:
+    def recoveries(jobid: JobId) -> pipeline_forms.RecoveryList:
         """Return how the newest generations came to run, phase by phase."""
-        return forms.RecoveryList(recoveries=list(pipelines.find(jobid).checkpoints().recoveries))
+        return pipeline_forms.RecoveryList(
+            recoveries=list(pipelines.find(jobid).checkpoints().recoveries)
+        )
 
 
 def _add_checkpoints(router: APIRouter, pipelines: Pipelines) -> None:
@@ -132,15 +134,15 @@ def _add_checkpoints(router: APIRouter, pipelines: Pipelines) -> None:
 
 def _add_tables(router: APIRouter, pipelines: Pipelines) -> None:
     @router.get("/jobs/{jobid}/tables", operation_id="getTables")
-    def tables(jobid: JobId, limit: Limit = 100) -> forms.TableList:
+    def tables(jobid: JobId, limit: Limit = 100) -> pipeline_forms.TableList:
         """Return what the sinks showed at the newest cuts at which they committed."""
         served = pipelines.find(jobid)
         sinks = [
-            forms.SinkTable(sink=sink, format=one.format, target=one.uri)
+            pipeline_forms.SinkTable(sink=sink, format=one.format, target=one.uri)
             for sink, one in sorted(served.targets().items())
         ]
         cuts = [
-            forms.TablesAt(
+            pipeline_forms.TablesAt(
                 checkpoint=one.id,
                 timestamp=one.trigger_timestamp,
                 name=one.name,
@@ -150,7 +152,7 @@ def _add_tables(router: APIRouter, pipelines: Pipelines) -> None:
             for one in served.checkpoints().checkpoints
             if one.sink_versions
         ]
-        return forms.TableList(sinks=sinks, cuts=cuts[:limit])
+        return pipeline_forms.TableList(sinks=sinks, cuts=cuts[:limit])
 
     @router.get("/jobs/{jobid}/rewind", operation_id="previewRewind")
     def rewind(
@@ -163,7 +165,7 @@ def _add_tables(router: APIRouter, pipelines: Pipelines) -> None:
                 description="A checkpoint's number, a savepoint's name, or a time.",
             ),
         ],
-    ) -> forms.RewindPreview:
+    ) -> pipeline_forms.RewindPreview:
         """Say what a rewind would do to every step, source and sink, and how to do it."""
         if not _TEXT.fullmatch(to):
             raise HTTPException(400, "to: a number, a name or a time has no control characters")
@@ -236,7 +238,9 @@ def _brief(one: forms.CheckpointDetail) -> forms.CheckpointDetail:
     return one if one.status == "IN_PROGRESS" else one.model_copy(update={"tasks": {}})
 
 
-def _restored(recovered: forms.Recovery, known: Mapping[int, forms.Checkpoint]) -> forms.Restored:
+def _restored(
+    recovered: pipeline_forms.Recovery, known: Mapping[int, forms.Checkpoint]
+) -> forms.Restored:
     number = recovered.checkpoint_id or 0
     origin = known.get(number)
     return forms.Restored(
@@ -275,9 +279,9 @@ def _default_name() -> str:
     return f"savepoint-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
 
 
-def _vertex(step: forms.StepNode, state: str) -> forms.Vertex:
+def _vertex(step: pipeline_forms.StepNode, state: str) -> pipeline_forms.Vertex:
     metrics = {} if step.rows is None else {"write-records": step.rows}
-    return forms.Vertex(
+    return pipeline_forms.Vertex(
         id=StepId(step.id),
         name=step.id,
         status="FINISHED" if step.finished else state,
@@ -285,23 +289,28 @@ def _vertex(step: forms.StepNode, state: str) -> forms.Vertex:
     )
 
 
-def _preview(served: Served, found: Rewind) -> forms.RewindPreview:
+def _preview(served: Served, found: Rewind) -> pipeline_forms.RewindPreview:
     name, url = shlex.quote(served.name), shlex.quote(served.store.backend.url)
     commands = [f"cutwater rewind {name} --to {found.to} --store {url} --yes"]
     if served.is_running:
         commands.insert(0, f"cutwater stop {name} --store {url}")
-    return forms.RewindPreview(
+    return pipeline_forms.RewindPreview(
         pipeline=found.pipeline,
         to=found.to,
         title=found.title,
         timestamp=found.at_ms,
         current=found.head,
         undone=list(found.undone),
-        steps=[forms.StepBack.model_validate(one, from_attributes=True) for one in found.steps],
-        sources=[
-            forms.SourceBack.model_validate(one, from_attributes=True) for one in found.sources
+        steps=[
+            pipeline_forms.StepBack.model_validate(one, from_attributes=True) for one in found.steps
         ],
-        sinks=[forms.SinkBack.model_validate(one, from_attributes=True) for one in found.sinks],
+        sources=[
+            pipeline_forms.SourceBack.model_validate(one, from_attributes=True)
+            for one in found.sources
+        ],
+        sinks=[
+            pipeline_forms.SinkBack.model_validate(one, from_attributes=True) for one in found.sinks
+        ],
         refused=list(found.refused),
         commands=commands,
     )

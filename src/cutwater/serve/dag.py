@@ -12,7 +12,7 @@ from cutwater.ids import StepId
 from cutwater.physical_plan import PhysicalPlan, PhysicalStep
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.identity import InputKind, StepIdentity
-from cutwater.serve.forms import ChannelEdge, Dag, StepNode
+from cutwater.serve.pipeline_forms import ChannelEdge, Dag, StepNode
 from cutwater.spark.progress import BarrierAt, RunStatus, StepStatus
 from cutwater.store.targets import SinkTargets
 

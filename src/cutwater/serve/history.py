@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 from cutwater.errors import Corrupt
 from cutwater.ids import CheckpointId, Generation
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.serve.forms import Checkpoint, CheckpointDetail, Recovery
+from cutwater.serve.forms import Checkpoint, CheckpointDetail
+from cutwater.serve.pipeline_forms import Recovery
 from cutwater.serve.shapes import checkpoint_of, recovery_of, without_steps
 from cutwater.store.inspect import CheckpointView, Inspector, Overview, Status
 from cutwater.store.opened import OpenStore

@@ -16,7 +16,8 @@ from prometheus_client.registry import Collector
 
 from cutwater._version import __version__
 from cutwater.serve.catalog import Pipelines
-from cutwater.serve.forms import Checkpoint, Dag
+from cutwater.serve.forms import Checkpoint
+from cutwater.serve.pipeline_forms import Dag
 from cutwater.serve.served import Served
 from cutwater.spark.progress import RunStatus
 

@@ -23,7 +23,7 @@ from cutwater.protocol.cut import Cut
 from cutwater.protocol.identity import StepIdentity
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.serve.dag import live_dag, stored_dag
-from cutwater.serve.forms import Checkpoint, CheckpointDetail, Dag, Job
+from cutwater.serve.forms import Checkpoint, CheckpointDetail
 from cutwater.serve.history import History, Listed
 from cutwater.serve.operations import (
     LiveOperations,
@@ -31,6 +31,7 @@ from cutwater.serve.operations import (
     Running,
     StoreOperations,
 )
+from cutwater.serve.pipeline_forms import Dag, Job
 from cutwater.serve.shapes import attempt_of, without_steps
 from cutwater.spark.progress import RunStatus
 from cutwater.store.addresses import Addresses

@@ -16,7 +16,6 @@ from cutwater.serve.forms import (
     CheckpointDetail,
     CheckpointSettings,
     Phased,
-    Recovery,
     Spread,
     Subtask,
     Summary,
@@ -24,6 +23,7 @@ from cutwater.serve.forms import (
     TaskDetail,
 )
 from cutwater.serve.forms import Status as StatusText
+from cutwater.serve.pipeline_forms import Recovery
 from cutwater.spark.progress import CheckpointReport
 from cutwater.store.inspect import CheckpointView, Status
 from cutwater.store.reports import RecoveryReport, StepReport

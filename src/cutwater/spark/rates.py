@@ -15,7 +15,10 @@ from cutwater.spark.clock import now_ms
 from cutwater.spark.progress import BarrierAt, ChannelStatus, CheckpointReport, StepStatus
 from cutwater.spark.step import RunningStep
 
-_WINDOW_MS: Final = 3_000
+_WINDOW_MS: Final = 10_000
+"""Longer than most batches: a rate that falls to nothing between two batches says nothing."""
+
+_SAMPLES_MAX: Final = 256
 
 
 class Rates:
@@ -35,7 +38,7 @@ class Rates:
         """Note how many rows a step has put out, and return how many that is a second."""
         at_ms = now_ms()
         with self._lock:
-            seen = self._seen.setdefault(step, deque(maxlen=64))
+            seen = self._seen.setdefault(step, deque(maxlen=_SAMPLES_MAX))
             seen.append((at_ms, rows))
             while len(seen) > 2 and seen[1][0] < at_ms - _WINDOW_MS:
                 seen.popleft()

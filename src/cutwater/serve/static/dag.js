@@ -2,9 +2,9 @@
 // The layout is made when the shape changes; every second only texts and classes are set.
 
 import { h, s } from "./dom.js";
-import { bytes, clock, count, duration, rate, short } from "./format.js";
+import { bytes, count, duration, rate, short, when } from "./format.js";
 
-const WIDTH = 212, HEIGHT = 92, GAP_X = 148, GAP_Y = 44, MARGIN = 16;
+const WIDTH = 212, HEIGHT = 92, GAP_X = 180, GAP_Y = 44, MARGIN = 16;
 const WORDS = {
   NONE: "", AWAITED: "waits for the barrier", ALIGNING: "aligning",
   SENT: "barrier sent, storing", ACKNOWLEDGED: "acknowledged",
@@ -52,7 +52,12 @@ function layout(dag) {
 function curve(from, to) {
   const x1 = from.x + WIDTH, y1 = from.y + HEIGHT / 2, x2 = to.x, y2 = to.y + HEIGHT / 2;
   const bend = Math.max(40, (x2 - x1) / 2);
-  return { path: `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, x: (x1 + x2) / 2, y: (y1 + y2) / 2 };
+  // A point of the curve: texts are near its producer, the barrier waits at the reader's door.
+  const at = (t) => {
+    const u = 1 - t, mix = (a, b, c, d) => u * u * u * a + 3 * u * u * t * b + 3 * u * t * t * c + t * t * t * d;
+    return { x: mix(x1, x1 + bend, x2 - bend, x2), y: mix(y1, y1, y2, y2) };
+  };
+  return { path: `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, text: at(0.44), barrier: at(0.9) };
 }
 
 export class Graph {
@@ -84,9 +89,9 @@ export class Graph {
       const parts = {
         line: s("path", { d: way.path, class: "edge" }),
         flow: s("path", { d: way.path, class: "flow" }),
-        rate: s("text", { x: way.x, y: way.y - 9, class: "edge-text" }),
-        backlog: s("text", { x: way.x, y: way.y + 17, class: "edge-text faint" }),
-        barrier: s("g", { class: "barrier", transform: `translate(${way.x} ${way.y})` },
+        rate: s("text", { x: way.text.x, y: way.text.y - 9, class: "edge-text" }),
+        backlog: s("text", { x: way.text.x, y: way.text.y + 17, class: "edge-text faint" }),
+        barrier: s("g", { class: "barrier", transform: `translate(${way.barrier.x} ${way.barrier.y})` },
           s("rect", { x: -3, y: -17, width: 6, height: 34, rx: 3 })),
         title: s("title", {}),
       };
@@ -120,14 +125,14 @@ export class Graph {
     for (const step of dag.steps) {
       const parts = this.nodes.get(step.id);
       if (!parts) continue;
-      const kinds = [step.is_source ? "source" : null, step.sink ? "sink" : null].filter(Boolean);
+      const kinds = [step.is_source ? "source" : null, step.sink ? `${(step.target || "").split(" ")[0]} sink`.trim() : null].filter(Boolean);
       const what = [kinds.join(" and ") || "step", step.stateful ? "keeps state" : null].filter(Boolean);
       parts.group.setAttribute("class", `step ${step.barrier.toLowerCase()}${step.sink ? " sink" : ""}${step.is_source ? " source" : ""}`);
       parts.kind.textContent = what.join(", ");
       parts.rate.textContent = step.finished ? "finished" : dag.live ? rate(step.rows_per_second)
         : step.batch === null || step.batch < 0 ? "no batch" : `batch ${count(step.batch)}`;
-      parts.mark.textContent = step.watermark ? `watermark ${clock(step.watermark)}` : dag.live ? `batch ${count(step.batch)}` : "";
-      parts.badge.textContent = { ALIGNING: "⏳", SENT: "↥", ACKNOWLEDGED: "✓" }[step.barrier] || "";
+      parts.mark.textContent = step.watermark ? `watermark ${when(step.watermark)}` : dag.live ? `batch ${count(step.batch)}` : "";
+      parts.badge.textContent = { ALIGNING: "aligning", SENT: "storing", ACKNOWLEDGED: "✓" }[step.barrier] || "";
       parts.late.textContent = step.late_rows ? `${count(step.late_rows)} late` : "";
       parts.title.textContent = [step.id, step.description, step.target ? `writes ${step.target}` : "",
         step.rows === null ? "" : `${count(step.rows)} rows in this generation`, WORDS[step.barrier]].filter(Boolean).join("\n");
