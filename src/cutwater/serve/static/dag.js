@@ -49,8 +49,15 @@ function layout(dag) {
   };
 }
 
-function curve(from, to) {
-  const x1 = from.x + WIDTH, y1 = from.y + HEIGHT / 2, x2 = to.x, y2 = to.y + HEIGHT / 2;
+// Where an edge ends at its reader: each input has a door of its own, in the order of the producers.
+function door(dag, place, edge) {
+  const inputs = dag.channels.filter((one) => one.reader === edge.reader && place.has(one.source))
+    .sort((a, b) => place.get(a.source).y - place.get(b.source).y);
+  return place.get(edge.reader).y + HEIGHT * (inputs.indexOf(edge) + 1) / (inputs.length + 1);
+}
+
+function curve(from, to, y2) {
+  const x1 = from.x + WIDTH, y1 = from.y + HEIGHT / 2, x2 = to.x;
   const bend = Math.max(40, (x2 - x1) / 2);
   // A point of the curve: texts are near its producer, the barrier waits at the reader's door.
   const at = (t) => {
@@ -82,21 +89,24 @@ export class Graph {
       return;
     }
     const { place, width, height } = layout(dag);
-    const lines = [], boxes = [];
+    const lines = [], texts = [], boxes = [];
     for (const edge of dag.channels) {
       if (!place.has(edge.source) || !place.has(edge.reader)) continue;
-      const way = curve(place.get(edge.source), place.get(edge.reader));
+      const way = curve(place.get(edge.source), place.get(edge.reader), door(dag, place, edge));
       const parts = {
         line: s("path", { d: way.path, class: "edge" }),
         flow: s("path", { d: way.path, class: "flow" }),
         rate: s("text", { x: way.text.x, y: way.text.y - 9, class: "edge-text" }),
         backlog: s("text", { x: way.text.x, y: way.text.y + 17, class: "edge-text faint" }),
         barrier: s("g", { class: "barrier", transform: `translate(${way.barrier.x} ${way.barrier.y})` },
-          s("rect", { x: -3, y: -17, width: 6, height: 34, rx: 3 })),
+          s("rect", { x: -3, y: -13, width: 6, height: 26, rx: 3 })),
         title: s("title", {}),
       };
-      parts.group = s("g", { class: "channel" }, parts.title, parts.line, parts.flow, parts.rate, parts.backlog, parts.barrier);
-      lines.push(parts.group);
+      // All lines below all texts: where two channels cross, both can be read.
+      parts.under = s("g", {}, parts.line, parts.flow);
+      parts.group = s("g", { class: "channel" }, parts.title, parts.rate, parts.backlog, parts.barrier);
+      lines.push(parts.under);
+      texts.push(parts.group);
       this.edges.set(`${edge.source}\n${edge.reader}`, parts);
     }
     for (const step of dag.steps) {
@@ -118,7 +128,7 @@ export class Graph {
       this.nodes.set(step.id, parts);
     }
     this.box.replaceChildren(s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
-      "aria-label": `${dag.steps.length} steps, ${dag.channels.length} channels` }, lines, boxes));
+      "aria-label": `${dag.steps.length} steps, ${dag.channels.length} channels` }, lines, texts, boxes));
   }
 
   update(dag) {
@@ -141,7 +151,9 @@ export class Graph {
       const parts = this.edges.get(`${edge.source}\n${edge.reader}`);
       if (!parts) continue;
       const behind = edge.backlog_messages;
-      parts.group.setAttribute("class", `channel${edge.barrier ? " has-barrier" : ""}${edge.rows_per_second > 0 ? " flows" : ""}${behind > 20 ? " behind" : ""}`);
+      const mark = `${edge.barrier ? " has-barrier" : ""}${edge.rows_per_second > 0 ? " flows" : ""}${behind > 20 ? " behind" : ""}`;
+      parts.group.setAttribute("class", `channel${mark}`);
+      parts.under.setAttribute("class", mark);
       parts.rate.textContent = edge.rows_per_second === null ? "" : rate(edge.rows_per_second);
       parts.backlog.textContent = behind === null ? "" : behind === 0 ? "no backlog" : `${count(behind)} behind, ${bytes(edge.backlog_bytes)}`;
       parts.title.textContent = [`channel ${edge.channel}, read by ${edge.reader}`, edge.reason,
