@@ -1,5 +1,5 @@
 // Makes elements. Text is only ever set as text, so nothing that a pipeline is called can become
-// markup; there is no innerHTML anywhere in these modules.
+// markup; nothing in these modules makes elements out of text.
 
 const SVG = "http://www.w3.org/2000/svg";
 
