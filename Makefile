@@ -16,13 +16,25 @@ CANDIDATES := python3.13 python3.12 python3.11 python3 python
 # Set when the environment's interpreter is gone, whatever its stamp says.
 STALE := $(shell $(BIN)/python -c '' 2>/dev/null || echo stale)
 
-.PHONY: help setup check test long demo barrier sim bench clean stale
+.PHONY: help setup browser check test long demo barrier sim bench clean stale
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-setup: $(STAMP) ## Make .venv with everything in it; does nothing when it is up to date
+setup: $(STAMP) browser ## Make .venv with everything in it; does nothing when it is up to date
 	@echo "$(VENV) is up to date"
+
+# Where this is not possible, the tests of the dashboard say what is missing.
+browser: ## Install Chromium for the tests of the dashboard, if it is missing and we are root
+	@for one in chromium chromium-browser google-chrome chrome; do \
+		if command -v $$one >/dev/null 2>&1; then exit 0; fi; \
+	done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+		echo "Installing Chromium for the tests of the dashboard"; \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
+			|| echo "Chromium could not be installed; name one in CUTWATER_CHROMIUM" >&2; \
+	fi
 
 check: $(STAMP) ## Lint, format check, types and import contracts
 	@echo "Lint";             $(BIN)/ruff check
@@ -30,7 +42,7 @@ check: $(STAMP) ## Lint, format check, types and import contracts
 	@echo "Types";            $(BIN)/mypy
 	@echo "Import contracts"; $(BIN)/lint-imports --no-logo
 
-test: check ## Everything CI runs: check, all tests, 100 % branch coverage of protocol and store
+test: check browser ## Everything CI runs: check, all tests, 100 % branch coverage of protocol and store
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 		--cov=cutwater.protocol --cov=cutwater.store --cov-branch \
 		--cov-report=term-missing:skip-covered --cov-fail-under=100

@@ -107,12 +107,19 @@ class RunOptions:
 
 
 class PipelineRun:
-    """A pipeline that runs, or has run. All methods may be called from any thread."""
+    """A pipeline that runs, or has run. All methods may be called from any thread.
+
+    Attributes:
+        context: What it runs with.
+        lease: By what others know this process.
+    """
 
     def __init__(self, supervisor: Supervisor, scratch: Scratch) -> None:
         """Begin to run in the background."""
         self._supervisor = supervisor
         self._scratch = scratch
+        self.context = supervisor.context
+        self.lease = supervisor.lease
         self._ended = threading.Event()
         self._end: RunResult | BaseException | None = None
         in_background(supervisor, self._note_end)

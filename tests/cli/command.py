@@ -44,6 +44,8 @@ def environment(**changes: str) -> Mapping[str, str]:
         **os.environ,
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
         "COLUMNS": "200",
+        # What is served has tests of its own.
+        "CUTWATER_SERVE": "off",
         **changes,
     }
 

@@ -34,6 +34,7 @@ from cutwater.cli.stores import (
 from cutwater.errors import ConfigError
 from cutwater.ids import CheckpointId
 from cutwater.protocol.recovery import Damage
+from cutwater.store.addresses import Addresses
 from cutwater.store.inspect import CheckpointView, Inspector, Status
 
 HELP: Final = "Look at the checkpoints of a pipeline, check them, compare them, delete old ones."
@@ -120,9 +121,10 @@ def _who_runs(found: Found) -> str:
         return f"{whether}: its lease cannot be read: {found.problem}"
     if lease is None or not found.is_running:
         return f"{found.name} ({found.store.pipeline}) does not run."
-    return (
-        f"{found.name} ({found.store.pipeline}) is run by process {lease.process} on {lease.host}."
-    )
+    address = Addresses(found.store.backend, found.store.pipeline).of(lease.nonce)
+    where = "" if address is None else f" Its dashboard is at {address.url} there."
+    who = f"process {lease.process} on {lease.host}"
+    return f"{found.name} ({found.store.pipeline}) is run by {who}.{where}"
 
 
 def show_command(arguments: ShowArguments) -> int:

@@ -29,6 +29,7 @@ from cutwater.cli import (
     rewind,
     run,
     tables,
+    ui,
 )
 from cutwater.cli.output import FAILED, INTERRUPTED, complain, report_error, say
 from cutwater.errors import CutwaterError
@@ -148,6 +149,7 @@ _add("eject", eject.EjectArguments, eject.eject_command, eject.HELP)
 _add("rewind", rewind.RewindArguments, rewind.rewind_command, rewind.HELP)
 _add("fork", fork.ForkArguments, fork.fork_command, fork.HELP)
 _add("tables", tables.TablesArguments, tables.tables_command, tables.HELP)
+_add("ui", ui.UiArguments, ui.ui_command, ui.HELP)
 _add("doctor", doctor.DoctorArguments, doctor.doctor_command, doctor.HELP)
 
 _add(

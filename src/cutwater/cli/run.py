@@ -24,8 +24,10 @@ from rich.console import Console
 from cutwater.cli.change_text import change_lines
 from cutwater.cli.live import JsonScreen, LineScreen, LiveScreen, Screen
 from cutwater.cli.load import load, parse_pairs
+from cutwater.cli.logs import LogFormat, LogFormatOption, log_as
 from cutwater.cli.output import INTERRUPTED, SUCCESS, Output
 from cutwater.cli.plan import AllowDropped, AllowNew, Debug, Parameters, Swap, Target
+from cutwater.cli.serving import AUTO, ServeOption, Serving
 from cutwater.config import CheckpointConfig, Unaligned
 from cutwater.errors import ConfigError
 from cutwater.moves.rewinding import behind
@@ -147,6 +149,8 @@ class RunArguments:
     allow_new: AllowNew = False
     allow_dropped: AllowDropped = False
     swap: Swap = field(default_factory=list)
+    serve: ServeOption = AUTO
+    log_format: LogFormatOption = LogFormat.TEXT
     output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
     live: Annotated[
         bool,
@@ -166,6 +170,8 @@ def run_command(arguments: RunArguments) -> int:
     conf = parse_pairs("--conf", arguments.conf)
     parameters = parse_pairs("--param", arguments.param)
     location = store_location(arguments.store)
+    log_as(arguments.log_format)
+    serving = Serving(arguments.serve)
 
     # Here, since `plan`, `doctor` and `--help` must work where Spark does not.
     from cutwater.run import RunOptions, start  # noqa: PLC0415
@@ -207,7 +213,9 @@ def run_command(arguments: RunArguments) -> int:
         if run.change is not None and run.change.is_change:
             for line in change_lines(run.change):
                 screen.tell(line)
-        if not _follow(run, screen, duration_s):
+        with serving.of(run, screen.tell):
+            ended = _follow(run, screen, duration_s)
+        if not ended:
             # The JVM goes with this process; to wait for it would not be "at once".
             return INTERRUPTED
     spark.stop()

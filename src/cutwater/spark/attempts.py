@@ -4,13 +4,16 @@ It decides nothing. It outlives generations, so that a status can show what came
 Written by the loop's thread, read by any.
 """
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cutwater.ids import CheckpointId, Generation, StepId
+import msgspec
+
+from cutwater.ids import CheckpointId, Generation, SinkId, StepId
 from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import DecisionOutcome
@@ -18,6 +21,7 @@ from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.protocol.trigger import RequestResult
 from cutwater.spark.clock import now_ms
+from cutwater.spark.journal import EventName, Journal
 from cutwater.spark.progress import CheckpointReport
 from cutwater.store.reports import StepReport
 
@@ -77,9 +81,14 @@ class Waiter:
 class AttemptBook:
     """What became of the newest attempts."""
 
-    def __init__(self, tell: Callable[[CheckpointReport], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        tell: Callable[[CheckpointReport], None] = lambda _: None,
+        journal: Journal | None = None,
+    ) -> None:
         """Know of none; tell of each, from any thread and without blocking, when it is over."""
         self._tell = tell
+        self._journal = journal or Journal("", "")
         self._lock = threading.Lock()
         self._reports: OrderedDict[CheckpointId, CheckpointReport] = OrderedDict()
         self._cuts: dict[CheckpointId, Cut] = {}
@@ -88,6 +97,7 @@ class AttemptBook:
         self._last: Waiter | None = None
         self.generation = Generation(0)
         self.completed = 0
+        self.failed = 0
         self.last_completed: CheckpointId | None = None
 
     @property
@@ -202,6 +212,17 @@ class AttemptBook:
         if command.result is not RequestResult.QUEUED:
             self.refuse(command.request, _REFUSALS[command.result])
 
+    def blocked(self, sink: SinkId, reason: str) -> None:
+        """Note that a sink cannot commit."""
+        self._journal.note(
+            EventName.BLOCKED,
+            f"COMMIT_BLOCKED: sink {sink} cannot commit: {reason}",
+            generation=self.generation,
+            level=logging.ERROR,
+            sink=sink,
+            reason=reason,
+        )
+
     def acknowledged(
         self, checkpoint_id: CheckpointId, step: StepId, report: Callable[[int], StepReport]
     ) -> None:
@@ -209,8 +230,29 @@ class AttemptBook:
         with self._lock:
             known = self._reports.get(checkpoint_id)
             if known is not None and known.status == "IN_PROGRESS":
-                steps = {**known.steps, step: report(known.started_at_ms)}
-                self._reports[checkpoint_id] = replace(known, steps=steps)
+                made = report(known.started_at_ms)
+                self._reports[checkpoint_id] = replace(known, steps={**known.steps, step: made})
+                times = msgspec.structs.asdict(made)
+                self._note(EventName.ACKNOWLEDGED, known, f"{step} has acknowledged", step, **times)
+
+    def _note(
+        self,
+        event: EventName,
+        report: CheckpointReport,
+        what: str,
+        step: StepId | None = None,
+        **fields: object,
+    ) -> None:
+        self._journal.note(
+            event,
+            f"checkpoint {report.id}: {what}",
+            generation=report.generation,
+            level=logging.WARNING if event is EventName.FAILED else logging.INFO,
+            checkpoint=int(report.id),
+            step=step,
+            name=report.name,
+            **fields,
+        )
 
     def _begin(self, checkpoint_id: CheckpointId, request: CheckpointRequest) -> None:
         self._reports[checkpoint_id] = CheckpointReport(
@@ -221,6 +263,9 @@ class AttemptBook:
             started_at_ms=now_ms(),
             name=request.name,
             generation=self.generation,
+        )
+        self._note(
+            EventName.STARTED, self._reports[checkpoint_id], "started", kind=request.kind.name
         )
         while len(self._reports) > KEPT:
             self._reports.popitem(last=False)
@@ -235,7 +280,19 @@ class AttemptBook:
         self.completed += 1
         self.last_completed = checkpoint_id
         took = now_ms() - report.started_at_ms
-        self._reports[checkpoint_id] = replace(report, status="COMPLETED", duration_ms=took)
+        report = replace(report, status="COMPLETED", duration_ms=took)
+        self._reports[checkpoint_id] = report
+        self._note(
+            EventName.COMPLETED,
+            report,
+            f"completed in {took} ms",
+            duration_ms=took,
+            uploaded_bytes=report.uploaded_bytes,
+            state_bytes=report.state_bytes,
+            in_flight_bytes=report.in_flight_bytes,
+            unaligned=report.unaligned,
+            commit_point=report.commit_point,
+        )
         cut = self._cuts.pop(checkpoint_id)
         if not cut.commit_point:
             self._publish(checkpoint_id)
@@ -247,12 +304,16 @@ class AttemptBook:
             return
         took = now_ms() - report.started_at_ms
         self._reports[report.id] = replace(report, committed_ms=took)
+        self._note(EventName.COMMITTED, report, f"committed after {took} ms", committed_ms=took)
         self._publish(report.id)
         self._resolve(report.id)
 
     def _end(self, checkpoint_id: CheckpointId, report: CheckpointReport) -> None:
         took = now_ms() - report.started_at_ms
+        self.failed += 1
         self._reports[checkpoint_id] = replace(report, duration_ms=took)
+        why = report.failure
+        self._note(EventName.FAILED, report, f"failed: {why}", duration_ms=took, failure=why)
         self._cuts.pop(checkpoint_id, None)
         self._publish(checkpoint_id)
         self._resolve(checkpoint_id)

@@ -348,7 +348,7 @@ class Generation:
                 self._after_last_checkpoint(decided=decided)
             case CommitBlocked(_, sink, reason):
                 self.blocked = f"sink {sink} cannot commit: {reason}"
-                _LOG.error("COMMIT_BLOCKED: %s", self.blocked)
+                self.book.blocked(sink, reason)
             case events.RestartPipeline(_, detail):
                 failure = self._failure
                 self._outcome = Outcome(

@@ -270,6 +270,30 @@ class Internals:
         """Return Spark's read limit without a limit."""
         return self.jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable()
 
+    def late_rows(self, query: StreamingQuery, since: str) -> tuple[str, int]:
+        """Count the rows that a query's operators have dropped as late after a moment.
+
+        Args:
+            query: The query.
+            since: The trigger of the last batch that was counted, as Spark writes it.
+
+        Returns:
+            The trigger of the newest batch, and how many rows were dropped since the other one.
+            A batch is told from others by its trigger: an idle query reports the number of the
+            batch to come.
+        """
+        told = query._jsq.recentProgress()
+        newest, dropped = since, 0
+        for index in range(len(told) - 1, -1, -1):
+            trigger = str(told[index].timestamp())
+            if trigger <= since:
+                break
+            newest = max(newest, trigger)
+            dropped += sum(
+                int(one.numRowsDroppedByWatermark()) for one in told[index].stateOperators()
+            )
+        return newest, dropped
+
     # -- looking at plans
 
     def check_streaming(self, frame: DataFrame, output_mode: str) -> str | None:

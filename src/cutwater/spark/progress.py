@@ -5,9 +5,25 @@ Values that any thread may hold on to; whoever runs the pipeline makes new ones 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from cutwater.ids import CheckpointId, Generation, StepId
 from cutwater.store.reports import AttemptReport, AttemptStatus, RecoveryReport, StepReport
+
+
+class BarrierAt(StrEnum):
+    """How far the barrier of the open attempt has come at one step."""
+
+    NOWHERE = "NONE"
+    """No attempt is open."""
+    AWAITED = "AWAITED"
+    """It has not arrived on any input; a source has not taken it."""
+    ALIGNING = "ALIGNING"
+    """It has arrived on some input, and has not gone out."""
+    SENT = "SENT"
+    """It has gone out; the step's snapshot is being stored."""
+    ACKNOWLEDGED = "ACKNOWLEDGED"
+    """The step's part is durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +38,9 @@ class StepStatus:
         rows_per_second: The same over the last seconds.
         finished: Whether it has ended by itself.
         watermark_ms: Its event-time watermark.
+        late_rows: How many rows its stateful operators have dropped in this generation because
+            the watermark had passed them, as Spark counts them.
+        barrier: How far the open attempt's barrier has come here.
     """
 
     name: str
@@ -31,6 +50,8 @@ class StepStatus:
     rows_per_second: float
     finished: bool
     watermark_ms: int | None
+    late_rows: int = 0
+    barrier: BarrierAt = BarrierAt.NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +138,8 @@ class RunStatus:
         restarts: How often this process has begun a new generation after a failure.
         detail: Why it is in that state, where there is something to say.
         recovery: How this generation came to run, phase by phase; None before it does.
+        completed: How many checkpoints this process has completed.
+        failed: How many of its attempts have failed.
     """
 
     pipeline: str
@@ -128,6 +151,8 @@ class RunStatus:
     restarts: int = 0
     detail: str = ""
     recovery: RecoveryReport | None = None
+    completed: int = 0
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

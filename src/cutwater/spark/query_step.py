@@ -72,6 +72,7 @@ class QueryStep(RunningStep):
         self._pins = wiring.directory / "pins"
         self._began = machine.last
         self._offsets: Sequence[str | None] = ()
+        self._late_since = ""
 
     # -- starting and ending
 
@@ -155,6 +156,14 @@ class QueryStep(RunningStep):
     def _session_stopped(self) -> bool:
         context = self._form.frame.sparkSession.sparkContext
         return bool(context._jsc is None or context._jsc.sc().isStopped())  # noqa: SLF001
+
+    def count_late_rows(self) -> None:
+        """Ask Spark what its operators have dropped; only those with event time can."""
+        query = self._query
+        if query is None or not self._form.is_stateful or self.machine.watermark_ms is None:
+            return
+        self._late_since, dropped = self._internals.late_rows(query, self._late_since)
+        self.late_rows += dropped
 
     # -- batches
 

@@ -120,6 +120,7 @@ class RunningStep(ABC):
         self.busy = False
         self.failure: BaseException | None = None
         self.last_bytes: int | None = None
+        self.late_rows = 0
         self.times = StepTimes()
 
     # -- engines
@@ -151,6 +152,9 @@ class RunningStep(ABC):
     def problem(self) -> BaseException | None:
         """Return why the engine has died by itself, if it has."""
         return None
+
+    def count_late_rows(self) -> None:  # noqa: B027 - most engines drop none
+        """Add what was dropped as late since the last call to `late_rows`."""
 
     # -- the critical section
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import StepSnapshot
 from cutwater.spark.clock import now_ms
+from cutwater.spark.progress import BarrierAt
 from cutwater.store.reports import StepReport
 
 
@@ -59,6 +60,13 @@ class StepTimes:
         """Forget an attempt that is over, and what came before it."""
         for one in [one for one in self._open if one <= checkpoint_id]:
             del self._open[one]
+
+    def barrier(self, checkpoint_id: CheckpointId) -> BarrierAt:
+        """Say how far an attempt's barrier has come, acknowledgements aside; from any thread."""
+        times = self._open.get(checkpoint_id)
+        if times is None or (times.seen_at_ms is None and times.emitted_at_ms is None):
+            return BarrierAt.AWAITED
+        return BarrierAt.ALIGNING if times.emitted_at_ms is None else BarrierAt.SENT
 
     def report(self, snapshot: StepSnapshot, started_at_ms: int) -> StepReport:
         """Return the step's part of an attempt that it has just acknowledged."""

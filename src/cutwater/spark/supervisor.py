@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+import msgspec
+
 from cutwater.config import RestartConfig
 from cutwater.errors import (
     ConfigError,
@@ -25,7 +27,6 @@ from cutwater.errors import (
     Unavailable,
 )
 from cutwater.ids import Generation as GenerationNumber
-from cutwater.ids import StepId
 from cutwater.protocol.change import Change
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
@@ -36,17 +37,15 @@ from cutwater.spark.clock import now_ms
 from cutwater.spark.context import RunContext
 from cutwater.spark.desk import Desk
 from cutwater.spark.generation import Generation
+from cutwater.spark.journal import EventName, Journal
+from cutwater.spark.late_rows import LateRows
 from cutwater.spark.outcome import End, Outcome
 from cutwater.spark.phases import Phases
-from cutwater.spark.progress import (
-    ChannelStatus,
-    CheckpointReport,
-    RunResult,
-    RunStatus,
-    StepStatus,
-)
+from cutwater.spark.progress import CheckpointReport, RunResult, RunStatus
+from cutwater.spark.rates import Rates, channels_of, steps_of
 from cutwater.spark.recover import Recovery
 from cutwater.spark.scratch import clear
+from cutwater.spark.step import RunningStep
 from cutwater.store.holder import Heartbeat
 from cutwater.store.lease import Lease, Leases
 from cutwater.store.reports import RecoveryReport
@@ -54,7 +53,6 @@ from cutwater.store.savepoints import savepoint_name
 
 _LOG: Final = logging.getLogger(__name__)
 _FAILURES_KEPT: Final = 1000
-_RATE_WINDOW_MS: Final = 3_000
 
 
 class Supervisor:
@@ -62,12 +60,15 @@ class Supervisor:
 
     def __init__(self, context: RunContext, restart: RestartConfig, lease: Lease) -> None:
         """Prepare a run."""
-        self._context = context
+        self._context = self.context = context
         self._restart = restart
+        self.lease = lease
         leases = Leases(context.store.backend, context.pipeline)
         self._heartbeat = Heartbeat(leases, lease)
         self._desk = Desk(context.store, lease.nonce, self)
-        self._book = AttemptBook(lambda report: self._desk.report(report.record()))
+        self._journal = Journal(context.plan.pipeline, context.pipeline)
+        self._book = AttemptBook(lambda one: self._desk.report(one.record()), self._journal)
+        self._late_rows = LateRows(self._running_steps)
         self._takes_requests = False
         self._named: dict[str, Waiter] = {}
         self._named_lock = threading.Lock()
@@ -80,7 +81,7 @@ class Supervisor:
         self._claims: set[str] = set()
         self._wake = threading.Event()
         self._over = threading.Event()
-        self._rates: dict[StepId, deque[tuple[int, int]]] = {}
+        self._rates = Rates()
         self.started = threading.Event()
 
     @property
@@ -102,14 +103,16 @@ class Supervisor:
         try:
             self._heartbeat.start()
             self._desk.start()
+            self._late_rows.start()
             result = self._run()
-            self._state = "FINISHED"
+            self._enter("FINISHED")
         except BaseException as error:
-            self._state, self._detail = "FAILED", str(error)
+            self._enter("FAILED", str(error))
             end = str(error)
             raise
         finally:
             self._over.set()
+            self._late_rows.close()
             self.started.set()
             self._book.abandon(end)
             # Everybody is answered before the lease is released: who waits looks at both.
@@ -127,7 +130,7 @@ class Supervisor:
             self._book.abandon(outcome.detail or "the generation failed")
             pause_ms = self._pause_ms(outcome)
             self._restarts += 1
-            self._state = "RESTARTING"
+            self._enter("RESTARTING", self._detail)
             _LOG.warning("%s; restarting in %s ms", self._detail, pause_ms)
             if self._wake.wait(pause_ms / 1000):
                 break
@@ -191,7 +194,7 @@ class Supervisor:
         self._rates.clear()
         if self._stop is not None:
             generation.ask_to_stop(None)
-        self._state, self._detail = "RUNNING", ""
+        self._enter("RUNNING")
         self._takes_requests = True
         self.started.set()
         return generation.run()
@@ -214,6 +217,32 @@ class Supervisor:
             first,
         )
         self._desk.report(report)
+        phases = msgspec.structs.asdict(report)
+        number, checkpoint = int(phases.pop("generation")), phases.pop("checkpoint_id")
+        where = "nothing" if checkpoint is None else f"checkpoint {checkpoint}"
+        text = f"generation {number} runs, {report.total_ms} ms after it began from {where}"
+        self._journal.note(
+            EventName.RECOVERED, text, generation=number, checkpoint=checkpoint, **phases
+        )
+
+    def _enter(self, state: str, detail: str = "") -> None:
+        """Be in another state, and say so."""
+        self._state, self._detail = state, detail
+        self._journal.note(
+            EventName.STATE,
+            f"{self._context.plan.pipeline} is {state}" + (f": {detail}" if detail else ""),
+            generation=self._generation.number if self._generation else 0,
+            level=logging.ERROR if state == "FAILED" else logging.INFO,
+            state=state,
+            detail=detail or None,
+            restarts=self._restarts,
+        )
+
+    def _running_steps(self) -> tuple[RunningStep, ...]:
+        generation = self._generation
+        if generation is None or self._state != "RUNNING":
+            return ()
+        return tuple(generation.built.steps.values())
 
     # -- from any thread
 
@@ -222,7 +251,7 @@ class Supervisor:
         self._stop = checkpoint
         self._wake.set()
         if self._state in {"RUNNING", "STARTING"}:
-            self._state = "STOPPING"
+            self._enter("STOPPING")
         if self._generation is not None:
             last = CheckpointRequest(is_last=True) if checkpoint else None
             self._generation.ask_to_stop(last)
@@ -242,13 +271,13 @@ class Supervisor:
 
         def ask(generation: Generation) -> None:
             if self._state == "RUNNING":
-                self._state = "STOPPING"
+                self._enter("STOPPING")
             generation.ask_to_stop(request, insists=True)
 
         report = self._ask(request, timeout_s, ask)
         failed = report is not None and report.status != "COMPLETED"
         if failed and self._stop is None and self._state == "STOPPING":
-            self._state = "RUNNING"
+            self._enter("RUNNING")
         return report
 
     def wait_for_end(self, timeout_s: float | None) -> bool:
@@ -306,43 +335,22 @@ class Supervisor:
             return RunStatus(self._context.plan.pipeline, 0, state, detail=detail)
         if generation.blocked and state == "RUNNING":
             state, detail = "COMMIT_BLOCKED", generation.blocked
-        steps = tuple(
-            StepStatus(
-                name,
-                step.kind,
-                step.machine.last,
-                step.rows,
-                self._rate(name, step.rows),
-                step.machine.finished,
-                step.machine.watermark_ms,
-            )
-            for name, step in generation.built.steps.items()
-        )
-        channels = tuple(
-            ChannelStatus(name, reader.step, backlog.messages, backlog.size_bytes)
-            for name, channel in generation.built.channels.items()
-            for reader, backlog in channel.backlogs().items()
-        )
+        reports = self._book.reports
+        steps = steps_of(generation.built, reports, self._rates)
+        channels = channels_of(generation.built)
         return RunStatus(
             self._context.plan.pipeline,
             generation.number,
             state,
             steps,
             channels,
-            self._book.reports,
+            reports,
             self._restarts,
             detail,
             generation.recovery.report,
+            self._book.completed,
+            self._book.failed,
         )
-
-    def _rate(self, step: StepId, rows: int) -> float:
-        seen = self._rates.setdefault(step, deque(maxlen=64))
-        at_ms = now_ms()
-        seen.append((at_ms, rows))
-        while len(seen) > 2 and seen[1][0] < at_ms - _RATE_WINDOW_MS:
-            seen.popleft()
-        (first_ms, before), (last_ms, after) = seen[0], seen[-1]
-        return (after - before) * 1000 / (last_ms - first_ms) if last_ms > first_ms else 0.0
 
 
 def in_background(

@@ -5,6 +5,7 @@ reports fill in what nobody needs for recovery: durations, uploaded bytes, why a
 An attempt without a decision has failed, unless the process that took its number still runs.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -74,6 +75,33 @@ class CheckpointView:
         return None if self.report is None else self.report.name
 
 
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Which attempts and decisions a pipeline has, at one look.
+
+    Attributes:
+        attempts: The numbers that attempts have taken, in order.
+        log: The decision log.
+        present: The numbers of the manifests that are there.
+        decided: What was decided, by number.
+    """
+
+    attempts: tuple[CheckpointId, ...]
+    log: LogView
+    present: frozenset[CheckpointId]
+    decided: Mapping[CheckpointId, Decision] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Index the decisions, once for all that is asked of it."""
+        decided = {one.checkpoint_id: one for one in self.log.decisions}
+        object.__setattr__(self, "decided", decided)
+
+    @property
+    def ids(self) -> tuple[CheckpointId, ...]:
+        """The numbers of all attempts and decisions, in order."""
+        return tuple(sorted({*self.attempts, *self.decided}))
+
+
 @dataclass(slots=True)
 class Inspector:
     """Looks at one pipeline, once: everything is read when it is first needed.
@@ -87,6 +115,35 @@ class Inspector:
     is_running: bool = False
     _problems: dict[BlobRef, str | None] = field(default_factory=dict)
 
+    def look(self, since: CheckpointId = NO_CHECKPOINT) -> Overview:
+        """Return which attempts and decisions there are, from three lists and the log.
+
+        Args:
+            since: Attempts before this one are left aside.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        # Attempts first: what is decided after that is missing, never "failed".
+        attempts = self.store.attempts.ids(since)
+        log = self.store.log.read()
+        return Overview(attempts, log, frozenset(self.store.manifests.ids()))
+
+    def view(self, checkpoint_id: CheckpointId, overview: Overview) -> CheckpointView | None:
+        """Return one of what `look` has found, whatever became of it; None if it is not there.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        decision = overview.decided.get(checkpoint_id)
+        if decision is not None:
+            is_there = checkpoint_id in overview.present
+            return self._decided(decision, overview.log, is_there=is_there)
+        if checkpoint_id not in overview.attempts:
+            return None
+        is_last = checkpoint_id == overview.attempts[-1]
+        return self._attempt(checkpoint_id, overview.log, is_last=is_last)
+
     def checkpoints(self, *, everything: bool = False) -> tuple[CheckpointView, ...]:
         """Return all checkpoints that can be gone back to, and the attempts among them.
 
@@ -98,12 +155,9 @@ class Inspector:
             StoreError: If the store cannot be read.
         """
         since = NO_CHECKPOINT if everything else self._oldest_left()
-        # Attempts first: what is decided after that is missing, never "failed".
-        attempts = self.store.attempts.ids(since)
-        log = self.store.log.read()
-        present = frozenset(self.store.manifests.ids())
-        decided = {one.checkpoint_id: one for one in log.decisions}
-        wanted = {*attempts, *decided}
+        overview = self.look(since)
+        log, present, decided = overview.log, overview.present, overview.decided
+        wanted = set(overview.ids)
         if not everything:
             head = log.head and log.head.checkpoint_id
             wanted = {
@@ -111,13 +165,8 @@ class Inspector:
                 for one in wanted
                 if (one in present or one == head if one in decided else one >= since)
             }
-        last = max(attempts, default=None)
-        return tuple(
-            self._decided(decided[one], log, is_there=one in present)
-            if one in decided
-            else self._attempt(one, log, is_last=one == last)
-            for one in sorted(wanted)
-        )
+        found = (self.view(one, overview) for one in sorted(wanted))
+        return tuple(one for one in found if one is not None)
 
     def _oldest_left(self) -> CheckpointId:
         """Return the number of the oldest checkpoint that is left, savepoints left aside."""
@@ -135,15 +184,7 @@ class Inspector:
         Raises:
             StoreError: If the store cannot be read.
         """
-        attempts = self.store.attempts.ids(checkpoint_id)
-        log = self.store.log.read()
-        for decision in log.decisions:
-            if decision.checkpoint_id == checkpoint_id:
-                is_there = checkpoint_id in self.store.manifests.ids()
-                return self._decided(decision, log, is_there=is_there)
-        if checkpoint_id not in attempts:
-            return None
-        return self._attempt(checkpoint_id, log, is_last=checkpoint_id == attempts[-1])
+        return self.view(checkpoint_id, self.look(checkpoint_id))
 
     def _decided(self, decision: Decision, log: LogView, *, is_there: bool) -> CheckpointView:
         checkpoint_id = decision.checkpoint_id

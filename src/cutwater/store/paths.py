@@ -13,6 +13,7 @@
     pipelines/<uuid>/targets/<generation>          where a generation's sinks write
     pipelines/<uuid>/origin/cut                    of a fork: where it comes from
     pipelines/<uuid>/lease/heartbeat               who runs the pipeline; replaced all the time
+    pipelines/<uuid>/lease/address                 where that process answers; may be lost
     pipelines/<uuid>/dropped/<id>                  cuts that their owner has given up
     pipelines/<uuid>/reports/<id>                  how an attempt went, for people; may be lost
     pipelines/<uuid>/recoveries/<generation>       how a recovery went, for people; may be lost
@@ -270,6 +271,11 @@ class PipelinePaths:
     def heartbeat(self) -> ObjectPath:
         """Where the process that runs the pipeline shows that it is alive. Mutable."""
         return self._under(_Area.LEASE, "heartbeat")
+
+    @property
+    def address(self) -> ObjectPath:
+        """Where that process says under which address it answers. Mutable."""
+        return self._under(_Area.LEASE, "address")
 
     # -- cuts that were given up
 

@@ -1,0 +1,81 @@
+"""`cutwater ui`: the dashboard of all pipelines of a store, whoever runs them or nobody.
+
+Needs neither Spark nor a pipeline's file. What it asks of a running pipeline goes through the
+store, like the commands do.
+"""
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cutwater.cli.output import SUCCESS, Output, say, say_json
+from cutwater.cli.plan import Debug
+from cutwater.cli.run import DEFAULT_STORE
+from cutwater.cli.serving import missing_extra
+from cutwater.cli.stores import OutputForm
+from cutwater.errors import ConfigError
+from cutwater.store.location import existing_backend
+
+HELP: Final = """Show the pipelines of a store in a browser.
+
+Works whether they run or not, and needs no Spark: checkpoints, recoveries, tables, what a rewind
+would do. A pipeline that runs can be asked for a checkpoint, a savepoint or a stop, with the token
+that this command writes to a file. Runs until Ctrl-C.
+
+\b
+  cutwater ui
+  cutwater ui s3://bucket/orders --listen 8080
+"""
+_LOOK_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UiArguments:
+    """What `cutwater ui` was asked."""
+
+    store: Annotated[
+        str, typer.Argument(metavar="[STORE]", help="Where the checkpoints are kept.")
+    ] = DEFAULT_STORE
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Where to answer.",
+            show_default="port 4080 of this machine, or the next free one",
+        ),
+    ] = None
+    output: OutputForm = Output.TEXT
+    debug: Debug = False
+
+
+def ui_command(arguments: UiArguments) -> int:
+    """Serve a store until Ctrl-C; return the exit code.
+
+    Raises:
+        ConfigError: If there is no such store, or the address cannot be had.
+    """
+    extra = missing_extra()
+    if extra is not None:
+        raise ConfigError("ui", extra)
+    from cutwater.serve import Endpoint, serve_store  # noqa: PLC0415 - it needs an extra
+
+    backend = existing_backend(arguments.store, "STORE")
+    endpoint = None if arguments.listen is None else Endpoint.of(arguments.listen, "--listen")
+    with tempfile.TemporaryDirectory(prefix="cutwater-ui-") as directory:
+        server, token = serve_store(backend, Path(directory), endpoint)
+        if arguments.output is Output.JSON:
+            file = None if token.file is None else str(token.file)
+            say_json({"url": server.url, "store": backend.url, "token_file": file})
+        else:
+            say(f"{backend.url} is shown at {server.url}; {token.hint}. Ctrl-C ends it.")
+        try:
+            while True:
+                time.sleep(_LOOK_S)
+        except KeyboardInterrupt:
+            return SUCCESS
+        finally:
+            server.stop()

@@ -1,0 +1,96 @@
+"""The whole application: the API, the metrics and the dashboard, behind the guard.
+
+The dashboard's files are read once, by name, from this package; there is no directory that an
+address could walk into.
+"""
+
+from importlib.resources import files
+from typing import Final
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from cutwater._version import __version__
+from cutwater.serve import answers, metrics
+from cutwater.serve.api import routes
+from cutwater.serve.catalog import Pipelines
+from cutwater.serve.guard import Guard
+from cutwater.serve.token import Token
+
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_ABOUT: Final = (
+    "Checkpoints of a Cutwater pipeline, by the paths and fields of Flink's REST interface where "
+    "it has one. Times are milliseconds since 1970, durations milliseconds, sizes bytes. Changing "
+    "needs the token of the process that serves."
+)
+
+
+def unguarded_app(pipelines: Pipelines) -> FastAPI:
+    """Return the application without its guard, as tests look into it."""
+    app = FastAPI(
+        title="Cutwater",
+        version=__version__,
+        description=_ABOUT,
+        openapi_url="/openapi.json",
+        # Their pages load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    answers.install(app)
+    app.include_router(routes(pipelines))
+    board = metrics.Board(pipelines)
+
+    @app.get(
+        "/metrics",
+        operation_id="getMetrics",
+        response_class=Response,
+        responses={**answers.RESPONSES, 200: {"content": {"text/plain": {}}}},
+    )
+    def prometheus() -> Response:
+        """Return the metrics in Prometheus's text format."""
+        return Response(metrics.text_of(board), media_type=metrics.CONTENT_TYPE)
+
+    _add_files(app)
+    return app
+
+
+def make_app(pipelines: Pipelines, token: Token, host: str) -> Guard:
+    """Return the application as it is served.
+
+    Args:
+        pipelines: What it shows.
+        token: What changes need.
+        host: The address that it is bound to, which says who can reach it.
+    """
+    return Guard(unguarded_app(pipelines), token, host)
+
+
+def _add_files(app: FastAPI) -> None:
+    found = {
+        one.name: one.read_bytes()
+        for one in files("cutwater.serve").joinpath("static").iterdir()
+        if _suffix(one.name) in _TYPES
+    }
+
+    async def file(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        if name not in found:
+            return answers.refuse(404, "there is no such file")
+        return Response(found[name], media_type=_TYPES[_suffix(name)])
+
+    async def icon(_: Request) -> Response:
+        return Response(found["icon.svg"], media_type=_TYPES[".svg"])
+
+    app.add_route("/", file, methods=["GET"], include_in_schema=False)
+    app.add_route("/static/{name}", file, methods=["GET"], include_in_schema=False)
+    app.add_route("/favicon.ico", icon, methods=["GET"], include_in_schema=False)
+
+
+def _suffix(name: str) -> str:
+    return name[name.rfind(".") :] if "." in name else ""

@@ -1,0 +1,116 @@
+// The buttons: checkpoint, savepoint, stop. Each asks, sends, and follows what becomes of it.
+
+import { get, job, post, token } from "./api.js";
+import { byId, h } from "./dom.js";
+
+const POLL_MS = 500;
+
+export function toast(text, kind = "") {
+  const one = h("div", { class: `toast ${kind}` }, h("span", {}, text),
+    h("button", { class: "link", "aria-label": "Dismiss", onclick: () => one.remove() }, "✕"));
+  byId("toasts").append(one);
+  if (kind !== "failed") setTimeout(() => one.remove(), 8000);
+  return one;
+}
+
+function dialog(title, body, confirm, danger) {
+  return new Promise((resolve) => {
+    const form = h("form", { method: "dialog" }, h("h2", {}, title), body,
+      h("div", { class: "row end" }, h("button", { type: "button", class: "secondary", onclick: () => made.close("") }, "Cancel"),
+        h("button", { type: "submit", value: "yes", class: danger ? "danger" : null }, confirm)));
+    const made = h("dialog", { "aria-label": title, onclose: () => { resolve(made.returnValue === "yes"); made.remove(); } }, form);
+    document.body.append(made);
+    made.showModal();
+  });
+}
+
+export async function askToken(hint, problem) {
+  const input = h("input", { type: "password", id: "token", autocomplete: "off", required: true, value: "" });
+  const yes = await dialog("Token", [
+    problem ? h("p", { class: "why" }, problem) : null,
+    h("p", {}, `Changing a pipeline needs the token of the process that serves this page: ${hint}. It is kept for this tab only.`),
+    h("label", { for: "token" }, "Token"), input], "Use it");
+  if (yes) token.set(input.value.trim());
+  return yes;
+}
+
+const later = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+export class Actions {
+  constructor(changed) {
+    this.changed = changed;
+    this.job = null;
+    const button = (text, action, className) => h("button", { class: className, disabled: true, onclick: () => action.call(this) }, text);
+    this.buttons = [button("Checkpoint", this.checkpoint, "secondary"), button("Savepoint…", this.savepoint, "secondary"), button("Stop…", this.stop, "danger")];
+    byId("actions").replaceChildren(...this.buttons);
+  }
+
+  show(found) {
+    this.job = found;
+    for (const one of this.buttons) {
+      one.disabled = !found.can_change;
+      one.title = found.can_change ? "" : "Nobody runs this pipeline.";
+    }
+  }
+
+  checkpoint() {
+    return this.send("checkpoint", "/checkpoints", { checkpointType: "CONFIGURED" }, "/checkpoints");
+  }
+
+  async savepoint() {
+    const input = h("input", { id: "savepoint-name", autocomplete: "off", maxlength: "100", placeholder: "savepoint- and the time" });
+    const yes = await dialog("Take a savepoint", [
+      h("p", {}, "Named, standing alone, kept until you give it up."), h("label", { for: "savepoint-name" }, "Name"), input], "Take it");
+    if (yes) await this.send("savepoint", "/savepoints", input.value.trim() ? { name: input.value.trim() } : {}, "/savepoints");
+  }
+
+  async stop() {
+    const name = h("input", { id: "stop-name", autocomplete: "off", maxlength: "100", placeholder: "none: with a checkpoint" });
+    const drain = h("input", { id: "stop-drain", type: "checkbox" });
+    const yes = await dialog(`Stop ${this.job.name}?`, [
+      h("p", {}, "It takes a last checkpoint and ends; the next run goes on from there. With a savepoint or a drain it goes on as before if that fails."),
+      h("label", { for: "stop-name" }, "Savepoint"), name,
+      h("label", { class: "check", for: "stop-drain" }, drain, "Drain: let the sources stop first, and everything flow out")], "Stop it", true);
+    const body = { drain: drain.checked };
+    if (name.value.trim()) body.savepoint = name.value.trim();
+    if (yes) await this.send("stop", "/stop", body, "/savepoints");
+  }
+
+  async send(what, path, body, answers) {
+    const { jid, token_hint: hint } = this.job;
+    if (!token.get() && !(await askToken(hint))) return;
+    try {
+      const asked = await post(job(jid, path), body);
+      const note = toast(`The ${what} has begun.`);
+      this.changed();
+      await this.follow(what, job(jid, `${answers}/${asked["request-id"]}`));
+      note.remove();
+    } catch (error) {
+      if (error.status !== 401) { toast(`The ${what} was refused: ${error.message}`, "failed"); return; }
+      token.set("");
+      toast("The token was refused.", "failed");
+      if (await askToken(hint, "That was not the token.")) await this.send(what, path, body, answers);
+    }
+  }
+
+  async follow(what, path) {
+    for (;;) {
+      await later(POLL_MS);
+      let state;
+      try { state = await get(path); } catch (error) {
+        // A process that was stopped answers no more: that is what was asked for.
+        if (what === "stop" && error.status === undefined) { toast("The pipeline has stopped.", "completed"); return; }
+        toast(`What became of the ${what} is not known: ${error.message}`, "failed");
+        return;
+      }
+      if (state.status.id === "IN_PROGRESS") continue;
+      const done = state.operation;
+      const failure = done && done["failure-cause"];
+      const which = done && done.checkpointId ? ` as checkpoint ${done.checkpointId}` : "";
+      if (failure) toast(`The ${what} failed: ${failure.message}`, "failed");
+      else toast(what === "stop" ? `The pipeline has stopped${which}.` : `The ${what}${done.name ? ` ${done.name}` : ""} is complete${which}.`, "completed");
+      this.changed();
+      return;
+    }
+  }
+}

@@ -1,0 +1,212 @@
+// Checkpoints as Flink users know them: overview, history, summary, configuration; and one step by
+// step. The history is a table whose rows are made once and replaced only when they have changed.
+
+import { get, job } from "./api.js";
+import { card, facts, h, table } from "./dom.js";
+import { bytes, count, duration, moment, TYPES, when } from "./format.js";
+
+const SUMMARY = [
+  ["End to End Duration", "end_to_end_duration", duration], ["Until Sinks Had Committed", "commit_duration", duration],
+  ["Checkpointed Data Size", "checkpointed_size", bytes], ["Full Checkpoint Data Size", "state_size", bytes],
+  ["Persisted In-flight Data", "persisted_data", bytes],
+];
+const HEADS = ["ID", "Status", "Acknowledged", "Trigger Time", "Latest Acknowledgement",
+  { text: "End to End Duration", right: true }, { text: "Checkpointed Data Size", right: true, title: "what was uploaded for it" },
+  { text: "Full Checkpoint Data Size", right: true, title: "all that going back to it needs" },
+  { text: "In-flight Data", right: true, title: "persisted with it, since a barrier overtook it" }, "Notes"];
+const STEP_HEADS = ["Step", "Acknowledged", ...["Start Delay", "Alignment", "Sync", "Async", "End to End", "Uploaded", "State", "In flight"]
+  .map((text) => ({ text, right: true })), "Aligned", { text: "Batch", right: true }, "Watermark"];
+
+export const statusPill = (status) => h("span", { class: `pill ${status.toLowerCase()}` }, status.replace("_", " "));
+
+function notes(one) {
+  const found = [];
+  if (one.is_current) found.push(h("span", { class: "tag current" }, "stands here"));
+  if (one.name) found.push(h("span", { class: "tag savepoint" }, one.name));
+  if (one.rewinds_to !== null) found.push(h("span", { class: "tag" }, `rewind to ${one.rewinds_to}`));
+  if (one.checkpoint_type === "UNALIGNED_CHECKPOINT") found.push(h("span", { class: "tag unaligned" }, "unaligned"));
+  if (one.commit_point === false) found.push(h("span", { class: "tag" }, "recovery point"));
+  if (one.discarded) found.push(h("span", { class: "tag faint" }, "deleted"));
+  if (one.problem) found.push(h("span", { class: "tag failed" }, one.problem));
+  if (one.failure_message) found.push(h("span", { class: "why" }, one.failure_message));
+  return found;
+}
+
+function line(label, one, choose) {
+  return h("div", { class: "latest" }, h("h3", {}, label), one
+    ? [h("button", { class: "link", onclick: () => choose(one.id) }, `${one.name || `checkpoint ${one.id}`}`),
+      h("span", { class: "faint" }, moment(one.trigger_timestamp || one.restore_timestamp)),
+      one.end_to_end_duration === undefined || one.end_to_end_duration === null ? null
+        : h("span", {}, `${duration(one.end_to_end_duration)}, ${bytes(one.state_size)}`),
+      one.failure_message ? h("span", { class: "why" }, one.failure_message) : null]
+    : h("span", { class: "faint" }, "none"));
+}
+
+export function overview(list, choose) {
+  const { counts, latest } = list;
+  const number = (label, value, kind) => h("div", { class: `number ${kind || ""}` }, h("strong", {}, count(value)), h("span", {}, label));
+  return [
+    card("Checkpoint Counts", h("div", { class: "numbers" },
+      number("Triggered", counts.total), number("In Progress", counts.in_progress, counts.in_progress ? "in_progress" : ""),
+      number("Completed", counts.completed, "completed"), number("Failed", counts.failed, counts.failed ? "failed" : ""),
+      number("Restored", counts.restored))),
+    card("Latest", h("div", { class: "latests" },
+      line("Completed", latest.completed, choose), line("Savepoint", latest.savepoint, choose),
+      line("Failed", latest.failed, choose), line("Restore", latest.restored, choose))),
+  ];
+}
+
+export function summary(list) {
+  const names = ["min", "avg", "max", "p50", "p90", "p95", "p99", "p999"];
+  const rows = SUMMARY.map(([label, field, write]) => h("tr", {}, h("th", { scope: "row" }, label),
+    names.map((one) => h("td", { class: "right" }, list.summary[field] ? write(list.summary[field][one]) : "–"))));
+  return card(`Summary of ${count(list.counts.completed)} Completed Checkpoints`, table("plain",
+    ["", ...["Minimum", "Average", "Maximum", "50%", "90%", "95%", "99%", "99.9%"].map((text) => ({ text, right: true }))], rows, ""));
+}
+
+export function configuration(config) {
+  const time = (value) => (value === null ? null : duration(value));
+  const flag = (value) => (value === null ? null : value ? "enabled" : "disabled");
+  const text = config.interval === null ? h("p", { class: "faint" }, "Options are known while the pipeline runs and this process runs it.") : null;
+  return card("Configuration", text, facts([
+    ["Checkpointing Mode", "Exactly Once"], ["Checkpoint Storage", config.checkpoint_storage], ["Interval", time(config.interval)],
+    ["Timeout", time(config.timeout)], ["Savepoint Timeout", time(config.savepoint_timeout)],
+    ["Minimum Pause Between Checkpoints", time(config.min_pause)], ["Maximum Concurrent Checkpoints", config.max_concurrent],
+    ["Unaligned Checkpoints", config.forced_unaligned ? "forced" : flag(config.unaligned_checkpoints)],
+    ["Aligned Checkpoint Timeout", time(config.aligned_checkpoint_timeout)],
+    ["In-flight Data per Step", config.max_inflight_bytes === null ? null : `at most ${bytes(config.max_inflight_bytes)}`],
+    ["Tolerable Failed Checkpoints", config.interval === null ? null : config.tolerable_failed_checkpoints ?? "any number"],
+    ["Retained Checkpoints", config.retained], ["Incremental", flag(config.incremental)],
+    ["Sinks Commit at Unaligned Cuts", config.commit_unaligned === null ? null : config.commit_unaligned ? "yes" : "with one sink only"],
+  ]));
+}
+
+export class HistoryTable {
+  constructor(jobId, rewind) {
+    this.jobId = jobId;
+    this.rewind = rewind;
+    this.rows = new Map();
+    this.open = null;
+    this.steps = 0;
+    this.body = h("tbody", { onclick: (event) => this.clicked(event), onkeydown: (event) => this.pressed(event) });
+    this.count = h("span", { class: "faint" });
+    this.element = h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", {}, "History"), this.count),
+      h("div", { class: "scroll" }, h("table", { class: "history" }, h("thead", {}, h("tr", {}, HEADS.map((one) =>
+        h("th", { scope: "col", class: one.right ? "right" : null, title: one.title }, one.text || one)))), this.body)));
+  }
+
+  show(checkpoints) {
+    const began = performance.now();
+    const wanted = [];
+    const ids = new Set();
+    for (const one of checkpoints) {
+      ids.add(one.id);
+      const mark = JSON.stringify(one);
+      let row = this.rows.get(one.id);
+      if (!row || row.mark !== mark) {
+        const had = row ? row.element : null;
+        row = { mark, element: this.row(one), detail: row ? row.detail : null };
+        if (had && had === document.activeElement) this.refocus = row.element;
+        if (had) had.replaceWith(row.element);
+        this.rows.set(one.id, row);
+      }
+      wanted.push(row.element);
+      if (row.detail) wanted.push(row.detail);
+    }
+    for (const id of [...this.rows.keys()]) if (!ids.has(id)) this.rows.delete(id);
+    const same = this.body.children.length === wanted.length && wanted.every((one, at) => this.body.children[at] === one);
+    if (!same) {
+      const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
+      this.body.replaceChildren(...wanted);
+      if (focused && focused.isConnected) focused.focus();
+    }
+    if (this.refocus) { this.refocus.focus(); this.refocus = null; }
+    if (!checkpoints.length) this.body.replaceChildren(h("tr", {}, h("td", { colspan: HEADS.length, class: "none" }, "No checkpoint yet.")));
+    this.count.textContent = checkpoints.length ? `${count(checkpoints.length)} shown; Enter opens one` : "";
+    performance.measure("cutwater-history", { start: began, end: performance.now() });
+  }
+
+  row(one) {
+    const right = (text) => h("td", { class: "right" }, text);
+    return h("tr", { tabindex: "0", "data-id": one.id, "aria-expanded": this.open === one.id ? "true" : "false",
+      class: one.status.toLowerCase() },
+    h("td", { class: "id" }, one.id), h("td", {}, statusPill(one.status)),
+    h("td", {}, one.num_subtasks ? `${one.num_acknowledged_subtasks}/${Math.max(one.num_subtasks, one.status === "FAILED" ? this.steps : 0)}` : "–"),
+    h("td", { title: moment(one.trigger_timestamp) }, when(one.trigger_timestamp)), h("td", { title: moment(one.latest_ack_timestamp) }, when(one.latest_ack_timestamp)),
+    right(duration(one.end_to_end_duration)), right(bytes(one.checkpointed_size)), right(bytes(one.state_size)),
+    right(one.persisted_data ? bytes(one.persisted_data) : "–"), h("td", { class: "notes" }, notes(one)));
+  }
+
+  clicked(event) {
+    const row = event.target.closest("tr[data-id]");
+    if (row) this.toggle(Number(row.dataset.id));
+  }
+
+  pressed(event) {
+    const row = event.target.closest("tr[data-id]");
+    if (!row || event.target !== row) return;
+    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); this.toggle(Number(row.dataset.id)); }
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step) {
+      event.preventDefault();
+      const all = [...this.body.querySelectorAll("tr[data-id]")];
+      const next = all[all.indexOf(row) + step];
+      if (next) next.focus();
+    }
+  }
+
+  async toggle(id) {
+    const before = this.open;
+    this.open = null;
+    const shown = this.rows.get(before);
+    if (shown) { shown.detail?.remove(); shown.detail = null; shown.element.setAttribute("aria-expanded", "false"); }
+    if (before === id) return;
+    const row = this.rows.get(id);
+    if (!row) return;
+    this.open = id;
+    row.element.setAttribute("aria-expanded", "true");
+    const cell = h("td", { colspan: HEADS.length }, "Loading.");
+    row.detail = h("tr", { class: "detail" }, cell);
+    row.element.after(row.detail);
+    await this.load(id, cell);
+  }
+
+  async load(id, cell) {
+    try {
+      cell.replaceChildren(detail(await get(job(this.jobId, `/checkpoints/details/${id}`)), this.rewind));
+    } catch (error) {
+      cell.replaceChildren(h("p", { class: "why" }, error.message));
+    }
+  }
+
+  // While a checkpoint that is open in the table is under way, its steps go on.
+  refresh(one) {
+    const row = this.rows.get(one.id);
+    if (this.open === one.id && row && row.detail) row.detail.firstChild.replaceChildren(detail(one, this.rewind));
+  }
+}
+
+export function detail(one, rewind) {
+  const rows = Object.entries(one.tasks).map(([name, task]) => {
+    const right = (text) => h("td", { class: "right" }, text);
+    return h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, task.num_acknowledged_subtasks ? "✓" : "waiting"),
+      right(duration(task.start_delay)), right(duration(task.alignment_duration)), right(duration(task.sync_duration)),
+      right(duration(task.async_duration)), right(duration(task.end_to_end_duration)), right(bytes(task.checkpointed_size)),
+      right(bytes(task.state_size)), right(task.persisted_data ? bytes(task.persisted_data) : "–"),
+      h("td", {}, task.unaligned_checkpoint === null ? "–" : task.unaligned_checkpoint ? h("span", { class: "tag unaligned" }, "overtook") : "aligned"),
+      right(task.batch === null ? "–" : count(task.batch)), h("td", {}, task.watermark ? when(task.watermark) : "–"));
+  });
+  const reads = Object.entries(one.tasks).flatMap(([name, task]) => [
+    ...Object.entries(task.offsets).map(([stream, offset]) => `${name} had read ${stream} to ${offset}`),
+    ...Object.entries(task.positions).map(([input, position]) => `${name} had read ${input} to Event ${position}`)]);
+  const versions = Object.entries(one.sink_versions || {}).map(([sink, version]) => `${sink} version ${version}`);
+  const can = one.status === "COMPLETED" && !one.discarded && !one.is_current;
+  return h("div", { class: "detail-box" }, facts([
+    ["Type", `${one.kind === "REWIND" ? "rewind" : TYPES[one.checkpoint_type] || one.checkpoint_type}${one.kind === "FULL" ? ", full" : ""}`],
+    ["Generation", one.generation], ["Path", one.external_path],
+    ["Until sinks had committed", one.commit_duration === null ? null : duration(one.commit_duration)],
+    ["Sinks showed", versions.join(", ")]].concat(one.failure_message ? [["Failure", one.failure_message]] : [])),
+  rows.length ? table("plain steps", STEP_HEADS, rows, "") : h("p", { class: "faint" }, "Nothing is known of its steps any more."),
+  reads.length ? h("details", {}, h("summary", {}, `Positions (${reads.length})`), h("ul", {}, reads.map((text) => h("li", {}, text)))) : null,
+  can ? h("p", {}, h("button", { class: "secondary", onclick: (event) => { event.stopPropagation(); rewind(one.id); } }, "What would a rewind to it do?")) : null);
+}

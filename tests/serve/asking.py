@@ -1,0 +1,85 @@
+"""Asks an application over a socket of this machine, with or without its token."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from cutwater.serve.guard import Guard
+from cutwater.serve.server import Endpoint, Server, bind
+from cutwater.serve.token import Token
+
+DEADLINE_S = 30.0
+Json = Any
+
+
+@dataclass
+class Asking:
+    """A client without a token, and one that sends it."""
+
+    anyone: httpx.Client
+    owner: httpx.Client
+
+    def json(self, path: str, status: int = 200) -> Json:
+        """Read something as anyone may."""
+        answer = self.anyone.get(path)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    def refused(self, path: str, status: int) -> str:
+        """Read something that is refused; return the reason."""
+        return reason(self.anyone.get(path), status)
+
+    def finished(self, path: str, body: Json, answers: str) -> Json:
+        """Ask for a change, wait until it is over, and return what became of it."""
+        asked = self.owner.post(path, json=body)
+        assert asked.status_code == 202, asked.text
+        where = f"{answers}/{asked.json()['request-id']}"
+        wait_until(lambda: self.json(where)["status"]["id"] == "COMPLETED", "it is over")
+        return self.json(where)["operation"]
+
+
+def reason(answer: httpx.Response, status: int) -> str:
+    """Return why a request was refused; there is always a reason."""
+    assert answer.status_code == status, answer.text
+    (text, *_) = answer.json()["errors"]
+    assert text
+    return str(text)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition."""
+    end_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end_s, f"not within {DEADLINE_S} s: {what}"
+        time.sleep(0.02)
+
+
+@contextmanager
+def answering(app: Guard) -> Iterator[str]:
+    """Serve an application on a free port; the address is its address."""
+    server = Server(app, bind(Endpoint(port=0)), "127.0.0.1")
+    server.start()
+    try:
+        yield server.url
+    finally:
+        server.stop()
+
+
+@contextmanager
+def asking(app: Guard, token: Token) -> Iterator[Asking]:
+    with (
+        answering(app) as url,
+        httpx.Client(base_url=url) as anyone,
+        httpx.Client(base_url=url, headers=bearer(token)) as owner,
+    ):
+        yield Asking(anyone, owner)
+
+
+def bearer(token: Token) -> dict[str, str]:
+    """The header that carries a token."""
+    assert token.file is not None
+    return {"Authorization": f"Bearer {token.file.read_text().strip()}"}

@@ -1,0 +1,211 @@
+"""A pipeline that runs without Spark: a real store, a real plan, and numbers that a test sets.
+
+It takes checkpoints as a driver does, as far as its store sees it: attempt, manifest, decision,
+commit record, report. `held` keeps one under way for as long as a test wants to look at it.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from tests.cli.stored import Stored
+from tests.unit.store.cuts import PIPELINE
+from tests.unit.store.made import ONE, ORDERS, TABLE, TOTALS, attempt_report, step_report
+
+from cutwater import Pipeline
+from cutwater.errors import ConfigError
+from cutwater.ids import CheckpointId
+from cutwater.physical_plan import PhysicalPlan
+from cutwater.plan import plan
+from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.options import CheckpointOptions
+from cutwater.serve.served import Live, Served
+from cutwater.spark.progress import (
+    BarrierAt,
+    ChannelStatus,
+    CheckpointReport,
+    RunResult,
+    RunStatus,
+    StepStatus,
+)
+from cutwater.store.opened import OpenStore
+from cutwater.store.reports import AttemptStatus
+from cutwater.store.targets import SinkTargets, StoredTarget
+from cutwater.store.wall_clock import wall_ms
+
+TARGETS: SinkTargets = {TABLE: StoredTarget("delta", "file:///tables/totals")}
+
+
+class Nowhere:
+    """A sink's target that nobody opens."""
+
+    format = "delta"
+    accepts = frozenset({"append"})
+
+    def describe(self) -> str:
+        return "tables/totals"
+
+
+def planned() -> PhysicalPlan:
+    """Plan the pipeline whose checkpoints `MadeStore` makes: orders, totals, and a table."""
+    pipeline = Pipeline("orders")
+
+    @pipeline.source(chain=False)
+    def orders(spark: object) -> object:
+        return spark
+
+    @pipeline.step
+    def totals(orders: object) -> object:
+        return orders
+
+    pipeline.sink("table", Nowhere(), of=totals)
+    return plan(pipeline)
+
+
+class StandIn:
+    """The run, and everything that a test may set."""
+
+    def __init__(self, directory: Path) -> None:
+        self.stored = Stored(directory)
+        self.stored.made.store.targets.record(ONE, TARGETS)
+        self.plan = planned()
+        self.state = "RUNNING"
+        self.detail = ""
+        self.late_rows = 0
+        self.failed = 0
+        self.backlog = 3
+        self.barriers = {"orders": BarrierAt.NOWHERE, "totals": BarrierAt.NOWHERE}
+        self.rate = 1234.5
+        self.stopped_with: tuple[str | None, bool] | None = None
+        self.reports: list[CheckpointReport] = []
+        self._open = threading.Event()
+        self._open.set()
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+
+    def served(self, hint: str = "the token is in a file") -> Served:
+        store = OpenStore.of(self.stored.backend, PIPELINE)
+        return Served("orders", store, Live(self, self.plan, CheckpointOptions(), TARGETS), hint)
+
+    # -- what a run does
+
+    def status(self) -> RunStatus:
+        steps = tuple(
+            StepStatus(
+                name, kind, 7, 12_345, self.rate, False, mark, self.late_rows, self.barriers[name]
+            )
+            for name, kind, mark in (("orders", "query", None), ("totals", "query", wall_ms()))
+        )
+        with self._lock:
+            reports = tuple(self.reports[-20:])
+        return RunStatus(
+            "orders",
+            1,
+            self.state,
+            steps,
+            (ChannelStatus("orders", "totals", self.backlog, 4096 * self.backlog),),
+            reports,
+            0,
+            self.detail,
+            None,
+            sum(one.status == "COMPLETED" for one in reports),
+            self.failed,
+        )
+
+    def checkpoint(
+        self,
+        timeout_s: float | None = None,  # noqa: ARG002
+        *,
+        full: bool = False,
+    ) -> CheckpointReport:
+        return self._take(CheckpointKind.FULL if full else CheckpointKind.CHECKPOINT, None)
+
+    def savepoint(
+        self,
+        name: str,
+        timeout_s: float | None = None,  # noqa: ARG002
+    ) -> CheckpointReport:
+        if any(one.name == name for one in self.reports):
+            raise ConfigError("savepoint name", f"there is a savepoint {name} already")
+        return self._take(CheckpointKind.SAVEPOINT, name)
+
+    def stop(
+        self, *, checkpoint: bool = True, savepoint: str | None = None, drain: bool = False
+    ) -> None:
+        assert checkpoint
+        self.stopped_with = (savepoint, drain)
+        self._take(CheckpointKind.SAVEPOINT if savepoint else CheckpointKind.CHECKPOINT, savepoint)
+        self.state = "FINISHED"
+        self._over.set()
+
+    def wait(self, timeout_s: float | None = None) -> RunResult | None:
+        if not self._over.wait(timeout_s):
+            return None
+        return RunResult("orders", False, len(self.reports), 0, None)
+
+    # -- what a test does
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep checkpoints that begin meanwhile from being decided."""
+        self._open.clear()
+        try:
+            yield
+        finally:
+            self._open.set()
+
+    def fail(self, reason: str) -> int:
+        """Let an attempt fail."""
+        number = self._begin(CheckpointKind.CHECKPOINT, None)
+        self._change(number, status="FAILED", failure=reason, duration_ms=40)
+        self.failed += 1
+        self.stored.made.attempt(number)
+        report = attempt_report(number, status=AttemptStatus.FAILED, failure=reason)
+        self.stored.made.store.reports.write(report)
+        return number
+
+    def _begin(self, kind: CheckpointKind, name: str | None) -> int:
+        with self._lock:
+            number = len(self.reports) + 1
+            self.reports.append(
+                CheckpointReport(
+                    CheckpointId(number),
+                    "IN_PROGRESS",
+                    5,
+                    kind.name,
+                    started_at_ms=wall_ms(),
+                    name=name,
+                    generation=ONE,
+                )
+            )
+        return number
+
+    def _change(self, number: int, **changes: object) -> CheckpointReport:
+        with self._lock:
+            changed = replace(self.reports[number - 1], **changes)  # type: ignore[arg-type]
+            self.reports[number - 1] = changed
+            return changed
+
+    def _take(self, kind: CheckpointKind, name: str | None) -> CheckpointReport:
+        number = self._begin(kind, name)
+        self.barriers = {"orders": BarrierAt.ACKNOWLEDGED, "totals": BarrierAt.ALIGNING}
+        steps = {ORDERS: step_report(start_delay_ms=3, sync_ms=2, async_ms=30)}
+        self._change(number, steps=steps)
+        assert self._open.wait(30)
+        steps[TOTALS] = step_report(start_delay_ms=12, alignment_ms=25, async_ms=40)
+        self.stored.made.decide(number, kind, name=name)
+        made = attempt_report(number, name=name, steps=steps, started_at_ms=wall_ms())
+        self.stored.made.store.reports.write(made)
+        self.barriers = {"orders": BarrierAt.NOWHERE, "totals": BarrierAt.NOWHERE}
+        return self._change(
+            number,
+            status="COMPLETED",
+            duration_ms=250,
+            committed_ms=300,
+            commit_point=True,
+            uploaded_bytes=2048,
+            state_bytes=4096,
+            steps=steps,
+        )

@@ -1,0 +1,119 @@
+"""The journal: one event for each change of state, with who, which generation and which part."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from cutwater.cli.logs import JsonLines, LogFormat, log_as
+from cutwater.ids import CheckpointId, Generation, SinkId, StepId
+from cutwater.protocol import coordinator_events as events
+from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.failure import FailureReason
+from cutwater.protocol.pending import CheckpointRequest
+from cutwater.spark.attempts import AttemptBook
+from cutwater.spark.journal import FIELDS, EventName, Journal
+from cutwater.store.reports import StepReport
+
+REPORT = StepReport(**dict.fromkeys(StepReport.__struct_fields__, 3))
+
+
+@pytest.fixture
+def heard(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "cutwater.events")
+    return caplog
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    """Leave the logger of Cutwater as it was."""
+    found = logging.getLogger("cutwater")
+    before = (found.handlers, found.level, found.propagate)
+    yield found
+    found.handlers, found.level, found.propagate = before
+
+
+def fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
+    return [getattr(record, FIELDS) for record in caplog.records]
+
+
+def test_an_attempt_is_told_from_its_start_to_its_failure(
+    heard: pytest.LogCaptureFixture,
+) -> None:
+    book = AttemptBook(journal=Journal("orders", "uuid"))
+    book.generation = Generation(2)
+    number, request = CheckpointId(7), CheckpointRequest(CheckpointKind.SAVEPOINT, "mine")
+
+    book.ordered(events.ReserveId(number, CheckpointKind.SAVEPOINT, request), {})
+    book.acknowledged(number, StepId("totals"), lambda _: REPORT)
+    book.ordered(events.EndAttempt(number, False, FailureReason.EXPIRED, "totals"), {})
+    book.blocked(SinkId("table"), "no room")
+
+    told = fields(heard)
+    assert [one["event"] for one in told] == [
+        "checkpoint.started",
+        "checkpoint.acknowledged",
+        "checkpoint.failed",
+        "sink.blocked",
+    ]
+    assert {(one["pipeline"], one["pipeline_id"], one["generation"]) for one in told} == {
+        ("orders", "uuid", 2)
+    }
+    assert [one.get("checkpoint") for one in told] == [7, 7, 7, None]
+    assert [one.get("step") for one in told] == [None, "totals", None, None]
+    assert (told[0]["kind"], told[0]["name"]) == ("SAVEPOINT", "mine")
+    assert told[1]["alignment_ms"] == 3
+    assert "totals" in str(told[2]["failure"])
+    assert [one.levelname for one in heard.records] == ["INFO", "INFO", "WARNING", "ERROR"]
+    assert book.failed == 1
+
+
+def test_nothing_is_made_for_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, "cutwater.events")
+    Journal("orders", "uuid").note(EventName.STATE, "it runs", generation=1, state="RUNNING")
+    assert caplog.records == []
+
+
+def test_a_record_is_one_line_of_json_whatever_is_in_it() -> None:
+    record = logging.LogRecord("cutwater.x", logging.INFO, "f", 1, "two\nlines %s", ("ü",), None)
+    setattr(record, FIELDS, {"event": "checkpoint.failed", "odd": object()})
+
+    text = JsonLines().format(record)
+
+    assert "\n" not in text
+    made = json.loads(text)
+    assert (made["event"], made["message"], made["level"]) == (
+        "checkpoint.failed",
+        "two\nlines ü",
+        "INFO",
+    )
+    assert made["time"].endswith("+00:00")
+
+
+def test_records_without_fields_and_traces_are_json_too() -> None:
+    try:
+        raise ValueError("broken")
+    except ValueError as error:
+        about = (ValueError, error, error.__traceback__)
+    record = logging.LogRecord("cutwater.x", logging.ERROR, "f", 1, "it failed", (), about)
+
+    made = json.loads(JsonLines().format(record))
+
+    assert (made["event"], made["message"]) == ("log", "it failed")
+    assert "ValueError: broken" in made["trace"]
+
+
+def test_json_goes_to_stderr_and_text_changes_nothing(
+    logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = list(logger.handlers)
+    log_as(LogFormat.TEXT)
+    assert logger.handlers == before
+
+    log_as(LogFormat.JSON)
+    Journal("orders", "uuid").note(EventName.STATE, "it runs", generation=1, state="RUNNING")
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert json.loads(said.err)["state"] == "RUNNING"
