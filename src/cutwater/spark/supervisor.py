@@ -162,7 +162,8 @@ class Supervisor:
             return None
         try:
             return generation.built.steps[outcome.step].failed_batch()
-        except (CutwaterError, OSError) as error:
+        except (CutwaterError, OSError, ValueError) as error:
+            # Only a help to people: it must not stand in the way of the restart.
             _LOG.warning("nobody can say what the failed batch was reading: %s", error)
             return None
 
