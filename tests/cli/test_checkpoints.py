@@ -268,7 +268,7 @@ def test_a_difference_counts_the_rows_of_steps_and_sinks(tmp_path: Path) -> None
         steps = {ORDERS: step_report(rows=rows)}
         stored.made.store.reports.write(attempt_report(number, steps=steps))
 
-    there = stored.json("checkpoints", "diff", "orders", "1", "3")
+    there = stored.json("checkpoints", "diff", "orders", "1", "latest")
     back = stored.json("checkpoints", "diff", "orders", "3", "1")
     said = stored.run("checkpoints", "diff", "orders", "1", "3")
     stored.backend.delete(stored.made.paths.manifest(CheckpointId(2)))
