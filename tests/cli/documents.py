@@ -4,9 +4,12 @@ A block of Python that begins with `# name.py` is a file. A block `sh` is a scri
 command of it must succeed. A block `text` is something to look at and is not run.
 """
 
+import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,15 +44,26 @@ def run_document(name: str, directory: Path, deadline_s: float) -> list[Said]:
         if kind == "python" and file:
             (directory / file[1]).write_text(text, encoding="utf-8")
         elif kind == "sh":
-            result = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", text],
-                cwd=directory,
-                env=env,
-                capture_output=True,
-                text=True,
-                timeout=deadline_s,
-                check=False,
-            )
-            assert result.returncode == 0, f"{text}\n{result.stdout}\n{result.stderr}"
-            said.append(Said(text, result.stdout))
+            said.append(Said(text, _run(text, directory, env, deadline_s)))
     return said
+
+
+def _run(text: str, directory: Path, env: Mapping[str, str], deadline_s: float) -> str:
+    # In a session of its own, so that what a page starts in the background can be ended.
+    process = subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", text],
+        cwd=directory,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=deadline_s)
+        assert process.returncode == 0, f"{text}\n{output}\n{errors}"
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return output
