@@ -1,6 +1,8 @@
 """References that are written by scripts are current, and exit codes are all explained."""
 
+import ast
 import re
+import textwrap
 from pathlib import Path
 from types import ModuleType
 
@@ -63,3 +65,51 @@ def test_every_link_of_the_documents_leads_somewhere() -> None:
     ]
 
     assert not broken
+
+
+COMMANDS = dict(cli_reference.commands())
+
+
+def commands_shown() -> list[tuple[str, str]]:
+    """Every command of ours in a block or between backquotes of a document, with its page."""
+    found = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        lines = [line.strip().removeprefix("$ ") for line in text.splitlines()]
+        quoted = re.findall(r"`(cutwater [^`]+)`", text)
+        shown = [one for one in (*lines, *quoted) if one.startswith("cutwater ")]
+        found += [(page.relative_to(ROOT).as_posix(), " ".join(one.split())) for one in shown]
+    return found
+
+
+def option_unknown(text: str) -> str | None:
+    """Return the first word of a command that no command understands; None if all are known."""
+    words = (
+        re.sub(r"\s[#&>|].*|\s\s.*|[…;].*", "", text).replace("[", " ").replace("]", " ").split()
+    )
+    known = COMMANDS
+    names = [" ".join(words[:length]) for length in (3, 2)]
+    command = next((known[name] for name in names if name in known), None)
+    if command is None:
+        group = any(name.startswith(names[-1] + " ") for name in known)
+        return None if group or words[1].startswith("-") else words[1]
+    options = {one for each in command.params for one in (*each.opts, *each.secondary_opts)}
+    given = [word.partition("=")[0] for word in words if word.startswith("--")]
+    return next((one for one in given if one not in {*options, "--help", "--debug"}), None)
+
+
+@pytest.mark.parametrize(("page", "text"), commands_shown())
+def test_a_command_in_a_document_is_one_that_there_is(page: str, text: str) -> None:
+    assert option_unknown(text) is None, f"{page}: {text}"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda one: one.stem)
+def test_the_python_of_a_document_can_be_parsed(page: Path) -> None:
+    for text in re.findall(r"^ *```python\n(.*?)^ *```$", page.read_text("utf-8"), re.M | re.S):
+        ast.parse(textwrap.dedent(text))
+
+
+def test_a_command_that_there_is_not_would_be_noticed() -> None:
+    assert option_unknown("cutwater rum orders.py") == "rum"
+    assert option_unknown("cutwater state show orders totals --chekpoint 3") == "--chekpoint"
+    assert option_unknown("cutwater state show orders totals --checkpoint 3") is None
