@@ -33,10 +33,10 @@ _ROOTS: Final[list[Path]] = []
 
 def state(
     spark: "SparkSession",
+    store: str | Path,
     pipeline: str,
     step: str,
     *,
-    store: str | Path,
     checkpoint: str | int = LATEST,
     operator: str | int | None = None,
 ) -> "DataFrame":
@@ -44,9 +44,9 @@ def state(
 
     Args:
         spark: A session with a local master.
+        store: Where checkpoints are kept.
         pipeline: The pipeline's name, or its uuid.
         step: The step.
-        store: Where its checkpoints are kept.
         checkpoint: `latest`, a checkpoint's number, a savepoint's name, or a time.
         operator: Which part of the state, if there are several: an operator's number or name, the
             side of a join (`left`, `right`), a variable of transformWithState, `timers`, or both,

@@ -146,9 +146,9 @@ def rows_of(spark: SparkSession, cuts: Cuts, at: int, *which: str) -> list[Any]:
     step, *operator = which
     frame = cutwater.state(
         spark,
+        cuts.store,
         NAME,
         step,
-        store=cuts.store,
         checkpoint=cuts.ids[at],
         operator=operator[0] if operator else None,
     )
