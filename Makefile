@@ -16,7 +16,7 @@ CANDIDATES := python3.13 python3.12 python3.11 python3 python
 # Set when the environment's interpreter is gone, whatever its stamp says.
 STALE := $(shell $(BIN)/python -c '' 2>/dev/null || echo stale)
 
-.PHONY: help setup browser check test long demo barrier sim bench clean stale
+.PHONY: help setup browser check test long docs demo barrier sim bench clean stale
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,10 @@ test: check browser ## Everything CI runs: check, all tests, 100 % branch covera
 
 long: $(STAMP) ## The exhaustive variants: one kill after another at every durable write
 	@$(BIN)/python -m pytest -m long
+
+docs: $(STAMP) ## Write the documents that are made from the source
+	@for one in state_diagrams errors_reference config_reference cli_reference; do \
+		$(BIN)/python scripts/$$one.py; done
 
 demo: $(STAMP) ## Run the auction pipeline on Spark, kill it halfway, go on, check every row
 	@$(BIN)/python examples/demo.py

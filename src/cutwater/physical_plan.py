@@ -14,6 +14,7 @@ from typing import NamedTuple
 from cutwater import plan_text
 from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
 from cutwater.node import Kind, Node
+from cutwater.notebook import drawing
 from cutwater.protocol.identity import StepIdentity
 from cutwater.protocol.topology import StepSpec, Topology
 from cutwater.step_options import OutputMode, StepOptions
@@ -122,6 +123,15 @@ class PhysicalPlan:
 
     pipeline: str
     steps: tuple[PhysicalStep, ...]
+
+    def __repr__(self) -> str:
+        """Name it; `tree` draws it."""
+        names = ", ".join(step.name for step in self.steps)
+        return f"<plan of {self.pipeline}: {names}>"
+
+    def _repr_html_(self) -> str:
+        """Draw it for a notebook."""
+        return drawing(self.tree())
 
     def __getitem__(self, name: StepId) -> PhysicalStep:
         """Return the step of that name."""

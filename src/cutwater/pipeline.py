@@ -23,6 +23,7 @@ from cutwater.node import (
     read_signature,
     same,
 )
+from cutwater.notebook import table
 from cutwater.step_options import (
     SourceKeywords,
     StepKeywords,
@@ -109,6 +110,21 @@ class Pipeline:
             line = f"  {node.kind.value} {node.name}({inputs})"
             lines.append(f"{line} -> {node.target.describe()}" if node.target else line)
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """List the nodes for a notebook."""
+        rows = (
+            (
+                node.kind.value,
+                node.name,
+                ", ".join(binding.node for binding in node.inputs),
+                node.target.describe() if node.target else None,
+                node.place.short,
+            )
+            for node in self.nodes
+        )
+        names = ("kind", "name", "reads", "writes", "declared")
+        return table(f"pipeline {self.name}", names, rows)
 
     @overload
     def source(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.stored import Stored
 from tests.unit.store.cuts import PIPELINE, sample_recovery
-from tests.unit.store.made import BEGAN_MS, attempt_report
+from tests.unit.store.made import BEGAN_MS, ORDERS, attempt_report, step_report
 from typer.testing import CliRunner
 
 from cutwater.cli.main import app
@@ -291,6 +291,28 @@ def test_a_difference_says_what_moved_and_which_objects_came_and_went(stored: St
     assert "From checkpoint 2 to 4, 2.0 s later:" in said.output
     assert "sink table: 2 -> 4" in said.output
     assert "3 objects came (23 B), 2 went (10 B), 1 are shared." in said.output
+
+
+def test_a_difference_counts_the_rows_of_steps_and_sinks(tmp_path: Path) -> None:
+    stored = Stored(tmp_path)
+    for number, rows in ((1, 0), (2, 30), (3, 12)):
+        stored.made.decide(number, rows=rows)
+    for number, rows in ((1, 100), (3, 175)):
+        steps = {ORDERS: step_report(rows=rows)}
+        stored.made.store.reports.write(attempt_report(number, steps=steps))
+
+    there = stored.json("checkpoints", "diff", "orders", "1", "latest")
+    back = stored.json("checkpoints", "diff", "orders", "3", "1")
+    said = stored.run("checkpoints", "diff", "orders", "1", "3")
+    stored.backend.delete(stored.made.paths.manifest(CheckpointId(2)))
+    pruned = stored.json("checkpoints", "diff", "orders", "1", "3")
+
+    # Of the other step nobody has told.
+    assert there["rows"] == {"orders": 75, "totals": None}
+    assert (there["sink_rows"], back["sink_rows"]) == ({"table": 42}, {"table": -42})
+    assert "+75" in said.output
+    assert "sink table: 1 -> 3, 42 rows" in said.output
+    assert pruned["sink_rows"] is None
 
 
 # -- prune

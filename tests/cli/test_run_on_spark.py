@@ -1,5 +1,6 @@
 """`cutwater run` on a real Spark, as people do: to its end, stopped by a signal, failing."""
 
+import os
 import signal
 import subprocess
 import time
@@ -14,14 +15,15 @@ UNION = str(ROOT / "examples" / "union.py") + ":create"
 MASTER = ("--master", "local[2]")
 BROKEN = """
 from pyspark.sql import functions as F
-from cutwater import Pipeline, sinks, sources
+from cutwater import Pipeline, sinks
 
 orders = Pipeline("orders")
 
 
 @orders.source
 def numbers(spark):
-    return sources.sequence(spark, total=100)
+    files = spark.readStream.schema("value long").option("maxFilesPerTrigger", 1)
+    return files.json("incoming")
 
 
 def check(value):
@@ -135,12 +137,21 @@ def test_a_step_that_fails_ends_the_run_with_its_line(tmp_path: Path) -> None:
     file.write_text(BROKEN)
     line = BROKEN.splitlines().index('        raise ValueError("seventy is too much")') + 1
 
+    (tmp_path / "incoming").mkdir()
+    for tens in range(10):
+        made = tmp_path / "incoming" / f"{tens}.json"
+        made.write_text("\n".join(f'{{"value": {10 * tens + one}}}' for one in range(10)))
+        os.utime(made, (tens, tens))
+
     run = cutwater("run", str(file), *MASTER, cwd=tmp_path, deadline_s=SPARK_DEADLINE_S)
 
     assert run.returncode == 1
     last = run.stderr.splitlines()[-1]
     assert last.startswith("[CW-602] step checked (")
     assert f"{file}:{line} in check) failed: ValueError: seventy is too much." in last
+    poison = tmp_path / "incoming" / "7.json"
+    said = f"Batch 7, at which it failed 4 times in a row, reads the file {poison} (numbers)."
+    assert said in last
     assert "restart 3" in run.stdout
     # Spark's own words for the same failure are kept away from the terminal.
     assert "Spark ERROR" not in run.stderr

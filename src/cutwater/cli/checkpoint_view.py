@@ -138,6 +138,7 @@ def _task(snapshot: StepSnapshot | None, step: StepReport | None) -> Json:
         "checkpointed_size": step and step.uploaded_bytes,
         "state_size": step and step.state_bytes,
         "persisted_data": step and step.in_flight_bytes,
+        "rows": step and step.rows,
     }
     if snapshot is not None:
         made |= {

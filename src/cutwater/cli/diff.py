@@ -1,7 +1,9 @@
 """`cutwater checkpoints diff A B`: what has changed from one checkpoint to another.
 
 A pure comparison of two manifests: where every step stands, what its sources and its watermark
-say, how its state has grown, which objects came and went, and what the sinks showed.
+say, how its state has grown, how many rows it has put out, which objects came and went, and what
+the sinks showed. Rows are counted by reports, within one generation; what sinks committed is in the
+manifests between the two. Where either is not known, it says so.
 """
 
 from collections.abc import Mapping
@@ -31,7 +33,8 @@ from cutwater.cli.stores import (
     find,
 )
 from cutwater.errors import ConfigError
-from cutwater.protocol.cut import BlobRef, Cut, StepSnapshot
+from cutwater.ids import SinkId, StepId
+from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
 from cutwater.store.inspect import CheckpointView, Inspector
 
 HELP: Final = "Show what has changed from one checkpoint to another."
@@ -59,18 +62,24 @@ def diff_command(arguments: DiffArguments) -> int:
         _readable(found, arguments.after),
     )
     changes = difference(old, new)
+    rows = {name: _rows(before, after, name) for name in sorted({*old.snapshots, *new.snapshots})}
+    sink_rows = _sink_rows(found, before, after)
+    changes["rows"] = rows
     changes["sinks"] = {
         sink: _pair((before.versions or {}).get(sink), (after.versions or {}).get(sink))
         for sink in sorted((before.versions or {}).keys() | (after.versions or {}).keys())
     }
+    changes["sink_rows"] = sink_rows
     if arguments.output is Output.JSON:
         say_json({"before": before.id, "after": after.id, **changes}, indent=2)
         return SUCCESS
     took_ms = (after.started_at_ms or 0) - (before.started_at_ms or 0)
     say(f"From checkpoint {before.id} to {after.id}, {duration_text(max(0, took_ms))} later:")
-    show(_table(old, new))
+    show(_table(old, new, rows))
     for sink, versions in sorted((after.versions or {}).items()):
-        say(f"sink {sink}: {(before.versions or {}).get(sink, 'nothing')} -> {versions}")
+        told = "" if sink_rows is None else f", {counted(sink_rows.get(sink, 0), 'row')}"
+        say(f"sink {sink}: {(before.versions or {}).get(sink, 'nothing')} -> {versions}{told}")
+    say(f"state: {bytes_text(_state(old))} -> {bytes_text(_state(new))}")
     added, removed = _blobs(new) - _blobs(old), _blobs(old) - _blobs(new)
     say(
         f"{counted(len(added), 'object')} came ({bytes_text(size_of(added))}), "
@@ -138,13 +147,47 @@ def _blobs(cut: Cut) -> frozenset[BlobRef]:
     return frozenset(ref for one in cut.snapshots.values() for ref in one.blobs)
 
 
-def _table(old: Cut, new: Cut) -> Table:
-    table = Table("step", "batches", "state", "watermark", "reads", box=None, pad_edge=False)
+def _rows(before: CheckpointView, after: CheckpointView, step: StepId) -> int | None:
+    """Return how many rows a step has put out in between; None if nobody counted all of them."""
+    if before.generation != after.generation or before.report is None or after.report is None:
+        return None
+    old, new = (one.steps.get(step) for one in (before.report, after.report))
+    if old is None or new is None or old.rows is None or new.rows is None:
+        return None
+    return new.rows - old.rows
+
+
+def _sink_rows(
+    found: Found, before: CheckpointView, after: CheckpointView
+) -> dict[SinkId, int] | None:
+    """Return how many rows each sink has committed in between; None if a manifest is gone."""
+    if before.decision is None or after.decision is None:
+        return None
+    low, high = sorted((before.decision.slot, after.decision.slot))
+    sign = 1 if before.decision.slot <= after.decision.slot else -1
+    counts: dict[SinkId, int] = {}
+    inspector = Inspector(found.store)
+    for decision in found.store.log.read().decisions:
+        if not low < decision.slot <= high:
+            continue
+        view = inspector.one(decision.checkpoint_id)
+        # A rewind takes rows back, and how many is the sink's secret.
+        if view is None or view.cut is None or decision.kind is CheckpointKind.REWIND:
+            return None
+        for sink, committed in view.cut.commit.items() if decision.commit_point else ():
+            counts[sink] = counts.get(sink, 0) + sign * sum(one.rows for one in committed)
+    return counts
+
+
+def _table(old: Cut, new: Cut, rows: Mapping[StepId, int | None]) -> Table:
+    names = ("step", "batches", "rows", "state", "watermark", "reads")
+    table = Table(*names, box=None, pad_edge=False)
     for name in sorted(old.snapshots.keys() | new.snapshots.keys()):
         before, after = old.snapshots.get(name), new.snapshots.get(name)
         table.add_row(
             name,
             _arrow(before and before.batch, after and after.batch),
+            "" if rows[name] is None else f"{rows[name]:+,}",
             _arrow(
                 before and bytes_text(state_bytes(before)), after and bytes_text(state_bytes(after))
             ),

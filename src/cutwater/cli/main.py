@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from enum import Enum
-from typing import Any, Protocol, TypeVar, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, Final, Protocol, TypeVar, get_type_hints
 
 import typer
 
@@ -19,6 +20,7 @@ from cutwater._version import __version__
 from cutwater.cli import (
     adopt,
     checkpoints,
+    config,
     diff,
     doctor,
     eject,
@@ -28,11 +30,13 @@ from cutwater.cli import (
     requests,
     rewind,
     run,
+    state,
     tables,
     ui,
 )
-from cutwater.cli.output import FAILED, INTERRUPTED, complain, report_error, say
+from cutwater.cli.output import INTERRUPTED, complain, report_error, report_unexpected, say
 from cutwater.errors import CutwaterError
+from cutwater.settings import DEFAULT, FILE, FILE_VARIABLE, Settings, read_settings
 
 
 def _group(name: str, text: str) -> typer.Typer:
@@ -40,7 +44,8 @@ def _group(name: str, text: str) -> typer.Typer:
         name=name,
         help=text,
         no_args_is_help=True,
-        add_completion=False,
+        # Of the whole command only: `cutwater --install-completion`.
+        add_completion=name == "cutwater",
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
@@ -50,6 +55,10 @@ def _group(name: str, text: str) -> typer.Typer:
 app = _group("cutwater", "One consistent checkpoint for a whole pipeline of Spark streams.")
 checkpoints_app = _group("checkpoints", checkpoints.HELP)
 app.add_typer(checkpoints_app)
+config_app = _group("config", config.HELP)
+app.add_typer(config_app)
+state_app = _group("state", state.HELP)
+app.add_typer(state_app)
 
 
 class _Arguments(Protocol):
@@ -62,6 +71,13 @@ class _Arguments(Protocol):
     def debug(self) -> bool: ...
 
 
+_ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="A file with settings.", show_default=FILE),
+]
+_FROM_SETTINGS: Final = frozenset({"store", "scratch", "master", "interval", "alignment_timeout"})
+"""The options whose values may come from a file or the environment."""
+
 AnyArguments = TypeVar("AnyArguments", bound=_Arguments)
 
 
@@ -72,12 +88,36 @@ def main() -> None:
 
 @app.callback(invoke_without_command=True)
 def _top(
+    context: typer.Context,
     *,
     version: bool = typer.Option(False, "--version", help="Show the version and exit."),
+    file: _ConfigFile = None,
 ) -> None:
     if version:
         say(f"cutwater {__version__}")
         raise typer.Exit
+    if file is not None:
+        # Where every command looks, and `cutwater run` in particular.
+        os.environ[FILE_VARIABLE] = str(file)
+    if context.invoked_subcommand not in {None, "config"}:
+        try:
+            settings = read_settings(os.environ)
+        except CutwaterError as error:
+            raise typer.Exit(report_error(error, as_json="json" in sys.argv)) from error
+        context.default_map = _option_defaults(context.command, settings)
+
+
+def _option_defaults(command: Any, settings: Settings) -> dict[str, Any]:  # noqa: ANN401 - click's
+    """Return what options are when they are not given, command by command."""
+    inner = getattr(command, "commands", None)
+    if inner is not None:
+        return {name: _option_defaults(one, settings) for name, one in inner.items()}
+    known = {one: name for name in settings.all for one in (name.removeprefix("checkpoint."),)}
+    return {
+        one.name: settings.value(known[one.name])
+        for one in command.params
+        if one.name in _FROM_SETTINGS and settings.all[known[one.name]].origin != DEFAULT
+    }
 
 
 def _add(
@@ -128,12 +168,7 @@ def _guarded(command: Callable[[AnyArguments], int], arguments: AnyArguments) ->
     except Exception as error:
         if arguments.debug:
             raise
-        text = " ".join(str(error).split())[:500]
-        complain(
-            f"[CW-000] {type(error).__name__}: {text} This is not an error that Cutwater expects; "
-            "run it again with --debug to see where it comes from."
-        )
-        code = FAILED
+        code = report_unexpected(error, as_json=arguments.output.value == "json")
     if code == INTERRUPTED:
         # At once: threads of a run or of Spark must not hold this process up.
         sys.stdout.flush()
@@ -189,6 +224,11 @@ _add(
 )
 _add("diff", diff.DiffArguments, diff.diff_command, diff.HELP, checkpoints_app)
 _add("prune", prune.PruneArguments, prune.prune_command, prune.HELP, checkpoints_app)
+
+_add("show", config.ShowArguments, config.show_command, config.SHOW_HELP, config_app)
+
+_add("show", state.ShowArguments, state.show_command, state.SHOW_HELP, state_app)
+_add("diff", state.DiffArguments, state.diff_command, state.DIFF_HELP, state_app)
 
 if __name__ == "__main__":
     main()

@@ -68,6 +68,19 @@ def report_error(error: CutwaterError, *, as_json: bool) -> int:
     return code
 
 
+def report_unexpected(error: Exception, *, as_json: bool) -> int:
+    """Say that something went wrong that nobody expected; return the exit code."""
+    text = " ".join(str(error).split())[:500]
+    message = f"{type(error).__name__}: {text} This is not an error that Cutwater expects;"
+    next_step = "run it again with --debug to see where it comes from."
+    if as_json:
+        fields = {"code": CutwaterError.code, "message": message, "next_step": next_step}
+        say_json({"error": {**fields, "exit_code": FAILED}})
+    else:
+        complain(f"[{CutwaterError.code}] {message} {next_step}")
+    return FAILED
+
+
 def bytes_text(size_bytes: float) -> str:
     """Write a size with a unit: `0 B`, `1.5 MB`."""
     for unit in ("B", "KB", "MB", "GB"):

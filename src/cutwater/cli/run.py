@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import FrameType
@@ -32,6 +32,7 @@ from cutwater.config import CheckpointConfig, Unaligned
 from cutwater.errors import ConfigError
 from cutwater.moves.rewinding import behind
 from cutwater.plan import plan
+from cutwater.settings import STORE_DEFAULT, Settings, read_settings
 from cutwater.store.location import Location
 from cutwater.units import milliseconds
 
@@ -61,7 +62,7 @@ Exit codes
   130  stopped at once by a second Ctrl-C
 """
 
-DEFAULT_STORE: Final = "./.cutwater/store"
+DEFAULT_STORE: Final = STORE_DEFAULT
 _DEFAULTS: Final = CheckpointConfig()
 _LOOK_S: Final = 0.25
 
@@ -105,9 +106,13 @@ class RunArguments:
         ),
     ] = _DEFAULTS.alignment_timeout
     unaligned: Annotated[
-        bool,
-        typer.Option("--unaligned/--no-unaligned", help="Whether barriers may overtake data."),
-    ] = True
+        bool | None,
+        typer.Option(
+            "--unaligned/--no-unaligned",
+            help="Whether barriers may overtake data.",
+            show_default="unaligned",
+        ),
+    ] = None
     forced: Annotated[
         bool, typer.Option("--forced", help="Let barriers overtake data at once, always.")
     ] = False
@@ -166,8 +171,9 @@ def run_command(arguments: RunArguments) -> int:
         CutwaterError: If the command is wrong, or the pipeline could not start or failed.
     """
     duration_s = _duration_s(arguments.duration)
-    checkpoint = _checkpoint_config(arguments)
-    conf = parse_pairs("--conf", arguments.conf)
+    settings = read_settings(os.environ)
+    checkpoint = _checkpoint_config(arguments, settings)
+    conf = {**settings.spark, **parse_pairs("--conf", arguments.conf)}
     parameters = parse_pairs("--param", arguments.param)
     location = store_location(arguments.store)
     log_as(arguments.log_format)
@@ -185,6 +191,7 @@ def run_command(arguments: RunArguments) -> int:
         store=location.directory or location.text,
         scratch=arguments.scratch,
         checkpoint=checkpoint,
+        restart=settings.restart,
         available_now=arguments.available_now,
         start_from=arguments.start_from,
         takeover=arguments.takeover,
@@ -311,15 +318,16 @@ def _duration_s(text: str | None) -> float | None:
     return None if text is None else milliseconds(text, "--duration") / 1_000
 
 
-def _checkpoint_config(arguments: RunArguments) -> CheckpointConfig:
-    if arguments.forced and not arguments.unaligned:
+def _checkpoint_config(arguments: RunArguments, settings: Settings) -> CheckpointConfig:
+    if arguments.forced and arguments.unaligned is False:
         raise ConfigError("--forced", "contradicts --no-unaligned")
-    unaligned: Unaligned = "forced" if arguments.forced else arguments.unaligned
+    told: Unaligned | None = "forced" if arguments.forced else arguments.unaligned
     try:
-        return CheckpointConfig(
+        return replace(
+            settings.checkpoint,
             interval=arguments.interval,
             alignment_timeout=arguments.alignment_timeout,
-            unaligned=unaligned,
+            unaligned=settings.value("checkpoint.unaligned") if told is None else told,
         )
     except ConfigError as error:
         flag = f"--{error.option.replace('_', '-')}"

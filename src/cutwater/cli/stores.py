@@ -5,7 +5,7 @@ whoever looks for checkpoints has mistyped the address.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -18,13 +18,16 @@ from cutwater.store.lease import Holding, Lease
 from cutwater.store.location import existing_backend
 from cutwater.store.opened import OpenStore
 
+LATEST: Final = "latest"
+
 PipelineName = Annotated[
     str, typer.Argument(metavar="PIPELINE", help="The pipeline's name, or its uuid.")
 ]
 StoreUrl = Annotated[str, typer.Option(metavar="URL", help="Where its checkpoints are kept.")]
 OutputForm = Annotated[Output, typer.Option(help="For people or for programs.")]
 CheckpointName = Annotated[
-    str, typer.Argument(metavar="ID|NAME", help="A checkpoint's number, or a savepoint's name.")
+    str,
+    typer.Argument(metavar="ID|NAME", help="A checkpoint's number, a savepoint's name, or latest."),
 ]
 
 
@@ -77,13 +80,15 @@ def looked_at(name: str, store: OpenStore) -> Found:
 
 
 def checkpoint_of(found: Found, text: str) -> CheckpointId:
-    """Return the number of a decided checkpoint, by its number or a savepoint's name.
+    """Return the number of a decided checkpoint: by its number, a savepoint's name, or `latest`.
 
     Raises:
         ConfigError: If there is none; it lists the savepoints.
         StoreError: If the store cannot be read.
     """
     log = found.store.log.read()
+    if text == LATEST and log.head is not None:
+        return log.head.checkpoint_id
     if text.isdecimal():
         if any(one.checkpoint_id == int(text) for one in log.decisions):
             return CheckpointId(int(text))

@@ -22,6 +22,7 @@ from cutwater.protocol.step_events import BatchAppended
 from cutwater.sinks.rows import FrameRows
 from cutwater.spark.analysis import StepForm, channel_form
 from cutwater.spark.channel_source import newest
+from cutwater.spark.failed_batch import FailedBatch, events_of
 from cutwater.spark.internals import Internals
 from cutwater.spark.output import SMALL_BYTES
 from cutwater.spark.step import POOL, Closed, RunningStep, Services, Wiring
@@ -57,6 +58,7 @@ class BatchStep(RunningStep):
         most = plan.options.max_batch_bytes
         self._most = {one.id: one.batch_bytes(most) for one in plan.inputs}
         self._next_s = 0.0
+        self._ends_now: Mapping[InputId, int] = {}
 
     def start(self) -> None:
         """Start the thread."""
@@ -110,8 +112,17 @@ class BatchStep(RunningStep):
                 ends[source] = end
         return ends
 
+    def failed_batch(self) -> FailedBatch | None:
+        """Say which Events the batch reads that has begun and is not appended."""
+        found = [
+            events_of(one.channel, self.wiring.inputs[one].position(self.reader(one)).position, end)
+            for one, end in self._ends_now.items()
+        ]
+        return FailedBatch(self.name, BatchId(self.machine.last + 1), tuple(found))
+
     def _run(self, ends: Mapping[InputId, int]) -> None:
         batch = BatchId(self.machine.last + 1)
+        self._ends_now = ends
         self._next_s = time.monotonic() + (self.plan.options.trigger_ms or 0) / 1000
         places: dict[InputId, Place] = {}
         frames: dict[InputId, DataFrame] = {}

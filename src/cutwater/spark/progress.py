@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cutwater.ids import CheckpointId, Generation, StepId
+from cutwater.notebook import table
 from cutwater.store.reports import AttemptReport, AttemptStatus, RecoveryReport, StepReport
 
 
@@ -103,6 +104,27 @@ class CheckpointReport:
     steps: Mapping[StepId, StepReport] = field(default_factory=dict)
     generation: Generation = Generation(0)
 
+    def _repr_html_(self) -> str:
+        """Show it for a notebook, step by step."""
+        title = f"{self.kind.lower()} {self.name or self.id}: {self.status}, {self.duration_ms} ms"
+        rows = [
+            (
+                step,
+                one.start_delay_ms,
+                one.alignment_ms,
+                one.sync_ms,
+                one.async_ms,
+                one.uploaded_bytes,
+                one.state_bytes,
+                one.in_flight_bytes,
+            )
+            for step, one in sorted(self.steps.items())
+        ]
+        names = ("step", "delay ms", "alignment ms", "sync ms", "async ms")
+        sizes = ("uploaded bytes", "state bytes", "in flight bytes")
+        failed = f"{title}; {self.failure}" if self.failure else title
+        return table(failed, (*names, *sizes), rows)
+
     def record(self) -> AttemptReport:
         """Return it as the store keeps it."""
         return AttemptReport(
@@ -153,6 +175,40 @@ class RunStatus:
     recovery: RecoveryReport | None = None
     completed: int = 0
     failed: int = 0
+
+    def _repr_html_(self) -> str:
+        """Show steps, backlogs and checkpoints for a notebook."""
+        title = f"pipeline {self.pipeline}: {self.state}, generation {self.generation}"
+        steps = table(
+            f"{title}; {self.detail}" if self.detail else title,
+            ("step", "kind", "batch", "rows", "rows/s"),
+            [
+                (one.name, one.kind, one.batch, one.rows, f"{one.rows_per_second:.0f}")
+                for one in self.steps
+            ],
+        )
+        channels = table(
+            "channels",
+            ("channel", "reader", "Events behind", "bytes behind"),
+            [(one.name, one.reader, one.messages, one.size_bytes) for one in self.channels],
+        )
+        checkpoints = table(
+            "checkpoints",
+            ("id", "kind", "name", "status", "ms", "uploaded bytes", "failure"),
+            [
+                (
+                    one.id,
+                    one.kind.lower(),
+                    one.name,
+                    one.status,
+                    one.duration_ms,
+                    one.uploaded_bytes,
+                    one.failure,
+                )
+                for one in self.checkpoints
+            ],
+        )
+        return steps + channels + checkpoints
 
 
 @dataclass(frozen=True, slots=True)

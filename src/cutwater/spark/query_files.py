@@ -127,6 +127,11 @@ def pin(checkpoint: Path, batch: BatchId, into: Path, *, linked: bool = True) ->
         raise
 
 
+def source_log(checkpoint: Path, number: int | None) -> Path | None:
+    """Return where a source keeps what it keeps, by its number; None if it has none."""
+    return None if number is None else checkpoint / _SOURCES / str(number)
+
+
 def settle(checkpoint: Path, home: Path | None = None) -> None:
     """Make a directory that was filled from elsewhere one that Spark can start in.
 

@@ -23,6 +23,7 @@ from cutwater.protocol.step_events import BatchAppended
 from cutwater.spark import query_files, query_log
 from cutwater.spark.analysis import StepForm
 from cutwater.spark.channel_source import ChannelOffset, ChannelSource
+from cutwater.spark.failed_batch import FailedBatch, Reading, events_of, reading_of, readings
 from cutwater.spark.internals import Internals, NewQuery
 from cutwater.spark.native_sink import NativeSink, PlannedBatch
 from cutwater.spark.native_source import Told
@@ -225,6 +226,30 @@ class QueryStep(RunningStep):
             if end > channel.position(self.reader(source)).position:
                 moved[source] = channel.place(end)
         return moved
+
+    def failed_batch(self) -> FailedBatch | None:
+        """Say what the batch after the last one reads, as far as Spark has planned it."""
+        last, batch = self.machine.last, BatchId(self.machine.last + 1)
+        if batch not in query_log.batches(self.checkpoint, query_log.OFFSETS):
+            return None
+        ends = query_log.read_batch(self.checkpoint, batch).offsets
+        starts: Sequence[str | None] = (None,) * len(ends)
+        if last != NO_BATCH:
+            starts = query_log.read_batch(self.checkpoint, last).offsets
+        found: list[Reading | None] = [
+            reading_of(stream, start, end, query_files.source_log(self.checkpoint, one.log))
+            for one, stream, start, end in zip(
+                self._form.identity.inputs, self._form.lines, starts, ends, strict=True
+            )
+        ]
+        for source in self._inputs():
+            before, after = (
+                ChannelOffset.parse(_line_of(one, source), source).position
+                for one in (starts, ends)
+            )
+            if after > before:
+                found.append(events_of(source.channel, before, after))
+        return FailedBatch(self.name, batch, readings(found))
 
     def note_if_committed(self, batch: BatchId) -> bool:
         """Look whether Spark has committed the batch, and say so to the machine if it has."""

@@ -59,12 +59,14 @@ class Operator:
         name: What Spark calls it, such as `stateStoreSave`; empty if nothing says.
         stores: The names of its stores; none if nothing says.
         partitions: How many partitions its state has at most; None if nothing says.
+        properties: What else Spark says of it, such as its variables, as JSON; empty for nothing.
     """
 
     id: str
     name: str = ""
     stores: tuple[str, ...] = ()
     partitions: int | None = None
+    properties: str = ""
 
 
 class _Info(msgspec.Struct, frozen=True):
@@ -79,6 +81,7 @@ class _Store(msgspec.Struct, frozen=True):
 class _Metadata(msgspec.Struct, frozen=True):
     info: _Info = msgspec.field(name="operatorInfo")
     stores: tuple[_Store, ...] = msgspec.field(name="stateStoreInfo")
+    properties: str = msgspec.field(name="operatorPropertiesJson", default="")
 
 
 _METADATA: Final = msgspec.json.Decoder(_Metadata)
@@ -110,7 +113,11 @@ def _operator(operator: Path, batch: BatchId) -> Operator:
         raise RecoveryError(f"{file} makes no sense: {error}.") from error
     partitions = max((one.partitions for one in found.stores), default=None)
     return Operator(
-        operator.name, found.info.name, tuple(one.name for one in found.stores), partitions
+        operator.name,
+        found.info.name,
+        tuple(one.name for one in found.stores),
+        partitions,
+        found.properties,
     )
 
 

@@ -48,6 +48,7 @@ from cutwater.protocol.step_events import (
 )
 from cutwater.spark.channel import Channel, Signal
 from cutwater.spark.clock import now_ms
+from cutwater.spark.failed_batch import FailedBatch
 from cutwater.spark.output import Output, Written
 from cutwater.spark.step_times import StepTimes
 
@@ -145,6 +146,10 @@ class RunningStep(ABC):
     def pinned(self, checkpoint_id: CheckpointId) -> Path | None:
         """Return the directory of a pin; None if the step keeps no files."""
 
+    def failed_batch(self) -> FailedBatch | None:
+        """Say what the batch that has failed was reading; None if that is not known."""
+        return None
+
     @abstractmethod
     def source_ended(self) -> bool:
         """Say whether the outside sources of a source step have ended."""
@@ -168,7 +173,7 @@ class RunningStep(ABC):
         match command:
             case Append(message):
                 if isinstance(message, Barrier) and not message.is_cancel:
-                    self.times.emitted(message.checkpoint_id)
+                    self.times.emitted(message.checkpoint_id, self.rows)
                 if self.wiring.channel is not None:
                     self.wiring.channel.append(message)
             case Release(checkpoint_id):
@@ -225,8 +230,9 @@ class RunningStep(ABC):
                 if self.wiring.signal.closed or self.machine.finished:
                     raise Closed
                 if not waits_for_room and self.machine.may_append:
-                    self._append(appended)
+                    # First: a barrier that goes out with this batch comes behind its rows.
                     self.rows += written.rows
+                    self._append(appended)
                     break
             if channel is not None and waits_for_room:
                 channel.wait_for_change(_ROOM_POLL_S)

@@ -21,6 +21,7 @@ class _Times:
     sync_s: float = 0.0
     stored_from_ms: int | None = None
     uploaded_bytes: int = 0
+    rows: int | None = None
 
 
 class StepTimes:
@@ -38,9 +39,11 @@ class StepTimes:
         times = self._of(checkpoint_id)
         times.seen_at_ms = times.seen_at_ms or now_ms()
 
-    def emitted(self, checkpoint_id: CheckpointId) -> None:
-        """Note that the barrier went out."""
-        self._of(checkpoint_id).emitted_at_ms = now_ms()
+    def emitted(self, checkpoint_id: CheckpointId, rows: int) -> None:
+        """Note that the barrier went out, behind so many rows of this generation."""
+        times = self._of(checkpoint_id)
+        times.emitted_at_ms = now_ms()
+        times.rows = rows
 
     def pinned(self, checkpoint_id: CheckpointId, since_s: float) -> None:
         """Note how long pinning took, on `time.monotonic`."""
@@ -83,4 +86,5 @@ class StepTimes:
             uploaded_bytes=times.uploaded_bytes,
             state_bytes=sum(blob.size_bytes for blob in snapshot.state),
             in_flight_bytes=snapshot.in_flight_bytes,
+            rows=times.rows,
         )

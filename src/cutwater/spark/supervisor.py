@@ -36,6 +36,7 @@ from cutwater.spark.causes import cause_of
 from cutwater.spark.clock import now_ms
 from cutwater.spark.context import RunContext
 from cutwater.spark.desk import Desk
+from cutwater.spark.failed_batch import FailedBatch, Failures
 from cutwater.spark.generation import Generation
 from cutwater.spark.journal import EventName, Journal
 from cutwater.spark.late_rows import LateRows
@@ -77,6 +78,7 @@ class Supervisor:
         self._detail = ""
         self._restarts = 0
         self._failures_ms: deque[int] = deque(maxlen=_FAILURES_KEPT)
+        self._repeated = Failures()
         self._stop: bool | None = None
         self._claims: set[str] = set()
         self._wake = threading.Event()
@@ -149,12 +151,25 @@ class Supervisor:
     def _pause_ms(self, outcome: Outcome) -> int:
         """Return the pause before the next generation, or raise why there is none."""
         error = self._error(outcome)
+        self._repeated.note(self._failed_batch(outcome))
         self._detail = str(error)
         self._failures_ms.append(now_ms())
         pause_ms = self._restart.pause_ms(tuple(self._failures_ms))
         if pause_ms is None:
-            raise error
+            raise self._repeated.explain(error)
         return pause_ms
+
+    def _failed_batch(self, outcome: Outcome) -> FailedBatch | None:
+        """Look at what the failed batch was reading, while its scratch is still there."""
+        generation = self._generation
+        if generation is None or outcome.step is None:
+            return None
+        try:
+            return generation.built.steps[outcome.step].failed_batch()
+        except (CutwaterError, OSError, ValueError) as error:
+            # Only a help to people: it must not stand in the way of the restart.
+            _LOG.warning("nobody can say what the failed batch was reading: %s", error)
+            return None
 
     def _error(self, outcome: Outcome) -> CutwaterError:
         cause = outcome.error

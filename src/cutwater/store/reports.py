@@ -27,7 +27,7 @@ class AttemptStatus(Enum):
     FAILED = "failed"
 
 
-class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+class StepReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One step's part of an attempt.
 
     Attributes:
@@ -39,6 +39,8 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
         uploaded_bytes: What was stored anew.
         state_bytes: Its state, in full.
         in_flight_bytes: What was in flight before it.
+        rows: How many rows it had put out in its generation before its barrier; None if nobody
+            counted.
     """
 
     start_delay_ms: int
@@ -49,6 +51,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     uploaded_bytes: int
     state_bytes: int
     in_flight_bytes: int
+    rows: int | None = None
 
 
 class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ def test_a_barrier_is_awaited_then_aligned_then_sent() -> None:
     seen = [times.barrier(ONE)]
     times.seen(ONE)
     seen.append(times.barrier(ONE))
-    times.emitted(ONE)
+    times.emitted(ONE, 0)
     seen.append(times.barrier(ONE))
 
     assert seen == [BarrierAt.AWAITED, BarrierAt.ALIGNING, BarrierAt.SENT]
@@ -48,5 +48,5 @@ def test_a_barrier_is_awaited_then_aligned_then_sent() -> None:
 
 def test_a_source_has_sent_what_it_never_saw_come() -> None:
     times = StepTimes()
-    times.emitted(ONE)
+    times.emitted(ONE, 0)
     assert times.barrier(ONE) is BarrierAt.SENT

@@ -57,7 +57,7 @@ def test_a_step_is_timed_from_the_start_of_its_attempt() -> None:
     times.seen(ONE)
     time.sleep(0.03)
     times.seen(ONE)
-    times.emitted(ONE)
+    times.emitted(ONE, 5)
     times.pinned(ONE, time.monotonic() - 0.01)
     times.storing(ONE)
     times.uploaded(ONE, 42)

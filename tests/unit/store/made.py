@@ -1,7 +1,7 @@
 """A pipeline's store made by hand, one decision after the other, without anything that runs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.unit.store.cuts import PIPELINE
 
@@ -10,6 +10,7 @@ from cutwater.protocol.alignment_events import Cause
 from cutwater.protocol.cut import (
     BlobRef,
     CheckpointKind,
+    Committable,
     Cut,
     InFlight,
     RecordedEvent,
@@ -129,10 +130,15 @@ class MadeStore:
         in_flight: bool = False,
         commit: bool = True,
         origin: int | None = None,
+        rows: int = 0,
     ) -> Cut:
         """Take a checkpoint, as its driver would: attempt, manifest, decision, commit."""
         self.attempt(number, kind)
         cut = self.cut(number, kind, name, in_flight=in_flight)
+        if rows:
+            cut = replace(
+                cut, commit={TABLE: (Committable(TABLE, ONE, BatchId(number), rows, ()),)}
+            )
         sha256 = self.store.manifests.publish(cut)
         slot = Slot(self.store.log.read().last_slot + 1)
         self.store.log.create(

@@ -1,0 +1,113 @@
+"""Write the reference of the command line from the commands themselves, as one document.
+
+python scripts/cli_reference.py            write docs/reference/cli.md
+python scripts/cli_reference.py --check    fail if that file is not what would be written
+"""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from enum import EnumType
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from cutwater.cli.main import app
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+DOCUMENT: Final = ROOT / "docs" / "reference" / "cli.md"
+
+_HEADER: Final = """\
+# The command line
+
+Written by `scripts/cli_reference.py` from the commands' own `--help`; change a command, run the
+script, and commit both.
+
+[Commands that operate a pipeline](commands.md) says more about what some of them do; [exit
+codes](exit-codes.md) and [errors](errors.md) say how they end; values of options can also come
+from [a file or the environment](config.md).
+
+`cutwater --install-completion` installs completion for the shell you are in (bash, zsh, fish,
+PowerShell); `cutwater --show-completion bash` only shows the script.
+"""
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Return every command with its whole name, in the order of the help."""
+    yield from _below("cutwater", typer.main.get_command(app))
+
+
+def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - click's
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield name, command
+        return
+    for one, found in inner.items():
+        yield from _below(f"{name} {one}", found)
+
+
+def render() -> str:
+    """Return the document."""
+    return "\n".join([_HEADER, *(_section(name, command) for name, command in commands())])
+
+
+def _section(name: str, command: Any) -> str:  # noqa: ANN401 - click's
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
+    usage = " ".join([name, *(_argument(one) for one in arguments), "[OPTIONS]"])
+    lines = [f"## {name}", "", f"`{usage}`", "", *_prose(command.help or ""), ""]
+    rows = [(f"`{_argument(one)}`", one.help or "", "") for one in arguments]
+    rows += [(_option(one), one.help or "", _default(one)) for one in options]
+    lines += ["| | | default |", "|---|---|---|"]
+    lines += [f"| {one} | {_cell(said)} | {default} |" for one, said, default in rows]
+    return "\n".join([*lines, ""])
+
+
+def _prose(text: str) -> Iterator[str]:
+    """Turn help text into Markdown: paragraphs that are kept as they are become code."""
+    for part in inspect.cleandoc(text).split("\n\n"):
+        kept = part.startswith("\b")
+        body = part.removeprefix("\b\n") if kept else " ".join(part.split())
+        yield f"```text\n{body.rstrip()}\n```" if kept else body
+        yield ""
+
+
+def _argument(one: Any) -> str:  # noqa: ANN401 - click's
+    name = str(one.metavar or one.name.upper())
+    return name if one.required or name.startswith("[") else f"[{name}]"
+
+
+def _option(one: Any) -> str:  # noqa: ANN401 - click's
+    names = [*one.opts, *one.secondary_opts]
+    kind = one.type_descriptor.annotation
+    choices = [each.value for each in kind] if issubclass(type(kind), EnumType) else []
+    value = "" if one.is_flag else f" {one.metavar or '|'.join(choices or [one.name.upper()])}"
+    return ", ".join(f"`{name}{value}`" for name in names).replace("|", "\\|")
+
+
+def _default(one: Any) -> str:  # noqa: ANN401 - click's
+    if isinstance(one.show_default, str):
+        return one.show_default
+    if one.required:
+        return "required"
+    value = getattr(one.default, "value", one.default)
+    if value is True:
+        return "on"
+    return f"`{value}`" if isinstance(value, str | int) and value is not False and value else ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main(arguments: list[str]) -> int:
+    """Write the document, or compare it."""
+    if "--check" in arguments:
+        return int(DOCUMENT.read_text(encoding="utf-8") != render())
+    DOCUMENT.write_text(render(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""Runs a document: its files are written, its commands are given, in the order of the page.
+
+A block of Python that begins with `# name.py` is a file. A block `sh` is a script, and every
+command of it must succeed. A block `text` is something to look at and is not run.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cli.command import ROOT, environment
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# (\S+\.py)\n")
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one block of commands said."""
+
+    commands: str
+    output: str
+
+
+def run_document(name: str, directory: Path, deadline_s: float) -> list[Said]:
+    """Follow a page below `docs` word by word; return what its commands said."""
+    # `cutwater` and `python` are those of the tests, on two cores as all of them.
+    tools = directory.parent / "tools"
+    tools.mkdir()
+    for tool, arguments in {"cutwater": "-m cutwater.cli.main", "python": ""}.items():
+        script = tools / tool
+        script.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+        script.chmod(0o755)
+    given = environment(CUTWATER_MASTER="local[2]")
+    env = {**given, "PATH": f"{tools}:{given['PATH']}"}
+    said = []
+    for kind, text in _BLOCK.findall((ROOT / "docs" / name).read_text(encoding="utf-8")):
+        file = _FILE.match(text)
+        if kind == "python" and file:
+            (directory / file[1]).write_text(text, encoding="utf-8")
+        elif kind == "sh":
+            said.append(Said(text, _run(text, directory, env, deadline_s)))
+    return said
+
+
+def _run(text: str, directory: Path, env: Mapping[str, str], deadline_s: float) -> str:
+    # In a session of its own, so that what a page starts in the background can be ended.
+    process = subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", text],
+        cwd=directory,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=deadline_s)
+        assert process.returncode == 0, f"{text}\n{output}\n{errors}"
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return output

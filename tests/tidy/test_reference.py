@@ -1,0 +1,115 @@
+"""References that are written by scripts are current, and exit codes are all explained."""
+
+import ast
+import re
+import textwrap
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from scripts import cli_reference, config_reference, errors_reference
+
+from cutwater import errors
+from cutwater.cli import output
+
+ROOT = Path(__file__).parents[2]
+EXIT_CODES = ROOT / "docs" / "reference" / "exit-codes.md"
+
+
+@pytest.mark.parametrize("script", [cli_reference, config_reference, errors_reference])
+def test_a_reference_is_what_its_script_writes(script: ModuleType) -> None:
+    name = script.__name__.rpartition(".")[2]
+
+    assert script.DOCUMENT.read_text(encoding="utf-8") == script.render(), (
+        f"run python scripts/{name}.py and commit the result"
+    )
+
+
+def test_every_exit_code_of_the_source_is_documented_and_no_other() -> None:
+    codes = {value: name for name, value in vars(output).items() if name.isupper()}
+    codes = {value: name for value, name in codes.items() if isinstance(value, int)}
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", EXIT_CODES.read_text("utf-8"), re.MULTILINE)
+
+    assert {int(code): name for code, name in rows} == codes
+
+
+def test_no_command_exits_with_a_number_that_has_no_name() -> None:
+    bare = re.compile(
+        r"(?:typer\.Exit|sys\.exit|os\._exit)\((\d+)\)|return [1-9]\d*$", re.MULTILINE
+    )
+    files = sorted((ROOT / "src" / "cutwater" / "cli").glob("*.py"))
+
+    found = [f"{one.name}: {hit[0]}" for one in files for hit in bare.finditer(one.read_text())]
+
+    assert not found
+
+
+def test_every_error_has_a_section_and_a_code_of_its_own() -> None:
+    text = errors_reference.DOCUMENT.read_text(encoding="utf-8")
+    kinds = [getattr(errors, name) for name in errors.__all__ if name != "CutwaterError"]
+
+    assert len({one.code for one in kinds}) == len(kinds)
+    assert {f"## {one.code} {one.__name__}" for one in kinds} == set(
+        re.findall(r"^## CW-\d+ \w+$", text, re.MULTILINE)
+    )
+
+
+def test_every_link_of_the_documents_leads_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    link = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in link.findall(page.read_text(encoding="utf-8"))
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+
+    assert not broken
+
+
+COMMANDS = dict(cli_reference.commands())
+
+
+def commands_shown() -> list[tuple[str, str]]:
+    """Every command of ours in a block or between backquotes of a document, with its page."""
+    found = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        lines = [line.strip().removeprefix("$ ") for line in text.splitlines()]
+        quoted = re.findall(r"`(cutwater [^`]+)`", text)
+        shown = [one for one in (*lines, *quoted) if one.startswith("cutwater ")]
+        found += [(page.relative_to(ROOT).as_posix(), " ".join(one.split())) for one in shown]
+    return found
+
+
+def option_unknown(text: str) -> str | None:
+    """Return the first word of a command that no command understands; None if all are known."""
+    words = (
+        re.sub(r"\s[#&>|].*|\s\s.*|[…;].*", "", text).replace("[", " ").replace("]", " ").split()
+    )
+    known = COMMANDS
+    names = [" ".join(words[:length]) for length in (3, 2)]
+    command = next((known[name] for name in names if name in known), None)
+    if command is None:
+        group = any(name.startswith(names[-1] + " ") for name in known)
+        return None if group or words[1].startswith("-") else words[1]
+    options = {one for each in command.params for one in (*each.opts, *each.secondary_opts)}
+    given = [word.partition("=")[0] for word in words if word.startswith("--")]
+    return next((one for one in given if one not in {*options, "--help", "--debug"}), None)
+
+
+@pytest.mark.parametrize(("page", "text"), commands_shown())
+def test_a_command_in_a_document_is_one_that_there_is(page: str, text: str) -> None:
+    assert option_unknown(text) is None, f"{page}: {text}"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda one: one.stem)
+def test_the_python_of_a_document_can_be_parsed(page: Path) -> None:
+    for text in re.findall(r"^ *```python\n(.*?)^ *```$", page.read_text("utf-8"), re.M | re.S):
+        ast.parse(textwrap.dedent(text))
+
+
+def test_a_command_that_there_is_not_would_be_noticed() -> None:
+    assert option_unknown("cutwater rum orders.py") == "rum"
+    assert option_unknown("cutwater state show orders totals --chekpoint 3") == "--chekpoint"
+    assert option_unknown("cutwater state show orders totals --checkpoint 3") is None
