@@ -45,6 +45,7 @@ class DeltaSlots:
     """The versions of one table that one sink has made and makes.
 
     Attributes:
+        app_id: Under which the table's log keeps the slots of this sink.
         log: The table's log.
         schema: The table's columns when it was last read; None without a table.
     """
@@ -53,7 +54,7 @@ class DeltaSlots:
         """Look at nothing yet."""
         self._root = root
         self._sink = sink
-        self._app_id = f"{pipeline}/{sink}"
+        self.app_id = f"{pipeline}/{sink}"
         self.log = DeltaLog(root, pipeline, sink)
         self._table: DeltaTable | None = None
         self.schema: StructType | None = None
@@ -80,7 +81,7 @@ class DeltaSlots:
         for _ in range(_TRIES):
             try:
                 table = self.load()
-                version = self._made_by(permit.slot, table)
+                version = self.made_by(permit.slot, table)
                 if version is not None:
                     self.log.sync(version)
                     return str(version)
@@ -89,13 +90,13 @@ class DeltaSlots:
                 reason, self._table = words(error), None
         raise SinkError(self._sink, f"gave up after {_TRIES} tries, at last because: {reason}")
 
-    def _made_by(self, slot: Slot, table: DeltaTable | None) -> int | None:
+    def made_by(self, slot: Slot, table: DeltaTable | None) -> int | None:
         """Return the version that a slot made; None if it is still to come.
 
         Raises:
             Superseded: If a later slot came first.
         """
-        last = None if table is None else table.transaction_version(self._app_id)
+        last = None if table is None else table.transaction_version(self.app_id)
         if table is None or last is None or last < slot:
             return None
         for one in self.log.own_commits(table.version()):
@@ -111,7 +112,7 @@ class DeltaSlots:
             table = self.load()
             if table is None:
                 return NO_TABLE
-            last = table.transaction_version(self._app_id)
+            last = table.transaction_version(self.app_id)
             if last is None or last < slot:
                 return str(table.version())
             before = None
@@ -128,7 +129,7 @@ class DeltaSlots:
 
     def beginning(self, table: DeltaTable) -> int:
         """Return the version before the first commit of this sink."""
-        if table.transaction_version(self._app_id) is None:
+        if table.transaction_version(self.app_id) is None:
             return table.version()
         own = list(self.log.own_commits(table.version()))
         if not own or not self.log.is_whole:
@@ -145,7 +146,7 @@ class DeltaSlots:
                 "cutwater.checkpoint": str(permit.checkpoint_id),
             },
             max_commit_retries=0,
-            app_transactions=[Transaction(self._app_id, permit.slot)] if acts else None,
+            app_transactions=[Transaction(self.app_id, permit.slot)] if acts else None,
         )
 
 

@@ -238,21 +238,7 @@ class OpenDeltaTable:
         self, table: DeltaTable, permit: CommitPermit, committables: Sequence[Committable]
     ) -> Change:
         """Compute what a commit does to the version that was just read."""
-        batches = [list(self._files.data([one])) for one in committables]
-        settled = self._files.settle([blob for blobs in batches for blob in blobs])
-        staged = [
-            [
-                DataFile(
-                    self._root,
-                    settled[blob],
-                    settled[blob],
-                    blob.size_bytes,
-                    partition_values(blob.name),
-                )
-                for blob in blobs
-            ]
-            for blobs in batches
-        ]
+        staged = self._settled(committables)
         copies = Copies(self._root, self._files.spool(self._spool), permit.key(self._sink))
         keys = self._keys(spark_schema(table))
         if keys is not None:
@@ -260,6 +246,20 @@ class OpenDeltaTable:
         if self._writing.write == "overwrite":
             return overwritten(staged[-1], files_of(self._root, table, None), copies)
         return appended([one for files in staged for one in files], copies)
+
+    def _settled(self, committables: Sequence[Committable]) -> list[list[DataFile]]:
+        """Give all staged files their last names; return those of each batch."""
+        batches = [list(self._files.data([one])) for one in committables]
+        names = self._files.settle([blob for blobs in batches for blob in blobs])
+        return [
+            [
+                DataFile(
+                    self._root, names[one], names[one], one.size_bytes, partition_values(one.name)
+                )
+                for one in blobs
+            ]
+            for blobs in batches
+        ]
 
     def _go_back(self, table: DeltaTable | None, permit: CommitPermit, to: Version | None) -> None:
         if table is None:
