@@ -22,6 +22,7 @@ from cutwater.protocol.cut import Committable
 from cutwater.sinks.base import OpenSink, SinkContext
 from cutwater.sinks.delta import DeltaTarget, reopen_delta
 from cutwater.sinks.delta_changes import JOINED_MIN
+from cutwater.sinks.delta_keys import Bounds
 from cutwater.sinks.delta_table import OpenDeltaTable
 
 PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")
@@ -364,6 +365,38 @@ def test_small_files_are_joined_within_their_partition(table: Path) -> None:
     assert changes_of(table)[-1] == (2, 0)
     expected = [("a/b", 0, JOINED_MIN - 1), *((None, one, one) for one in range(JOINED_MIN))]
     assert sorted(shown(table), key=repr) == sorted(expected, key=repr)
+
+
+# -- looking for keys
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meets"),
+    [
+        (Bounds(1, 5, has_null=False), Bounds(6, 9, has_null=False), False),
+        (Bounds(1, 5, has_null=False), Bounds(5, 9, has_null=False), True),
+        (Bounds("a", "c", has_null=True), Bounds("d", "e", has_null=False), False),
+        (Bounds("a", "c", has_null=True), Bounds("d", "e", has_null=True), True),
+        (Bounds(None, None, has_null=False), Bounds(6, 9, has_null=False), True),
+        (Bounds("1", "5", has_null=False), Bounds(6, 9, has_null=False), True),
+    ],
+)
+def test_files_are_left_alone_only_if_no_key_can_be_in_them(
+    one: Bounds, other: Bounds, meets: bool
+) -> None:
+    assert (one.may_meet(other), other.may_meet(one)) == (meets, meets)
+
+
+def test_a_damaged_file_of_the_table_is_an_error_of_the_sink(table: Path) -> None:
+    sink = upserting(table).open(CONTEXT)
+    sink.commit(permit(1), [staged(sink, 0, ("a", 1, 1))])
+    (file,) = table.glob("*.parquet")
+    file.write_bytes(b"PAR1" + bytes(file.stat().st_size - 8) + b"PAR1")
+
+    with pytest.raises(SinkError, match="gave up after"):
+        sink.commit(permit(2), [staged(sink, 1, ("a", 1, 2))])
+
+    assert len(changes_of(table)) == 2
 
 
 # -- refused

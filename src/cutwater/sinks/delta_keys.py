@@ -84,7 +84,11 @@ class Bounds:
         ends = (self.least, self.greatest, other.least, other.greatest)
         if any(one is None for one in ends):
             return True
-        return bool(self.least <= other.greatest and other.least <= self.greatest)
+        try:
+            return bool(self.least <= other.greatest and other.least <= self.greatest)
+        except TypeError:
+            # Whatever stands in the log there, it is not a bound.
+            return True
 
 
 @dataclass(frozen=True, slots=True)

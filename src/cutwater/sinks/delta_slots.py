@@ -22,6 +22,7 @@ That leaves no trace, and none is needed:
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
@@ -37,7 +38,7 @@ from cutwater.sinks.delta_schema import spark_schema
 
 _TRIES: Final = 20
 
-FAILURES: Final = (DeltaError, OSError, StoreError)
+FAILURES: Final = (DeltaError, OSError, StoreError, pa.ArrowException)
 """How a table says that something cannot be done now."""
 
 
