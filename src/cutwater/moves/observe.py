@@ -90,21 +90,14 @@ def _absent(
     """
     missing = {sink for sink in movable.targets if shown.get(sink) is None}
     found: dict[SinkId, tuple[Generation, Version]] = {}
-    newest = {one.generation: one for one in log.decisions if _acts_before(one, decision)}
-    recorded = movable.store.targets.since(log, Generation(0)) if missing else {}
-    for generation in sorted(newest.keys() & recorded.keys(), reverse=True):
-        sought = (missing & recorded[generation].keys()) - found.keys()
-        versions = _committed(movable, newest[generation]) if sought else None
-        found |= {
-            sink: (generation, versions[sink])
-            for sink in sought
-            if versions is not None and sink in versions
-        }
+    targets = movable.store.targets.since(log, Generation(0)) if missing else {}
+    acting = [one for one in log.decisions if one.commit_point and one.slot <= decision.slot]
+    for one in reversed(acting):
+        sought = (missing & targets.get(one.generation, {}).keys()) - found.keys()
+        # One without a record was never finished: what it would have shown is older.
+        versions = (_committed(movable, one) or {}) if sought else {}
+        found |= {sink: (one.generation, versions[sink]) for sink in sought & versions.keys()}
     return found
-
-
-def _acts_before(one: Decision, decision: Decision) -> bool:
-    return one.commit_point and one.slot <= decision.slot
 
 
 def _damages(movable: Movable, cut: Cut, moved: Collection[SinkId]) -> tuple[Damage, ...]:
