@@ -57,6 +57,7 @@ def observe(
         check_still_there(movable.name, movable.store, target)
     retreats, obstacles = _retreats(movable, shown, moved)
     obstacles = _unfenced(movable, log, retreats) | obstacles
+    obstacles |= _dropped(movable, log, target.decision)
     head_cut = target.cut if head == target.decision else read_cut(movable.store, head)
     past = Past() if target.cut is None else past_of(movable.store, head_cut, target.cut)
     return Observed(
@@ -90,21 +91,14 @@ def _absent(
     """
     missing = {sink for sink in movable.targets if shown.get(sink) is None}
     found: dict[SinkId, tuple[Generation, Version]] = {}
-    newest = {one.generation: one for one in log.decisions if _acts_before(one, decision)}
-    recorded = movable.store.targets.since(log, Generation(0)) if missing else {}
-    for generation in sorted(newest.keys() & recorded.keys(), reverse=True):
-        sought = (missing & recorded[generation].keys()) - found.keys()
-        versions = _committed(movable, newest[generation]) if sought else None
-        found |= {
-            sink: (generation, versions[sink])
-            for sink in sought
-            if versions is not None and sink in versions
-        }
+    targets = movable.store.targets.since(log, Generation(0)) if missing else {}
+    acting = [one for one in log.decisions if one.commit_point and one.slot <= decision.slot]
+    for one in reversed(acting):
+        sought = (missing & targets.get(one.generation, {}).keys()) - found.keys()
+        # One without a record was never finished: what it would have shown is older.
+        versions = (_committed(movable, one) or {}) if sought else {}
+        found |= {sink: (one.generation, versions[sink]) for sink in sought & versions.keys()}
     return found
-
-
-def _acts_before(one: Decision, decision: Decision) -> bool:
-    return one.commit_point and one.slot <= decision.slot
 
 
 def _damages(movable: Movable, cut: Cut, moved: Collection[SinkId]) -> tuple[Damage, ...]:
@@ -132,6 +126,9 @@ def _retreats(
     retreats: dict[SinkId, Retreat] = {}
     obstacles: dict[SinkId, str] = dict(movable.unopened)
     for sink, opened in movable.sinks.items():
+        if sink in moved:
+            # The version is one of another target, and would mean something else in this one.
+            continue
         try:
             retreats[sink] = opened.look_back(shown.get(sink))
         except SinkError as error:
@@ -143,6 +140,20 @@ def _retreats(
     for sink, place in moved.items():
         obstacles[sink] = f"it wrote to {place} since then, and to another target today"
     return retreats, obstacles
+
+
+def _dropped(movable: Movable, log: LogView, decision: Decision) -> dict[SinkId, str]:
+    """Find sinks that have committed since a decision and are not part of the pipeline now.
+
+    Their rows would stay, and come a second time if the sink came back.
+    """
+    since = movable.store.targets.since(log, decision.generation)
+    return {
+        sink: f"it wrote to {one.uri} since then, and is no longer part of the pipeline"
+        for then in since.values()
+        for sink, one in then.items()
+        if sink not in movable.targets
+    }
 
 
 def _unfenced(

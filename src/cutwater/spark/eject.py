@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from cutwater.errors import ConfigError, RecoveryError
+from cutwater.errors import ConfigError, Corrupt, RecoveryError
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, StepId
 from cutwater.protocol.cut import Cut, StepSnapshot
 from cutwater.protocol.decisions import Decision
@@ -129,8 +129,13 @@ def eject(pipeline: str, store: OpenStore, decision: Decision, to: Path) -> Ejec
             os.rename(work, target)  # noqa: PTH104 - Path.rename has no such promise
         except OSError as error:
             raise ConfigError("--to", f"{to} is not empty any more: {error.strerror}") from error
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(work, ignore_errors=True)
+        number = decision.checkpoint_id
+        if isinstance(error, Corrupt) and number not in store.manifests.ids():
+            # Retention deletes a manifest before its objects: they are not damaged, but gone.
+            reason = f"checkpoint {number} is no longer kept, and was deleted while it was read"
+            raise ConfigError("--checkpoint", reason) from error
         raise
     return ejection
 

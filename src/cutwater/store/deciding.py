@@ -77,11 +77,9 @@ def _take_number(store: OpenStore, generation: Generation, kind: CheckpointKind)
 
 
 def _write(store: OpenStore, entry: LogEntry) -> None:
-    match store.log.create(entry):
-        case DecisionOutcome.WRITTEN:
-            return
-        case DecisionOutcome.TAKEN:
-            raise Fenced(store.pipeline, entry.generation, store.log.read().generation)
-        case DecisionOutcome.UNKNOWN:
-            place = f"slot {entry.slot} of pipeline {store.pipeline}"
-            raise OutcomeUnknown(place, "it may or may not be written; the next run tells")
+    outcome = store.log.create(entry)
+    if outcome is DecisionOutcome.TAKEN:
+        raise Fenced(store.pipeline, entry.generation, store.log.read().generation)
+    if outcome is DecisionOutcome.UNKNOWN:
+        place = f"slot {entry.slot} of pipeline {store.pipeline}"
+        raise OutcomeUnknown(place, "it may or may not be written; the next run tells")

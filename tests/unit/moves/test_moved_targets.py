@@ -144,6 +144,24 @@ def test_a_sink_that_was_not_there_just_then_goes_back_to_what_it_showed(is_poin
     assert world.tables[B].versions[-1] == tuple(range(9))
 
 
+def test_a_sink_that_has_written_since_and_is_gone_stands_against_going_back() -> None:
+    """Its rows would stay, and come again if it came back."""
+    world = begin([False])
+    table, alone = world.tables[A], {B: TARGETS[B]}
+    for targets in (alone, TARGETS, alone):
+        world.targets = targets
+        world.tables = {sink: world.tables.get(sink, table) for sink in targets}
+        go_on(world, [False])
+
+    with pytest.raises(MoveRefused, match="a: it wrote to a since then, and is no longer part"):
+        world.rewind(1)
+
+    world.targets = TARGETS
+    world.tables[A] = table
+    world.rewind(1)
+    assert table.versions[-1] == (0, 1, 2)
+
+
 def test_what_it_showed_is_of_the_target_it_had_before() -> None:
     world = begin([False])
     del world.tables[A]

@@ -12,8 +12,15 @@ import pytest
 from tests.golden.test_query_directories import unpacked
 
 from cutwater import Pipeline
-from cutwater.errors import AdoptionRefused, ConfigError, Fenced, PipelineHeld, RecoveryError
-from cutwater.ids import BatchId, Generation, PipelineId, SinkId, Slot, StepId
+from cutwater.errors import (
+    AdoptionRefused,
+    ConfigError,
+    Corrupt,
+    Fenced,
+    PipelineHeld,
+    RecoveryError,
+)
+from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot, StepId
 from cutwater.physical_plan import PhysicalPlan
 from cutwater.plan import plan
 from cutwater.protocol.cut import CheckpointKind, Committable, Cut
@@ -29,6 +36,7 @@ from cutwater.store.forms import Committed
 from cutwater.store.lease import Lease, Leases
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.opened import OpenStore
+from cutwater.store.paths import ObjectPath, PipelinePaths
 from cutwater.store.targets import StoredTarget
 
 ORDERS = Stream("orders", StreamKind.OUTSIDE, "FileSource[/]")
@@ -410,6 +418,28 @@ def test_a_step_on_a_channel_keeps_its_state_and_has_no_offset(
     for batch in (5, 6):
         assert query_log.read_batch(tmp_path / "out" / "two", BatchId(batch)).offsets == (None,)
     assert look(tmp_path / "out" / "two").operators
+
+
+def test_what_retention_deletes_meanwhile_is_gone_and_not_damaged(
+    world: World, tmp_path: Path
+) -> None:
+    opened, read = world.opened, world.opened.manifests.read
+    paths = PipelinePaths(opened.pipeline)
+
+    def read_late(checkpoint_id: CheckpointId, sha256: str | None = None) -> Cut:
+        cut = read(checkpoint_id, sha256)
+        for path in (*opened.backend.list(paths.blobs), *also):
+            opened.backend.delete(path)
+        return cut
+
+    opened.manifests.read = read_late  # type: ignore[method-assign]
+    also: tuple[ObjectPath, ...] = ()
+    with pytest.raises(Corrupt):
+        eject("adopting", opened, world.decision, tmp_path / "out")
+    also = (paths.manifest(world.decision.checkpoint_id),)
+    with pytest.raises(ConfigError, match="checkpoint 1 is no longer kept, and was deleted"):
+        eject("adopting", opened, world.decision, tmp_path / "out")
+    assert list(tmp_path.glob("*out*")) == []
 
 
 def test_what_a_rewind_took_back_cannot_be_ejected(world: World, tmp_path: Path) -> None:
