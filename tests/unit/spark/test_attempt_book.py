@@ -16,6 +16,7 @@ from cutwater.spark.progress import CheckpointReport
 PLAIN = CheckpointRequest()
 FULL = CheckpointRequest(CheckpointKind.FULL)
 DRAIN = CheckpointRequest(drain=True)
+LAST = CheckpointRequest(is_last=True)
 SAVED = CheckpointRequest(CheckpointKind.SAVEPOINT, "saved")
 OTHER = CheckpointRequest(CheckpointKind.SAVEPOINT, "other")
 
@@ -67,6 +68,9 @@ def fail(book: AttemptBook, number: int, reason: FailureReason) -> None:
         (DRAIN, PLAIN, False),
         (PLAIN, DRAIN, False),
         (DRAIN, DRAIN.standing_alone(), True),
+        (LAST, PLAIN, False),
+        (LAST, LAST.standing_alone(), True),
+        (PLAIN, LAST, True),
     ],
 )
 def test_an_attempt_serves_those_who_asked_for_what_it_is(
