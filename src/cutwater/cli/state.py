@@ -170,7 +170,8 @@ def diff_command(arguments: DiffArguments) -> int:
                 None if own is None else with_key(state.frame(spark, own), own, arguments.key)
                 for state, own in zip(states, parts, strict=True)
             ]
-            found = diff_state(frames[0], frames[1], part, arguments.limit)
+            before, after = frames
+            found = diff_state(before, after, part, arguments.limit, Path(scratch))
     changes = [_change_json(one) for one in found.changes]
     if arguments.output is Output.JSON:
         head = {

@@ -5,6 +5,7 @@ bounded; the counts are of everything.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -59,7 +60,11 @@ class StateDiff:
 
 
 def diff_state(
-    before: DataFrame | None, after: DataFrame | None, part: StatePart, limit: int
+    before: DataFrame | None,
+    after: DataFrame | None,
+    part: StatePart,
+    limit: int,
+    scratch: Path,
 ) -> StateDiff:
     """Compare a part of the state of a step at two checkpoints, key by key.
 
@@ -68,8 +73,10 @@ def diff_state(
         after: The rows at the other, likewise.
         part: What the rows are of.
         limit: How many keys to return; all are counted.
+        scratch: A directory for work in progress, on this machine.
     """
-    old, new = (_by_key(one, part) for one in (before, after))
+    old = _by_key(before, part, scratch / "before")
+    new = _by_key(after, part, scratch / "after")
     known = old if old is not None else new
     if known is None:
         return StateDiff.of_nothing()
@@ -103,15 +110,18 @@ def _same_keys(left: DataFrame, right: DataFrame) -> bool:
     return left.schema["key"].dataType == right.schema["key"].dataType
 
 
-def _by_key(frame: DataFrame | None, part: StatePart) -> DataFrame | None:
+def _by_key(frame: DataFrame | None, part: StatePart, into: Path) -> DataFrame | None:
     """Return one row for each key: its JSON, itself, and all that is kept for it, sorted."""
     if frame is None:
         return None
     key = F.struct(*part.keys) if len(part.keys) > 1 else F.col(part.keys[0])
     text = kept_json(frame, part)
-    found = frame.select(F.to_json(key, JSON).alias("id"), key.alias("key"), text.alias("text"))
+    rows = frame.select(F.to_json(key, JSON).alias("id"), key.alias("key"), text.alias("text"))
+    # State is opened once, which costs, and what follows goes over it more than once.
+    rows.write.parquet(str(into))
+    found = frame.sparkSession.read.parquet(str(into))
     # A join keeps any number of rows for a key, in an order that means nothing.
-    rows = F.array_join(F.sort_array(F.collect_list("text")), ",")
+    held = F.array_join(F.sort_array(F.collect_list("text")), ",")
     return found.groupBy("id").agg(
-        F.first("key").alias("key"), F.concat(F.lit("["), rows, F.lit("]")).alias("held")
+        F.first("key").alias("key"), F.concat(F.lit("["), held, F.lit("]")).alias("held")
     )
