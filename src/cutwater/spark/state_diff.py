@@ -5,13 +5,11 @@ bounded; the counts are of everything.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from cutwater.spark.state import JSON, kept_json
-from cutwater.spark.state_parts import StatePart
+from cutwater.spark.state import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +57,15 @@ class StateDiff:
         return sum(count for kind, count in self.counts.items() if kind != "same")
 
 
-def diff_state(
-    before: DataFrame | None,
-    after: DataFrame | None,
-    part: StatePart,
-    limit: int,
-    scratch: Path,
-) -> StateDiff:
+def diff_state(before: Rows | None, after: Rows | None, limit: int) -> StateDiff:
     """Compare a part of the state of a step at two checkpoints, key by key.
 
     Args:
         before: The rows at one; None if there were none yet.
         after: The rows at the other, likewise.
-        part: What the rows are of.
         limit: How many keys to return; all are counted.
-        scratch: A directory for work in progress, on this machine.
     """
-    old = _by_key(before, part, scratch / "before")
-    new = _by_key(after, part, scratch / "after")
+    old, new = (None if one is None else one.by_key() for one in (before, after))
     known = old if old is not None else new
     if known is None:
         return StateDiff.of_nothing()
@@ -108,20 +97,3 @@ def diff_state(
 def _same_keys(left: DataFrame, right: DataFrame) -> bool:
     """Say whether keys of both can be compared, and so be sorted as what they are."""
     return left.schema["key"].dataType == right.schema["key"].dataType
-
-
-def _by_key(frame: DataFrame | None, part: StatePart, into: Path) -> DataFrame | None:
-    """Return one row for each key: its JSON, itself, and all that is kept for it, sorted."""
-    if frame is None:
-        return None
-    key = F.struct(*part.keys) if len(part.keys) > 1 else F.col(part.keys[0])
-    text = kept_json(frame, part)
-    rows = frame.select(F.to_json(key, JSON).alias("id"), key.alias("key"), text.alias("text"))
-    # State is opened once, which costs, and what follows goes over it more than once.
-    rows.write.parquet(str(into))
-    found = frame.sparkSession.read.parquet(str(into))
-    # A join keeps any number of rows for a key, in an order that means nothing.
-    held = F.array_join(F.sort_array(F.collect_list("text")), ",")
-    return found.groupBy("id").agg(
-        F.first("key").alias("key"), F.concat(F.lit("["), held, F.lit("]")).alias("held")
-    )
