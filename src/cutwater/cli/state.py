@@ -119,7 +119,7 @@ def show_command(arguments: ShowArguments) -> int:
     store = find(arguments.store, arguments.pipeline).store
     cut = cut_at(store, arguments.checkpoint, "--checkpoint")
     from cutwater.spark.session import embedded_session  # noqa: PLC0415 - starts Spark
-    from cutwater.spark.state import fetch_state, first_rows, with_key  # noqa: PLC0415
+    from cutwater.spark.state import Rows, fetch_state, with_key  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="cutwater-state-") as scratch:
         found = fetch_state(store, cut, arguments.step, Path(scratch) / "query")
@@ -129,9 +129,10 @@ def show_command(arguments: ShowArguments) -> int:
             )
         part = found.part(arguments.operator)
         spark = embedded_session(_MASTER, app_name="cutwater state")
-        rows = with_key(found.frame(spark, part), part, arguments.key)
+        frame = with_key(found.frame(spark, part), part, arguments.key)
+        rows = Rows.of(frame, part, Path(scratch) / "rows")
         count = rows.count()
-        shown = [json.loads(one) for one in first_rows(rows, part, arguments.limit)]
+        shown = [json.loads(one) for one in rows.first(arguments.limit)]
     if arguments.output is Output.JSON:
         head = {"pipeline": arguments.pipeline, **_head_json(found, part)}
         say_json({**head, "count": count, "rows": shown}, indent=2)
@@ -152,8 +153,8 @@ def diff_command(arguments: DiffArguments) -> int:
     store = find(arguments.store, arguments.pipeline).store
     cuts = (cut_at(store, arguments.before, "--from"), cut_at(store, arguments.after, "--to"))
     from cutwater.spark.session import embedded_session  # noqa: PLC0415 - starts Spark
-    from cutwater.spark.state import fetch_state, with_key  # noqa: PLC0415
-    from cutwater.spark.state_diff import StateDiff, diff_state  # noqa: PLC0415
+    from cutwater.spark.state import Rows, fetch_state, with_key  # noqa: PLC0415
+    from cutwater.spark.state_diff import diff_state  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="cutwater-state-") as scratch:
         states = [
@@ -161,16 +162,18 @@ def diff_command(arguments: DiffArguments) -> int:
             for at, cut in enumerate(cuts)
         ]
         parts = [None if one.is_empty else one.part(arguments.operator) for one in states]
-        part = parts[1] or parts[0]
-        if part is None:
-            found = StateDiff.of_nothing()
-        else:
-            spark = embedded_session(_MASTER, app_name="cutwater state")
-            frames = [
-                None if own is None else with_key(state.frame(spark, own), own, arguments.key)
-                for state, own in zip(states, parts, strict=True)
-            ]
-            found = diff_state(frames[0], frames[1], part, arguments.limit)
+        spark = embedded_session(_MASTER, app_name="cutwater state")
+        before, after = (
+            None
+            if part is None
+            else Rows.of(
+                with_key(state.frame(spark, part), part, arguments.key),
+                part,
+                Path(scratch) / f"rows-{at}",
+            )
+            for at, (state, part) in enumerate(zip(states, parts, strict=True))
+        )
+        found = diff_state(before, after, arguments.limit)
     changes = [_change_json(one) for one in found.changes]
     if arguments.output is Output.JSON:
         head = {

@@ -26,8 +26,9 @@ from cutwater.store.opened import OpenStore
 _DOCUMENTS: Final = (StructType, ArrayType, MapType)
 _FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _PARTITION: Final = "partition_id"
-JSON: Final = {"ignoreNullFields": "false"}
-"""How rows become JSON: what is null is there, and says so."""
+_JSON: Final = {"ignoreNullFields": "false"}
+_KEPT: Final = "kept"
+_ROW: Final = "row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +162,51 @@ def _fields(struct: StructType, before: str = "") -> list[str]:
     return found
 
 
-def first_rows(frame: DataFrame, part: StatePart, limit: int) -> list[str]:
-    """Return rows as JSON, sorted by key, and rows of one key by what they hold."""
-    ordered = frame.orderBy(*part.keys, kept_json(frame, part)).limit(limit)
-    return [row[0] for row in ordered.select(F.to_json(F.struct("*"), JSON)).collect()]
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of state that were read once and lie on this machine, since opening state costs.
+
+    Attributes:
+        frame: Their keys, what is kept for them (`kept`) and all of them (`row`), as JSON.
+        part: What they are of.
+    """
+
+    frame: DataFrame
+    part: StatePart
+
+    @classmethod
+    def of(cls, frame: DataFrame, part: StatePart, into: Path) -> "Rows":
+        """Read them into a directory that is not there yet, and must stay while they are used."""
+        row = F.to_json(F.struct("*"), _JSON)
+        kept = _kept_json(frame, part)
+        frame.select(*part.keys, kept.alias(_KEPT), row.alias(_ROW)).write.parquet(str(into))
+        return cls(frame.sparkSession.read.parquet(str(into)), part)
+
+    def count(self) -> int:
+        """Return how many there are."""
+        return self.frame.count()
+
+    def first(self, limit: int) -> list[str]:
+        """Return some as JSON, sorted by key, and rows of one key by what they hold."""
+        ordered = self.frame.orderBy(*self.part.keys, _KEPT).limit(limit)
+        return [row[0] for row in ordered.select(_ROW).collect()]
+
+    def by_key(self) -> DataFrame:
+        """Return one row for each key: its JSON (`id`), itself, and all that is `held` for it."""
+        keys = self.part.keys
+        key = F.struct(*keys) if len(keys) > 1 else F.col(keys[0])
+        found = self.frame.select(F.to_json(key, _JSON).alias("id"), key.alias("key"), _KEPT)
+        # A join keeps any number of rows for a key, in an order that means nothing.
+        held = F.array_join(F.sort_array(F.collect_list(_KEPT)), ",")
+        return found.groupBy("id").agg(
+            F.first("key").alias("key"), F.concat(F.lit("["), held, F.lit("]")).alias("held")
+        )
 
 
-def kept_json(frame: DataFrame, part: StatePart) -> Column:
+def _kept_json(frame: DataFrame, part: StatePart) -> Column:
     """Return what is kept for a key as JSON, never null: a key with nothing beside it is there."""
     names = [one for one in frame.columns if one not in {*part.keys, _PARTITION}]
     only = frame.schema[names[0]].dataType if len(names) == 1 else None
     # JSON begins with an object, a list or a map; anything else gets its column's name.
     kept = F.col(names[0]) if isinstance(only, _DOCUMENTS) else F.struct(*names)
-    return F.coalesce(F.to_json(kept, JSON), F.lit("null"))
+    return F.coalesce(F.to_json(kept, _JSON), F.lit("null"))

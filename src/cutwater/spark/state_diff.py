@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from cutwater.spark.state import JSON, kept_json
-from cutwater.spark.state_parts import StatePart
+from cutwater.spark.state import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +57,15 @@ class StateDiff:
         return sum(count for kind, count in self.counts.items() if kind != "same")
 
 
-def diff_state(
-    before: DataFrame | None, after: DataFrame | None, part: StatePart, limit: int
-) -> StateDiff:
+def diff_state(before: Rows | None, after: Rows | None, limit: int) -> StateDiff:
     """Compare a part of the state of a step at two checkpoints, key by key.
 
     Args:
         before: The rows at one; None if there were none yet.
         after: The rows at the other, likewise.
-        part: What the rows are of.
         limit: How many keys to return; all are counted.
     """
-    old, new = (_by_key(one, part) for one in (before, after))
+    old, new = (None if one is None else one.by_key() for one in (before, after))
     known = old if old is not None else new
     if known is None:
         return StateDiff.of_nothing()
@@ -101,17 +97,3 @@ def diff_state(
 def _same_keys(left: DataFrame, right: DataFrame) -> bool:
     """Say whether keys of both can be compared, and so be sorted as what they are."""
     return left.schema["key"].dataType == right.schema["key"].dataType
-
-
-def _by_key(frame: DataFrame | None, part: StatePart) -> DataFrame | None:
-    """Return one row for each key: its JSON, itself, and all that is kept for it, sorted."""
-    if frame is None:
-        return None
-    key = F.struct(*part.keys) if len(part.keys) > 1 else F.col(part.keys[0])
-    text = kept_json(frame, part)
-    found = frame.select(F.to_json(key, JSON).alias("id"), key.alias("key"), text.alias("text"))
-    # A join keeps any number of rows for a key, in an order that means nothing.
-    rows = F.array_join(F.sort_array(F.collect_list("text")), ",")
-    return found.groupBy("id").agg(
-        F.first("key").alias("key"), F.concat(F.lit("["), rows, F.lit("]")).alias("held")
-    )
