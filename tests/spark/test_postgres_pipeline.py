@@ -11,7 +11,7 @@ from tests.servers.postgres import PASSWORD, Database, PostgresServer
 from tests.spark.runs import options, run, wait_until
 
 import cutwater
-from cutwater import Pipeline, sinks, sources
+from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.protocol.options import CommitOptions
 
 PARTS = 7
@@ -52,13 +52,17 @@ def test_a_pipeline_is_blocked_by_a_row_goes_on_by_itself_and_can_be_rewound(
     monkeypatch.setenv("SHOP_DSN", database.dsn)
     monkeypatch.setattr("cutwater.config.CommitOptions", partial(CommitOptions, budget_ms=300))
     database.query("CREATE TABLE orders (id bigint PRIMARY KEY, at timestamptz)")
-    database.query("INSERT INTO orders VALUES (1234)")
+    database.query("INSERT INTO orders VALUES (0)")
 
-    running = shop(10**9).start(spark, options(tmp_path))
+    # So many checkpoints are kept that the first one is still there in the end.
+    kept = CheckpointConfig(interval="1s", retained=1000)
+    given_options = options(tmp_path, checkpoint=kept)
+
+    running = shop(10**9).start(spark, given_options)
     status = wait_until(running, lambda one: one.state == "COMMIT_BLOCKED", "it is blocked")
     assert "sink orders: duplicate key value" in status.detail
-    assert "Key (id)=(1234) already exists" in status.detail
-    assert database.numbers("SELECT id FROM orders") == [1234]
+    assert "Key (id)=(0) already exists" in status.detail
+    assert database.numbers("SELECT id FROM orders") == [0]
     assert database.query("SELECT to_regclass('newest')") == [["<null>"]]
     database.query("DELETE FROM orders")
     wait_until(running, lambda one: one.state == "RUNNING", "it goes on")
@@ -67,9 +71,9 @@ def test_a_pipeline_is_blocked_by_a_row_goes_on_by_itself_and_can_be_rewound(
 
     assert first is not None
     (total,) = database.numbers("SELECT count(*) FROM orders")
-    assert total > 1234
+    assert total > PARTS
     check(database, total)
-    run(shop(total + 5000), spark, options(tmp_path))
+    run(shop(total + 5000), spark, given_options)
     check(database, total + 5000)
 
     given = {"to": str(first.last_checkpoint), "store": tmp_path / "store"}
@@ -78,7 +82,7 @@ def test_a_pipeline_is_blocked_by_a_row_goes_on_by_itself_and_can_be_rewound(
     assert {one.rows_then for one in preview.sinks} == {total, PARTS}
     cutwater.rewind("shop", yes=True, **given)  # type: ignore[arg-type]
     check(database, total)
-    run(shop(total + 2000), spark, options(tmp_path))
+    run(shop(total + 2000), spark, given_options)
     check(database, total + 2000)
 
     database.query("UPDATE newest SET value = 0 WHERE part = 3")

@@ -52,7 +52,6 @@ TYPES = [
      "0001-01-01 00:00:00+00"),
     ("a_local", "TIMESTAMP_NTZ'2026-03-29 02:30:00.000001'", "timestamp without time zone",
      "2026-03-29 02:30:00.000001"),
-    ("a_time", "TIME'12:34:56.000007'", "time without time zone", "12:34:56.000007"),
     ("a_span", "INTERVAL '1 02:03:04.000005' DAY TO SECOND", "interval", "1 day 02:03:04.000005"),
     ("a_back", "INTERVAL '-1 02:03:04.5' DAY TO SECOND", "interval", "-1 days -02:03:04.5"),
     ("months", "INTERVAL '-1-2' YEAR TO MONTH", "interval", "-1 years -2 mons"),

@@ -149,8 +149,6 @@ def _column(name: str, kind: DataType) -> Column | str:
     simple = _SIMPLE.get(type(kind))
     if simple is not None:
         return Column(name, *simple, _scalar(kind)(quoted))
-    if kind.typeName() == "time":
-        return Column(name, "time", frozenset({"time"}), f"cast({quoted} AS string)")
     if kind.typeName() == "void":
         return "has no type; cast it to one"
     return f"is a {kind.simpleString()}, which PostgreSQL has no type for; cast it to a string"
