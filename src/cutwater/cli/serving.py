@@ -91,6 +91,7 @@ class Serving:
             server, token = serve_run(run, endpoint, listening)
         except Exception as error:  # noqa: BLE001 - whatever it is, the pipeline runs
             reason = error.message if isinstance(error, CutwaterError) else repr(error)
+            listening.close()
             tell(f"no dashboard: {reason}")
             yield
             return
