@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
-from tests.dashboard.browser import launch
+from playwright.sync_api import Browser, expect, sync_playwright
+from tests.dashboard.browser import DEADLINE_MS, launch
+
+expect.set_options(timeout=DEADLINE_MS)
 
 
 @pytest.fixture(scope="session")

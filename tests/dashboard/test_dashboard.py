@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.cli.stored import Stored
-from tests.dashboard.browser import DEADLINE_MS, opened
+from tests.dashboard.browser import opened
 from tests.serve.asking import answering
 from tests.serve.stand_in import StandIn
 from tests.unit.store.made import attempt_report
@@ -18,8 +18,6 @@ from cutwater.serve.catalog import OnePipeline, StoredPipelines
 from cutwater.serve.token import Token
 
 MARKUP = "<img src=x onerror=\"document.title='owned'\"><script>alert(1)</script>"
-
-expect.set_options(timeout=DEADLINE_MS)
 
 
 class Served(NamedTuple):

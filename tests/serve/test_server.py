@@ -58,6 +58,16 @@ def test_a_run_that_is_not_to_be_served_is_not(running: StandIn) -> None:
         assert said == []
 
 
+def test_a_run_that_cannot_be_served_runs_all_the_same(running: StandIn) -> None:
+    said: list[str] = []
+    # The stand-in has nothing that a server could be made of.
+    with Serving("0").of(running, said.append):  # type: ignore[arg-type]
+        said.append("it runs")
+
+    assert said[0].startswith("no dashboard: ")
+    assert said[1:] == ["it runs"]
+
+
 def test_a_stopped_server_gives_its_port_back(tmp_path: Path) -> None:
     stored = Stored(tmp_path / "store")
     server, token = serve_store(stored.backend, tmp_path, Endpoint(port=0, is_wish=False))

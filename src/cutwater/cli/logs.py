@@ -1,15 +1,18 @@
 """How a run logs: as Python's logging does by itself, or as JSON lines for programs.
 
 With `json` every record of Cutwater goes to stderr as one JSON object on one line, from INFO up;
-the events of a run (`cutwater.spark.journal`) bring fields of their own.
+the events of a run (`cutwater.spark.journal`) bring fields of their own. A thread writes them:
+whoever reads stderr too slowly loses lines, which is said, and never holds the pipeline up.
 """
 
 import json
 import logging
+import queue
 import sys
+import threading
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, TextIO
 
 import typer
 
@@ -34,6 +37,8 @@ LogFormatOption = Annotated[
 
 _LOGGER: Final = "cutwater"
 _TEXT_MAX: Final = 10_000
+_KEPT: Final = 10_000
+_CLOSING_S: Final = 2.0
 
 
 class JsonLines(logging.Formatter):
@@ -54,11 +59,54 @@ class JsonLines(logging.Formatter):
         return json.dumps(made, ensure_ascii=False, default=str)
 
 
+class Lines(logging.Handler):
+    """Writes records to a stream from a thread of its own; never waits for the stream."""
+
+    def __init__(self, stream: TextIO, kept: int = _KEPT) -> None:
+        """Write to this stream; keep so many records that are not written yet."""
+        super().__init__()
+        self._stream = stream
+        self._waiting: queue.Queue[str | None] = queue.Queue(kept)
+        self._lost = 0
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a record, or count it as lost."""
+        try:
+            self._waiting.put_nowait(self.format(record))
+        except queue.Full:
+            self._lost += 1
+
+    def close(self) -> None:
+        """Write what is left, for a moment at most."""
+        try:
+            self._waiting.put(None, timeout=_CLOSING_S)
+        except queue.Full:
+            return
+        finally:
+            super().close()
+        self._thread.join(_CLOSING_S)
+
+    def _run(self) -> None:
+        while (line := self._waiting.get()) is not None:
+            lost, self._lost = self._lost, 0
+            if lost:
+                note = {"event": "log", "level": "WARNING", "message": f"{lost} records were lost"}
+                line = f"{json.dumps(note)}\n{line}"
+            try:
+                self._stream.write(f"{line}\n")
+                self._stream.flush()
+            except (OSError, ValueError):
+                # Nobody reads any more.
+                return
+
+
 def log_as(form: LogFormat) -> None:
     """Let this process log in a form from now on."""
     if form is LogFormat.TEXT:
         return
-    handler = logging.StreamHandler(sys.stderr)
+    handler = Lines(sys.stderr)
     handler.setFormatter(JsonLines())
     logger = logging.getLogger(_LOGGER)
     logger.handlers = [handler]

@@ -89,8 +89,10 @@ class Serving:
         endpoint, listening = self._listening
         try:
             server, token = serve_run(run, endpoint, listening)
-        except CutwaterError as error:
-            tell(f"no dashboard: {error.message}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the pipeline runs
+            reason = error.message if isinstance(error, CutwaterError) else repr(error)
+            listening.close()
+            tell(f"no dashboard: {reason}")
             yield
             return
         tell(f"dashboard and API at {server.url}; {token.hint}")

@@ -1,12 +1,14 @@
 """The journal: one event for each change of state, with who, which generation and which part."""
 
+import io
 import json
 import logging
+import threading
 from collections.abc import Iterator
 
 import pytest
 
-from cutwater.cli.logs import JsonLines, LogFormat, log_as
+from cutwater.cli.logs import JsonLines, Lines, LogFormat, log_as
 from cutwater.ids import CheckpointId, Generation, SinkId, StepId
 from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.cut import CheckpointKind
@@ -114,6 +116,42 @@ def test_json_goes_to_stderr_and_text_changes_nothing(
     log_as(LogFormat.JSON)
     Journal("orders", "uuid").note(EventName.STATE, "it runs", generation=1, state="RUNNING")
 
+    for handler in logger.handlers:
+        handler.close()
     said = capsys.readouterr()
     assert said.out == ""
     assert json.loads(said.err)["state"] == "RUNNING"
+
+
+class Stuck(io.StringIO):
+    """A stream whose reader does not read until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_free = threading.Event()
+        self.waits = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.waits.set()
+        assert self.is_free.wait(30)
+        return super().write(text)
+
+
+def test_a_reader_that_does_not_read_holds_nobody_up_and_is_told_what_it_lost() -> None:
+    stream = Stuck()
+    handler = Lines(stream, kept=2)
+    handler.setFormatter(JsonLines())
+
+    def log(number: int) -> None:
+        made = logging.LogRecord("cutwater", logging.INFO, "f", 1, str(number), (), None)
+        handler.handle(made)
+
+    log(0)
+    assert stream.waits.wait(30)
+    for number in range(1, 8):
+        log(number)
+    stream.is_free.set()
+    handler.close()
+
+    told = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
+    assert told == ["0", "5 records were lost", "1", "2"]
