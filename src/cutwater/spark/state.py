@@ -28,6 +28,8 @@ _FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _PARTITION: Final = "partition_id"
 _JSON: Final = {"ignoreNullFields": "false"}
 _KEPT: Final = "kept"
+_SIDE: Final = "joinSide"
+_VALUE: Final = "value"
 _ROW: Final = "row"
 
 
@@ -76,7 +78,8 @@ class StepState:
                 "elsewhere: use one with a local master, such as local[4]."
             )
         reader = _session_for(spark, self.directory, self.batch).read.format("statestore")
-        return reader.options(batchId=self.batch, **part.options).load(str(self.directory))
+        frame = reader.options(batchId=self.batch, **part.options).load(str(self.directory))
+        return _without_hidden_fields(frame) if _SIDE in part.options else frame
 
 
 def fetch_state(store: OpenStore, cut: Cut, step: str, into: Path) -> StepState:
@@ -115,6 +118,19 @@ def _session_for(spark: SparkSession, directory: Path, batch: BatchId) -> SparkS
     other = spark.newSession()
     other.conf.set(_FORMAT, "1")
     return other
+
+
+def _without_hidden_fields(frame: DataFrame) -> DataFrame:
+    """Cut a join's rows to the fields that they are said to have.
+
+    Spark's reader hands out rows with one field more, whether the row has met a partner; whoever
+    goes over a row by its length, as `to_json` does, falls over it.
+    """
+    value = frame.schema[_VALUE].dataType
+    assert isinstance(value, StructType)
+    fields = [F.col(_VALUE).getField(one).alias(one) for one in value.names]
+    whole = F.when(F.col(_VALUE).isNotNull(), F.struct(*fields))
+    return frame.withColumn(_VALUE, whole)
 
 
 # -- choosing rows
