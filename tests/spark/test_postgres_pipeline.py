@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from tests.servers.postgres import PASSWORD, Database, PostgresServer
 from tests.spark.runs import options, run, wait_until
 
@@ -25,11 +26,15 @@ def shop(total: int) -> Pipeline:
     def numbers(spark: SparkSession) -> DataFrame:
         return sources.sequence(spark, total=total, rate=3000, batch_max=1500)
 
+    @pipeline.step(output_mode="update", partitions=2)
+    def parts(numbers: DataFrame) -> DataFrame:
+        grouped = numbers.groupBy((F.col("value") % PARTS).alias("part"))
+        return grouped.agg(F.max("value").alias("value"))
+
     orders = sinks.postgres("env:SHOP_DSN", table="orders")
     newest = sinks.postgres("env:SHOP_DSN", table="newest", write="upsert", keys=["part"])
     pipeline.sink("orders", orders, of=lambda numbers: numbers.selectExpr("value AS id", "at"))
-    parts = ("value % 7 AS part", "value")
-    pipeline.sink("newest", newest, of=lambda numbers: numbers.selectExpr(*parts))
+    pipeline.sink("newest", newest, of=parts)
     return pipeline
 
 

@@ -224,7 +224,7 @@ def test_an_existing_table_is_checked_and_the_column_is_named(
         sink.stage(FrameRows(one.selectExpr("id AS n")), Generation(1), BatchId(1))
 
 
-def test_an_upsert_takes_the_last_row_of_a_batch_and_refuses_null_keys(
+def test_an_upsert_takes_one_row_of_each_key_and_refuses_null_keys(
     spark: SparkSession, open_sink: Open, database: Database
 ) -> None:
     sink = open_sink(write="upsert", keys=["k"])

@@ -145,7 +145,7 @@ class Upserts:
     def _put(self, columns: tuple[str, ...], batches: Sequence[Staged]) -> sql.Composed:
         values = [one for one in columns if one not in self.keys]
         newest = sql.SQL(" UNION ALL ").join(
-            sql.SQL("SELECT {}, {} AS batch, {} AS row FROM {} WHERE {} = ANY({})").format(
+            sql.SQL("SELECT {}, {} AS _cw_batch, {} AS _cw_row FROM {} WHERE {} = ANY({})").format(
                 names(columns),
                 sql.Literal(number),
                 sql.Identifier(ROW),
@@ -162,7 +162,7 @@ class Upserts:
         text = """
             WITH newest AS MATERIALIZED (
                 SELECT DISTINCT ON ({keys}) {columns} FROM ({staged}) AS s
-                ORDER BY {keys}, batch DESC, row DESC
+                ORDER BY {keys}, _cw_batch DESC, _cw_row DESC
             ), images AS (
                 INSERT INTO {undo} ({slot}, {existed}, {xid}, {keys}{comma}{values})
                 SELECT %(slot)s, t.ctid IS NOT NULL, pg_current_xact_id(), {new_keys}{comma}{old}
