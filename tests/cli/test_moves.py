@@ -41,7 +41,7 @@ def test_a_rewind_is_shown_first_and_done_when_told(made: Made) -> None:
     assert shown.stdout.splitlines() == [
         f"orders would go back to checkpoint 2, taken {at}",
         "  it stood on checkpoint 5; left behind: 3, 4, 5",
-        "  step numbers: batch 4 -> 1, 25 B of state",
+        "  step numbers: batch 4 -> 1, 167 B of state",
         '  source numbers/0: {"sequence": 50} -> {"sequence": 20}',
         f"  sink left: {made.table(SINKS[0])} version 4 -> version 2, 30 rows of 50 disappear",
         f"  sink right: {made.table(SINKS[1])} version 4 -> version 2, 30 rows of 50 disappear",
@@ -132,7 +132,7 @@ def test_a_fork_says_what_it_is_and_what_it_must_not_write_to(made: Made, tmp_pa
     assert told.returncode == 0, told.stderr
     assert told.stdout.splitlines() == [
         f"trial begins from savepoint before (checkpoint 3) of orders, taken {at}",
-        f"  copied: 1 object, 25 B, to {made.store.as_uri()}",
+        f"  copied: 1 object, 167 B, to {made.store.as_uri()}",
         '  source numbers/0: from {"sequence": 30}',
         f"  its sinks must not write to {made.table(SINKS[0])}",
         f"  its sinks must not write to {made.table(SINKS[1])}",

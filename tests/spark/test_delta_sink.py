@@ -893,7 +893,8 @@ def test_a_session_whose_files_delta_misreads_is_refused(
 def test_without_deltalake_the_error_names_what_to_install(
     open_sink: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "cutwater.sinks.delta_table", raising=False)
+    for name in [one for one in sys.modules if one.startswith("cutwater.sinks.delta_")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(ConfigError, match=r"pip install 'cutwater\[delta\]'"):
         open_sink()

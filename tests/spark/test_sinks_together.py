@@ -245,9 +245,8 @@ def test_a_delta_table_is_read_at_a_version_without_its_jar(
     expected = before.unionByName(more, allowMissingColumns=True).select(*later.columns)
     assert collected(later) == collected(expected)
     assert later.where("day = date'2026-01-02'").select("text", "more").collect() == [("x y", [7])]
-    write_deltalake(
-        stored.uri, pa.table({"id": [1], "day": [date(2020, 1, 1)], "text": ["t"]}), mode="append"
-    )
+    foreign = pa.table({"id": [1], "day": [date(2020, 1, 1)], "text": ["t"]})
+    write_deltalake(stored.uri, foreign, mode="append", schema_mode="merge")
     assert read_target(spark, stored, versions[1], SINK).count() == later.count()
     empty = read_target(spark, stored, "0", SINK)
     assert (empty.count(), empty.schema) == (0, found.schema)
