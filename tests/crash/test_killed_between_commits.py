@@ -4,6 +4,7 @@ from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from tests.crash.drivers import Drivers
 from tests.crash.killing import Killing
 from tests.crash.stands import rows_of
@@ -15,6 +16,7 @@ EVERY_MS = 60_000
 SINK = SinkId("table")
 
 
+@pytest.mark.long
 def test_rows_that_wait_for_their_commit_survive_several_drivers(
     drivers: Drivers, tmp_path: Path
 ) -> None:
