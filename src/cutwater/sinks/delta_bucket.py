@@ -25,8 +25,9 @@ from cutwater.errors import NotFound
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId
 from cutwater.protocol.cut import BlobRef, Committable
 from cutwater.sinks.delta_root import FileFacts
+from cutwater.sinks.hidden_files import HIDDEN
 from cutwater.sinks.rows import Rows
-from cutwater.sinks.staged_files import HIDDEN, StagedFiles, holds_rows, settled_name
+from cutwater.sinks.staged_files import StagedFiles, holds_rows, settled_name
 from cutwater.store.location import Location
 from cutwater.store.object import ObjectBackend, Patience
 from cutwater.store.paths import ObjectPath

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from cutwater.ids import BatchId, Generation, PipelineId, SinkId
+from cutwater.ids import BatchId, Generation
 from cutwater.protocol.cut import BlobRef, Committable
 from cutwater.sinks.rows import Rows
-from cutwater.sinks.staged_files import HIDDEN, StagedFiles
+from cutwater.sinks.staged_files import StagedFiles
 
 _SPOOLS = "copies-*"
 
@@ -70,17 +70,12 @@ class Staging(Protocol):
 class LocalStaging(StagedFiles):
     """Staged files on this machine's file system; fills `Staging`."""
 
-    def __init__(self, root: Path, pipeline: PipelineId, sink: SinkId) -> None:
-        """Use a root; nothing is touched yet."""
-        super().__init__(root, pipeline, sink)
-        self._spools = root / HIDDEN / pipeline / sink
-
     def spool(self, name: str) -> Path:
         """Return a directory for copies being written, on the disk of the table."""
-        return self._spools / name
+        return self.base / name
 
     def clear_spools(self, own: str) -> None:
         """Remove what dead processes were writing; one that lives begins again."""
-        for directory in self._spools.glob(_SPOOLS):
+        for directory in self.base.glob(_SPOOLS):
             if directory.name != own:
                 shutil.rmtree(directory, ignore_errors=True)

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cutwater.ids import CheckpointId, PipelineId, SinkId, Slot
-from cutwater.sinks.staged_files import HIDDEN
-from cutwater.sinks.staged_output import create_lasting
+from cutwater.sinks.hidden_files import HIDDEN, create_lasting
 from cutwater.store.files import make_lasting, sync_directory
 
 _FORM: Final = 1

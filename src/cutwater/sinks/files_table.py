@@ -22,8 +22,8 @@ from cutwater.protocol.cut import BlobRef, Committable, Version
 from cutwater.sinks.base import Retreat, SinkContext
 from cutwater.sinks.columns import joined_columns
 from cutwater.sinks.file_commits import BEGINNING, DataFile, FileCommit, FileCommits
+from cutwater.sinks.hidden_files import HIDDEN
 from cutwater.sinks.rows import Rows
-from cutwater.sinks.staged_files import HIDDEN
 from cutwater.sinks.staged_output import Form, StagedOutput
 from cutwater.store.files import make_lasting
 

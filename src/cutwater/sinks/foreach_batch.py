@@ -18,6 +18,7 @@ from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.sinks.base import OpenSink, Retreat, SinkContext
 from cutwater.sinks.files import directory_of
+from cutwater.sinks.hidden_files import put_lasting
 from cutwater.store.files import make_lasting, sync_directory
 from cutwater.store.targets import StoredTarget
 
@@ -330,8 +331,6 @@ class OpenForeachBatch:
         return any(kind == "commit" and batch in values for _, kind, values in self._noted())
 
     def _note(self, slot: Slot, kind: str, values: Sequence[object]) -> None:
-        from cutwater.sinks.staged_output import put_lasting  # noqa: PLC0415 - needs Spark
-
         put_lasting(self._notes / f"{slot:012d}.{kind}", json.dumps(values))
         for old in sorted(self._notes.glob("*.*"))[:-_NOTES]:
             old.unlink()
