@@ -34,11 +34,12 @@ from benchmarks.chain import (
     numbers,
     passing,
     plain_session,
+    rates,
+    running_rates,
     warm_up,
 )
 from benchmarks.measuring import (
     Progress,
-    Spread,
     in_fresh_process,
     interleaved,
     machine,
@@ -200,19 +201,6 @@ def run_all(given: Namespace) -> dict[str, list[dict[str, Any]]]:
             found[mode].append(one)
             print(f"{mode}: {rounded(given.rows / one['seconds'])} rows/s", flush=True)
     return found
-
-
-def rates(found: Mapping[str, Sequence[Mapping[str, Any]]], rows: int) -> dict[str, Spread]:
-    """Return rows per second from the start to the last row written."""
-    return {mode: spread([rows / one["seconds"] for one in runs]) for mode, runs in found.items()}
-
-
-def running_rates(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Spread]:
-    """Return rows per second behind the warm-up."""
-    return {
-        mode: spread([one["warm_rows"] / max(one["warm_seconds"], 1e-9) for one in runs])
-        for mode, runs in found.items()
-    }
 
 
 def show(found: Mapping[str, Sequence[Mapping[str, Any]]], rows: int) -> str:

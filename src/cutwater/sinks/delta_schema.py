@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 
 from cutwater.errors import ConfigError, SinkError
 from cutwater.ids import SinkId
+from cutwater.sinks.columns import loose
 
 _IN_PATHS: Final = (
     BooleanType,
@@ -85,7 +86,7 @@ def table_schema(rows: StructType, partition_by: Sequence[str], sink: SinkId) ->
     """
     for complaint in (*_complaints(rows, ""), *_partition_complaints(rows, partition_by)):
         raise ConfigError(f"sink {sink}", complaint)
-    return _loose_struct(rows)
+    return loose(rows)
 
 
 def added_columns(table: StructType, rows: StructType, sink: SinkId) -> list[StructField]:
@@ -94,7 +95,7 @@ def added_columns(table: StructType, rows: StructType, sink: SinkId) -> list[Str
     Raises:
         SinkError: If a column's type or spelling differs from the table's.
     """
-    known = {field.name.lower(): field for field in _loose_struct(table)}
+    known = {field.name.lower(): field for field in loose(table)}
     new = []
     for field in rows:
         found = known.get(field.name.lower())
@@ -181,24 +182,3 @@ def _partition_complaints(rows: StructType, partition_by: Sequence[str]) -> Iter
             )
     if partition_by and set(types) <= set(partition_by):
         yield "partition_by names all columns; at least one must be left"
-
-
-def _loose_struct(struct: StructType) -> StructType:
-    fields = [StructField(field.name, _loose(field.dataType), True) for field in struct]
-    return StructType(fields)
-
-
-def _loose(kind: DataType) -> DataType:
-    """Return the type with nulls allowed everywhere and nothing said beside it."""
-    match kind:
-        case StructType():
-            return _loose_struct(kind)
-        case ArrayType():
-            return ArrayType(_loose(kind.elementType), containsNull=True)
-        case MapType():
-            values = _loose(kind.valueType)
-            return MapType(_loose(kind.keyType), values, valueContainsNull=True)
-        case StringType():
-            return StringType()
-        case _:
-            return kind
