@@ -36,6 +36,15 @@ class Stand:
     recovery: RecoveryReport | None = None
 
     @property
+    def open_commits(self) -> int:
+        """How many decided commit points have no record that every sink has acted on them.
+
+        One as a rule; a decision may be made while the commit before it still goes on.
+        """
+        recorded = {one.checkpoint_id for one in self.commits}
+        return sum(cut.commit_point and cut.checkpoint_id not in recorded for cut in self.cuts)
+
+    @property
     def source_position(self) -> int:
         """The farthest number that a source had read at the last cut."""
         head = self.cuts[-1].stream_positions.values() if self.cuts else ()
