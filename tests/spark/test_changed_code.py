@@ -19,7 +19,7 @@ from tests.spark.runs import DEADLINE_S, options, run, table, wait_until
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.cli.against import show_change
 from cutwater.cli.plan import PlanArguments, PlanOutput
-from cutwater.errors import CodeChanged
+from cutwater.errors import CodeChanged, RecoveryError
 from cutwater.plan import plan
 from cutwater.run import CheckpointReport
 
@@ -225,7 +225,9 @@ def test_rows_in_flight_keep_the_wiring_and_lose_nothing(
 ) -> None:
     total = 20_000
 
-    def pipeline(*, middle: bool = False, also: bool = False, slow: bool = False) -> Pipeline:
+    def pipeline(
+        *, middle: bool = False, also: bool = False, slow: bool = False, timed: bool = False
+    ) -> Pipeline:
         made = Pipeline("flying")
 
         @made.source(chain=False)
@@ -239,6 +241,7 @@ def test_rows_in_flight_keep_the_wiring_and_lose_nothing(
         def kept(rows: DataFrame) -> DataFrame:
             # Spark takes a function with type hints for one of another kind.
             slowly = F.udf(lambda value: held_up(value), "long")  # noqa: PLW0108
+            rows = rows.where("at is not null") if timed else rows
             return rows.select((slowly("value") if slow else rows.value).alias("value"))
 
         made.sink("t", sinks.delta(str(tmp_path / "t")), of=kept)
@@ -254,11 +257,15 @@ def test_rows_in_flight_keep_the_wiring_and_lose_nothing(
 
     with pytest.raises(CodeChanged, match=r"step kept reads channel middle now .* a savepoint"):
         run(pipeline(middle=True), spark, options(tmp_path))
+    with pytest.raises(RecoveryError, match="without the columns at, which step kept reads now"):
+        run(pipeline(timed=True), spark, options(tmp_path))
+    # The sink that is added reads both columns, but none of the rows that were in flight.
     assert run(pipeline(also=True), spark, options(tmp_path, allow_new=True)).finished
 
     assert table(tmp_path / "t", "value") == [(one,) for one in range(total)]
     (first,), *_ = seen = table(tmp_path / "u", "value")
     assert 0 < first < total
+    assert None not in {at for (at,) in table(tmp_path / "u", "at")}
     assert seen == [(one,) for one in range(first, total)]
 
 

@@ -21,7 +21,7 @@ from cutwater.protocol.step import Step
 from cutwater.protocol.step_events import BatchAppended
 from cutwater.sinks.rows import FrameRows
 from cutwater.spark.analysis import StepForm, channel_form
-from cutwater.spark.channel_source import newest
+from cutwater.spark.channel_scan import ChannelScan
 from cutwater.spark.failed_batch import FailedBatch, events_of
 from cutwater.spark.internals import Internals
 from cutwater.spark.output import SMALL_BYTES
@@ -47,14 +47,12 @@ class BatchStep(RunningStep):
         """Prepare the thread."""
         super().__init__(plan, machine, wiring, services)
         self._spark: SparkSession = form.frame.sparkSession
-        self._internals = Internals(self._spark)
-        self._schemas = {
-            source: self._internals.java_schema(channel.form.schema)
-            for source, channel in wiring.inputs.items()
+        internals = Internals(self._spark)
+        self._scans = {
+            one.id: ChannelScan(internals, wiring.inputs[one.id], one.keys) for one in plan.inputs
         }
         self._columns = form.rows.schema
         self._thread = InheritableThread(target=self._loop, name=f"step {plan.name}", daemon=True)
-        self._keys = {one.id: one.keys for one in plan.inputs}
         most = plan.options.max_batch_bytes
         self._most = {one.id: one.batch_bytes(most) for one in plan.inputs}
         self._next_s = 0.0
@@ -133,13 +131,12 @@ class BatchStep(RunningStep):
             if source in ends:
                 places[source] = end
             size_bytes += end.log_bytes - start.log_bytes
-            files = channel.paths(start.position, end.position) or [str(channel.empty)]
-            rows = self._internals.parquet.scan(files, self._schemas[source], streaming=False)
-            frames[source] = newest(rows, self._keys[source])
+            scan = self._scans[source]
+            frames[source] = scan.rows(start.position, end.position, streaming=False)
         result = self.plan.evaluate(self._spark, frames)
         assert isinstance(result, DataFrame)
         self._check_columns(result)
-        output = FrameRows(result)
+        output = FrameRows(self.carried(result))
         if size_bytes < SMALL_BYTES:
             output = output.gathered()
         written = self.wiring.output.write(output, batch)

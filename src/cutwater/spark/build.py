@@ -12,19 +12,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from cutwater.errors import CodeChanged, PlanError, RecoveryError
+from cutwater.errors import CodeChanged, PlanError
 from cutwater.ids import NO_BATCH, ChannelId, InputId, ReaderId, SinkId, StepId
 from cutwater.physical_plan import PhysicalStep
 from cutwater.protocol.change import Allowances, Change, Line
 from cutwater.protocol.channel import ChannelLog
 from cutwater.protocol.coordinator_events import Standing
-from cutwater.protocol.cut import Cut, RecordedEvent
+from cutwater.protocol.cut import Cut
 from cutwater.protocol.identity import StepIdentity
 from cutwater.protocol.map_cut import map_cut
-from cutwater.protocol.message import START, Place
+from cutwater.protocol.message import START
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.restored import Restored
 from cutwater.protocol.showing import ShowPermit, grant_shows
@@ -34,7 +33,9 @@ from cutwater.spark import query_files, query_log
 from cutwater.spark.analysis import Analysis, StepForm, Way
 from cutwater.spark.batch_step import BatchStep
 from cutwater.spark.channel import Channel, ChannelForm, Signal
+from cutwater.spark.channel_restore import check_in_flight, restore_channel
 from cutwater.spark.channel_source import ChannelOffset, ChannelSource, Reading
+from cutwater.spark.columns_read import columns_read
 from cutwater.spark.context import RunContext
 from cutwater.spark.output import ChannelOutput, Output, SinkOutput
 from cutwater.spark.phases import Phase, Phases
@@ -60,6 +61,7 @@ class Build:
     _signals: dict[StepId, Signal] = field(default_factory=dict)
     _sources: dict[StepId, list[ChannelSource]] = field(default_factory=dict)
     _forms: dict[StepId, StepForm] = field(default_factory=dict)
+    _read: dict[ReaderId, frozenset[str]] = field(default_factory=dict)
     _change: Change | None = None
 
     def run(self) -> "Built":
@@ -72,6 +74,7 @@ class Build:
         """
         self.directory.mkdir(parents=True)
         self._evaluate()
+        self._choose_columns()
         self._map()
         for step in self.context.plan.steps:
             self._restore(step)
@@ -178,6 +181,24 @@ class Build:
 
     # -- channels
 
+    def _choose_columns(self) -> None:
+        """Let channels carry only what their readers read (docs/adr/0024).
+
+        Behind a step with state they carry everything: what it puts out is part of what it keeps,
+        and a reader that is added later must not change that.
+        """
+        narrow = []
+        for step in self.context.plan.steps:
+            if step.inputs:
+                frame = self._forms[step.name].frame
+                self._read.update(columns_read(self.context.internals, step, frame))
+            if step.output and not self._forms[step.name].is_stateful:
+                narrow.append(step.output)
+        for one in narrow:
+            if self._read.keys() >= set(one.readers):
+                columns = set[str]().union(*(self._read[reader] for reader in one.readers))
+                self._channels[one.id].carry(columns)
+
     def _channel(self, step: PhysicalStep, form: ChannelForm) -> Channel:
         assert step.output is not None
         log = ChannelLog(step.output.id, dict.fromkeys(step.output.readers, START))
@@ -185,44 +206,13 @@ class Build:
         return Channel(log, directory, form, self.context.bound, self.on_control)
 
     def _restore(self, step: PhysicalStep) -> None:
-        """Put what was in flight into a channel, and every reader to its own place."""
         if step.output is None or self._cut is None:
             return
         channel = self._channels[step.output.id]
-        places = {reader: self._position(reader) for reader in step.output.readers}
-        lowest = min(places.values())
-        slowest = next(reader for reader in places if places[reader] == lowest)
-        recorded = self._recorded(slowest)
-        channel.restore(
-            ChannelLog(step.output.id, places, base=lowest, events=[one.event for one in recorded])
-        )
-        blobs = self._blobs
-        files = {
-            channel.data / name: ref
-            for one in recorded
-            for name, ref in zip(one.event.files, one.blobs, strict=True)
-        }
         with self.phases.during(Phase.FETCH):
-            blobs.fetch_files(files)
-        for target in files:
-            missing = set(channel.form.schema.names) - set(pq.read_schema(target).names)
-            if missing:
-                message = (
-                    f"channel {step.name} holds rows in flight without the columns "
-                    f"{', '.join(sorted(missing))}, which step {step.name} puts out now."
-                )
-                raise RecoveryError(message)
-
-    def _position(self, reader: ReaderId) -> Place:
-        if self._cut is None:
-            return START
-        return self._cut.snapshots[reader.step].positions[reader.input]
-
-    def _recorded(self, reader: ReaderId) -> tuple[RecordedEvent, ...]:
-        if self._cut is None:
-            return ()
-        parts = self._cut.snapshots[reader.step].in_flight
-        return next((part.events for part in parts if part.input == reader.input), ())
+            restore_channel(channel, step.output.readers, self._cut, self._blobs)
+        for reader in step.output.readers:
+            check_in_flight(channel, reader, self._read.get(reader))
 
     # -- steps
 

@@ -8,7 +8,7 @@ locked while it is held.
 
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,6 +98,7 @@ class Channel:
         """
         self.id = log.channel
         self.form = form
+        self.carried = form.schema
         self.directory = directory
         self.data = directory / "data"
         self._log = log
@@ -115,6 +116,11 @@ class Channel:
     def empty(self) -> Path:
         """A directory without files: what a scan of no Events reads."""
         return self.directory / "empty"
+
+    def carry(self, columns: Collection[str]) -> None:
+        """Carry only these columns, before anybody writes or reads; one at least, of all it has."""
+        fields = [one for one in self.form.schema.fields if one.name in columns]
+        self.carried = StructType(fields or self.form.schema.fields[:1])
 
     def subscribe(self, reader: ReaderId, signal: Signal) -> None:
         """Wake this signal when something happens that concerns the reader."""

@@ -8,11 +8,11 @@ released (rule F6). An offset counts Events, so that passing a barrier changes n
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from cutwater.ids import InputId, ReaderId
 from cutwater.spark.channel import Channel, Signal
+from cutwater.spark.channel_scan import ChannelScan
 from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import NativeSource, decode_offset, encode_offset
 from cutwater.spark.pulse import OwedBatch
@@ -72,21 +72,6 @@ class Reading(NamedTuple):
     keys: tuple[str, ...] = ()
 
 
-def newest(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Keep the newest row for each key: that of the last Event, since Events are in file order.
-
-    A batch of an update-mode step has one row per key, so the order of Events is enough (F31).
-    """
-    if not keys:
-        return rows
-    columns = rows.columns
-    event, rank = "__cutwater_event", "__cutwater_rank"
-    latest_first = Window.partitionBy(*keys).orderBy(F.col(event).desc())
-    named = rows.select("*", F.col("_metadata.file_path").alias(event))
-    ranked = named.withColumn(rank, F.row_number().over(latest_first))
-    return ranked.where(F.col(rank) == 1).select(*columns)
-
-
 class ChannelSource(NativeSource):
     """One input of one step that runs as a streaming query."""
 
@@ -104,6 +89,7 @@ class ChannelSource(NativeSource):
         self.reader = reader
         self._signal = signal
         self._reading = reading
+        self._scan = ChannelScan(internals, channel, reading.keys)
         self._tick = 0
         self._initial = 0
         self._planned = 0
@@ -169,9 +155,4 @@ class ChannelSource(NativeSource):
         """Return the rows between two offsets."""
         first = self._parsed(start).position
         last = self._parsed(end).position
-        files = self.channel.paths(first, last)
-        rows = self.internals.parquet.scan(
-            files or [str(self.channel.empty)], self.schema(), streaming=True
-        )
-        keys = self._reading.keys if last - first > 1 else ()
-        return newest(rows, keys)._jdf  # noqa: SLF001 - Spark wants the Java side
+        return self._scan.rows(first, last, streaming=True)._jdf  # noqa: SLF001 - Spark wants Java's

@@ -115,7 +115,7 @@ class QueryStep(RunningStep):
 
     def _new_query(self) -> NewQuery:
         return NewQuery(
-            frame=self._form.frame,
+            frame=self.carried(self._form.frame),
             title=self.title,
             checkpoint=str(self.checkpoint),
             output_mode=self.plan.output_mode,

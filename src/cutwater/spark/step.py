@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pyspark.sql import DataFrame
+
 from cutwater.ids import BatchId, CheckpointId, Generation, InputId, PipelineId, ReaderId
 from cutwater.physical_plan import PhysicalStep
 from cutwater.protocol.alignment_events import (
@@ -47,6 +49,7 @@ from cutwater.protocol.step_events import (
     Upload,
 )
 from cutwater.spark.channel import Channel, Signal
+from cutwater.spark.channel_scan import narrowed
 from cutwater.spark.clock import now_ms
 from cutwater.spark.failed_batch import FailedBatch
 from cutwater.spark.output import Output, Written
@@ -211,6 +214,11 @@ class RunningStep(ABC):
         return ReaderId(self.name, source)
 
     # -- batches
+
+    def carried(self, frame: DataFrame) -> DataFrame:
+        """Return what its channel carries of its rows; all of them without a channel."""
+        channel = self.wiring.channel
+        return frame if channel is None else narrowed(frame, channel)
 
     def append(self, written: Written, appended: BatchAppended) -> None:
         """Append a batch once there is room and the gate is open.

@@ -1,0 +1,93 @@
+"""Events of a channel as rows: Spark's own Parquet scan, whoever reads them and in whichever way.
+
+A channel carries only the columns that one of its readers reads (docs/adr/0024). Everybody still
+sees all of them; one that is not carried says so, loudly, if a row of it is ever looked at.
+"""
+
+from functools import cached_property
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from cutwater.spark.channel import Channel
+from cutwater.spark.internals import Internals
+
+_EVENT: Final = "__cutwater_event"
+_RANK: Final = "__cutwater_rank"
+
+
+class ChannelScan:
+    """Scans one channel; made before the channel knows what it carries, used after."""
+
+    def __init__(self, internals: Internals, channel: Channel, keys: tuple[str, ...] = ()) -> None:
+        """Scan for one reader.
+
+        Args:
+            internals: Spark's internal classes.
+            channel: The channel.
+            keys: It carries updates, and of the Events of a batch only the newest rows for each
+                value of these columns are wanted. Empty for appended rows.
+        """
+        self._internals = internals
+        self._channel = channel
+        self._keys = keys
+
+    def rows(self, start: int, end: int, *, streaming: bool) -> DataFrame:
+        """Return the rows of the Events between two positions.
+
+        Args:
+            start: Where the first Event begins.
+            end: Where the last one ends.
+            streaming: Whether the frame counts as streaming.
+        """
+        files = self._channel.paths(start, end) or [str(self._channel.empty)]
+        rows = self._internals.parquet.scan(files, self._java_schema, streaming=streaming)
+        if self._keys and end - start > 1:
+            rows = _newest(rows, self._keys)
+        return rows if self._all_columns is None else rows.select(self._all_columns)
+
+    @cached_property
+    def _java_schema(self) -> Any:
+        return self._internals.java_schema(self._channel.carried)
+
+    @cached_property
+    def _all_columns(self) -> list[Column] | None:
+        """The columns of the channel's form; None if those are what it carries."""
+        carried, schema = self._channel.carried, self._channel.form.schema
+        if carried == schema:
+            return None
+        missing = F.raise_error(
+            F.lit(f"channel {self._channel.id} does not carry a column that is read from it")
+        )
+        return [
+            F.col(quoted(one.name))
+            if one.name in carried.names
+            else missing.cast(one.dataType).alias(one.name)
+            for one in schema.fields
+        ]
+
+
+def narrowed(frame: DataFrame, channel: Channel) -> DataFrame:
+    """Return what a channel carries of a step's rows."""
+    if channel.carried == channel.form.schema:
+        return frame
+    return frame.select(*map(quoted, channel.carried.names))
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as Spark reads it as one name."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def _newest(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """Keep for each key the rows of the last Event that has some (rule F31).
+
+    An Event is a directory, named so that they sort in the order of Events.
+    """
+    columns = [quoted(one) for one in rows.columns]
+    latest_first = Window.partitionBy(*map(quoted, keys)).orderBy(F.col(_EVENT).desc())
+    directory = F.substring_index("_metadata.file_path", "/", -2)
+    named = rows.select("*", F.substring_index(directory, "/", 1).alias(_EVENT))
+    ranked = named.withColumn(_RANK, F.rank().over(latest_first))
+    return ranked.where(F.col(_RANK) == 1).select(*columns)
