@@ -1,8 +1,9 @@
-"""What holds for all tests: their order, and that none of them is timed.
+"""What holds for all tests: their order, their Java, and that none of them is timed.
 
 What takes longest begins first, so that two workers end together.
 """
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,9 @@ from hypothesis import settings
 
 _ROOT: Final = Path(__file__).parent
 _SLOWEST_FIRST: Final = ("crash", "property", "simulation", "cli", "spark", "dashboard", "serve")
+
+# A Java that lives for seconds spends half of them on compiling what it runs once.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # The machine may be busy with something else.
 settings.register_profile("cutwater", deadline=None)

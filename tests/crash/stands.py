@@ -41,8 +41,15 @@ class Stand:
 
         One as a rule; a decision may be made while the commit before it still goes on.
         """
-        recorded = {one.checkpoint_id for one in self.commits}
-        return sum(cut.commit_point and cut.checkpoint_id not in recorded for cut in self.cuts)
+        return sum(cut.commit_point and not self._is_recorded(cut) for cut in self.cuts)
+
+    @property
+    def newest_is_open(self) -> bool:
+        """Whether no sink is known to have acted on the newest cut; one in flight needs none."""
+        return bool(self.cuts) and not self._is_recorded(self.cuts[-1])
+
+    def _is_recorded(self, cut: Cut) -> bool:
+        return cut.checkpoint_id in {one.checkpoint_id for one in self.commits}
 
     @property
     def source_position(self) -> int:

@@ -51,7 +51,7 @@ def test_a_join_of_two_sources_survives_its_drivers(
     assert committed.changes == 2
     assert committed.open_commits
     assert decided.staged
-    assert decided.open_commits
+    assert decided.newest_is_open
     assert (claimed.cuts, claimed.changes) == (decided.cuts, decided.changes)
     assert staged.staged
     assert rows_of(table, None, "value", "seven") == [(one, one * 7) for one in range(total)]
@@ -220,7 +220,7 @@ def test_files_survive_a_kill_at_every_turn_of_their_commit(
     assert (again.cuts, again.changes) == (begun.cuts, begun.changes)
     assert begun.open_commits
     # The decision of a driver that was killed, and the one that wanted to act on it.
-    assert decided.open_commits
+    assert decided.newest_is_open
     assert (recovering.cuts, recovering.changes) == (decided.cuts, decided.changes)
     assert prepared.staged
     assert prepared.changes > recovering.changes

@@ -145,11 +145,13 @@ def test_every_view_is_reached_and_used_by_keyboard(browser: Browser, served: Se
     served.running.checkpoint()
     with opened(browser, served.url) as page:
         page.get_by_role("tab", name="Pipeline").focus()
-        seen = []
+        seen: list[str] = []
         for _ in range(8):
             page.keyboard.press("ArrowRight")
             page.wait_for_function(
-                "document.activeElement.getAttribute('aria-selected') === 'true'"
+                """before => document.activeElement.getAttribute('aria-selected') === 'true'
+                   && document.activeElement.dataset.view !== before""",
+                arg=seen[-1] if seen else "pipeline",
             )
             expect(page.locator("main .card").first).to_be_visible()
             seen.append(page.evaluate("document.activeElement.dataset.view"))

@@ -6,11 +6,10 @@ server and cuts the client off before the answer: the server has acted, and nobo
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-_ACTS_S = 0.3
+_ANSWER_S = 20.0
 
 
 class Wire:
@@ -32,29 +31,58 @@ class Wire:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(("127.0.0.1", self._server_port))
-                for pair in ((client, server, True), (server, client, False)):
-                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
+                cut, answered = threading.Event(), threading.Event()
+                for way in (self._ask, self._answer):
+                    given = (client, server, cut, answered)
+                    threading.Thread(target=way, args=given, daemon=True).start()
 
-    def _pass(self, giver: socket.socket, taker: socket.socket, upward: bool) -> None:
+    def _ask(
+        self,
+        client: socket.socket,
+        server: socket.socket,
+        cut: threading.Event,
+        answered: threading.Event,
+    ) -> None:
         with suppress(OSError):
-            while data := giver.recv(1 << 16):
-                if upward and self.word and self.word in data:
-                    self.word, self.cuts = b"", self.cuts + 1
-                    giver.shutdown(socket.SHUT_RDWR)
-                    taker.sendall(data)
-                    # The server must have the time to act before it sees that nobody listens.
-                    time.sleep(_ACTS_S)
+            while data := client.recv(1 << 16):
+                if self.word and self.word in data:
+                    self.word = b""
+                    cut.set()
+                    server.sendall(data)
+                    # The server must have acted before anybody sees that nobody listens.
+                    answered.wait(_ANSWER_S)
+                    self.cuts += 1
+                    client.shutdown(socket.SHUT_RDWR)
                     break
-                taker.sendall(data)
-        for one in (giver, taker):
-            with suppress(OSError):
-                one.close()
+                server.sendall(data)
+        _close(client, server)
+
+    def _answer(
+        self,
+        client: socket.socket,
+        server: socket.socket,
+        cut: threading.Event,
+        answered: threading.Event,
+    ) -> None:
+        with suppress(OSError):
+            while data := server.recv(1 << 16):
+                if cut.is_set():
+                    answered.set()
+                    return
+                client.sendall(data)
+        _close(client, server)
 
     def close(self) -> None:
         # An accept that waits is not woken by a close alone.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+
+
+def _close(*sockets: socket.socket) -> None:
+    for one in sockets:
+        with suppress(OSError):
+            one.close()
 
 
 @contextmanager
