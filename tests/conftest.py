@@ -1,6 +1,7 @@
 """What holds for all tests: their order, their Java, and that none of them is timed.
 
-What takes longest begins first, so that two workers end together.
+What takes longest begins first, so that two workers end together; and while one of them keeps both
+cores busy with Spark, the other does something that needs one.
 """
 
 import os
@@ -11,7 +12,9 @@ import pytest
 from hypothesis import settings
 
 _ROOT: Final = Path(__file__).parent
-_SLOWEST_FIRST: Final = ("crash", "property", "simulation", "cli", "spark", "dashboard", "serve")
+_SPARK: Final = ("crash", "cli", "spark", "dashboard", "serve")
+"""Slowest first."""
+_PYTHON: Final = ("property", "simulation")
 
 # A Java that lives for seconds spends half of them on compiling what it runs once.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -22,11 +25,14 @@ settings.load_profile("cutwater")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by directory alone: within one, tests stay as they were found."""
-    items.sort(key=_rank)
+    """Take files of both kinds in turn, then the rest; within one, tests stay as they were."""
+    files = list(dict.fromkeys(item.path for item in items))
+    turns: dict[Path, int] = {}
+    for kind in (_SPARK, _PYTHON):
+        found = [one for place in kind for one in files if _directory(one) == place]
+        turns |= {file: turn for turn, file in enumerate(found)}
+    items.sort(key=lambda item: turns.get(item.path, len(files)))
 
 
-def _rank(item: pytest.Item) -> int:
-    directory = item.path.relative_to(_ROOT).parts[0]
-    is_slow = directory in _SLOWEST_FIRST
-    return _SLOWEST_FIRST.index(directory) if is_slow else len(_SLOWEST_FIRST)
+def _directory(file: Path) -> str:
+    return file.relative_to(_ROOT).parts[0]
