@@ -20,6 +20,11 @@ from cutwater.spark.plan_nodes import plan_of
 _NARROWS: Final = ("Project", "Aggregate")
 """Nodes that need of their input what they mention, and nothing else."""
 
+_ROUNDS: Final = 20
+"""How often pruning is repeated at most. One round is nearly enough; too few keep too much."""
+
+_WITHOUT_RULES: Final = "spark.sql.optimizer.excludedRules"
+
 
 def columns_read(internals: Internals, frame: DataFrame) -> Mapping[ReaderId, frozenset[str]]:
     """Return the columns that a step's result needs of each of its inputs.
@@ -28,6 +33,9 @@ def columns_read(internals: Internals, frame: DataFrame) -> Mapping[ReaderId, fr
     """
     if any(node.has_subquery for node in plan_of(frame).walk()):
         # What a subquery mentions does not count as mentioned by the node that holds it.
+        return {}
+    if internals.spark.conf.get(_WITHOUT_RULES, ""):
+        # Pruning may be switched off; what is asked here may have another session's settings.
         return {}
     found: dict[ReaderId, frozenset[str]] = {}
     try:
@@ -45,16 +53,18 @@ def _plans(internals: Internals, analysed: Any) -> Iterator[Any]:
     """Give a step's plan as Spark prunes it: by all its rules, and by nothing else than pruning.
 
     All its rules also evaluate what is constant, and that may be so for a while only: what time it
-    is, or what a function reads for each batch. So whatever is mentioned counts as read. That all
-    of the rules prune as much is not taken for granted: rules can be switched off.
+    is, or what a function looks up for each batch. So whatever is mentioned counts as read. That
+    all of the rules together prune as much is not taken for granted.
     """
     optimizer = internals.session.sessionState().optimizer()
     yield optimizer.execute(analysed)
     rules = internals.jvm.org.apache.spark.sql.catalyst.optimizer
     pruning = internals.scala_object(rules, "ColumnPruning")
-    plan, before = optimizer.FinishAnalysis().apply(analysed), None
-    while before is None or not plan.fastEquals(before):
+    plan = optimizer.FinishAnalysis().apply(analysed)
+    for _ in range(_ROUNDS):
         plan, before = pruning.apply(plan), plan
+        if plan.fastEquals(before):
+            break
     yield plan
 
 
