@@ -52,7 +52,7 @@ def viewed(rows: DataFrame) -> DataFrame:
 def named(rows: DataFrame) -> DataFrame:
     """Spark could say, but pruning alone does not see through it."""
     rows.createOrReplaceTempView("viewed")
-    return rows.sparkSession.sql("with some as (select id from viewed) select id from some")
+    return rows.sparkSession.sql("with a as (select * from viewed where id > 1) select id from a")
 
 
 def ranked(rows: DataFrame) -> DataFrame:
