@@ -13,7 +13,6 @@ from tests.spark.runs import options, run, table
 
 from cutwater import Pipeline, sinks, sources
 from cutwater.ids import BatchId, ChannelId, InputId, ReaderId, StepId
-from cutwater.physical_plan import PhysicalStep, StepInput
 from cutwater.protocol.channel import Bound, ChannelLog
 from cutwater.protocol.message import START
 from cutwater.sinks.rows import FrameRows
@@ -21,10 +20,9 @@ from cutwater.spark.analysis import channel_form
 from cutwater.spark.channel import Channel, Signal
 from cutwater.spark.channel_scan import ChannelScan, narrowed
 from cutwater.spark.channel_source import ChannelSource, Reading
-from cutwater.spark.columns_read import columns_read
+from cutwater.spark.columns_read import columns_read, rows_depend_on_columns
 from cutwater.spark.internals import Internals
 from cutwater.spark.output import ChannelOutput
-from cutwater.step_options import StepOptions
 
 Step = Callable[[DataFrame], DataFrame]
 SCHEMA = "id long, key int, at timestamp, `a.b` string, deep struct<x:int,y:int>"
@@ -44,6 +42,17 @@ def joined(rows: DataFrame) -> DataFrame:
         timed.select(F.col("id").alias("other"), F.col("at").alias("then")),
         F.expr("id = other and at = then"),
     )
+
+
+def viewed(rows: DataFrame) -> DataFrame:
+    rows.createOrReplaceTempView("viewed")
+    return rows.sparkSession.sql("select id from viewed where key > 1")
+
+
+def named(rows: DataFrame) -> DataFrame:
+    """Spark could say, but pruning alone does not see through it."""
+    rows.createOrReplaceTempView("viewed")
+    return rows.sparkSession.sql("with a as (select * from viewed where id > 1) select id from a")
 
 
 def ranked(rows: DataFrame) -> DataFrame:
@@ -78,6 +87,19 @@ def as_it_is(pages: Iterator[Any]) -> Iterator[Any]:
         (lambda rows: rows.select("`a.b`"), "a.b"),
         (lambda rows: rows.select(F.explode(F.array("id", "key")).alias("one")), "id key"),
         (joined, "id at"),
+        # What is constant for now is not for ever: which time it is, what a function looks up.
+        (
+            lambda rows: rows.where("current_date > date'2000-01-01' or key > 1").select("id"),
+            "id key",
+        ),
+        (
+            lambda rows: rows.select(F.when(F.lit(True), F.col("id")).otherwise(F.col("key"))),
+            "id key",
+        ),
+        (lambda rows: rows.where("false and key > 1").select("id"), "id key"),
+        (lambda rows: rows.alias("a").select("a.id"), "id"),
+        (viewed, "id key"),
+        (named, ALL),
         (ranked, "id key at"),
     ],
 )
@@ -87,16 +109,8 @@ def test_a_step_reads_what_the_optimizer_leaves(
     internals = Internals(spark)
     reader = ReaderId(StepId("reads"), FIRST)
     source = ChannelSource(internals, channel_in(spark, tmp_path), reader, Signal(), Reading())
-    plan = PhysicalStep(
-        name=reader.step,
-        nodes=(),
-        inputs=(StepInput(FIRST, "reads", "rows"),),
-        output_mode="append",
-        options=StepOptions(),
-        output=None,
-    )
 
-    found = columns_read(internals, plan, step(source.frame()))
+    found = columns_read(internals, step(source.frame()))
 
     assert found == {reader: frozenset(read.split())}
 
@@ -163,3 +177,57 @@ def test_a_channel_carries_what_all_its_readers_read(spark: SparkSession, tmp_pa
     assert table(tmp_path / "sums", "key", "sum") == [
         (key, 2 * sum(range(key, total, 7))) for key in range(7)
     ]
+
+
+def test_newest_rows_are_found_by_keys_as_spark_reads_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    internals, channel = Internals(spark), channel_in(spark, tmp_path)
+    for number in range(2):
+        frame = spark.range(2).selectExpr(
+            "id", f"{number} key", "timestamp'2026-01-01' at", "'' `a.b`", "struct(1 x, 2 y) deep"
+        )
+        written = ChannelOutput(channel).write(FrameRows(frame), BatchId(number))
+        assert written.event is not None
+        channel.append(written.event)
+
+    for key, needed in {"id": "id key", "ID": ALL, "deep.x": ALL, "a.b": "key a.b"}.items():
+        reader = ReaderId(StepId("reads"), FIRST)
+        source = ChannelSource(internals, channel, reader, Signal(), Reading(keys=(key,)))
+        newest = ChannelScan(internals, channel, (key,)).rows(0, 2, streaming=False)
+        assert columns_read(internals, source.frame().select("key")) == {
+            reader: frozenset(needed.split())
+        }
+        assert [one.key for one in newest.collect()] == [1, 1]
+    channel.close()
+
+
+def test_text_is_parsed_as_far_as_if_everything_were_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1").write_text("1,10\n2,x\n3,30\n")
+    text = spark.read.schema("id long, n int")
+    corrupt = spark.readStream.schema("id long, n int, bad string")
+    for frame, depends in (
+        (text.csv(str(tmp_path / "in")), False),
+        (text.option("MODE", "FailFast").json(str(tmp_path / "in")), True),
+        (corrupt.csv(str(tmp_path / "in")), False),
+        (corrupt.option("columnNameOfCorruptRecord", "bad").csv(str(tmp_path / "in")), True),
+        (spark.readStream.schema("_corrupt_record string").json(str(tmp_path / "in")), True),
+    ):
+        assert rows_depend_on_columns(Internals(spark), frame.select("*")) is depends
+    pipeline = Pipeline("malformed")
+
+    @pipeline.source(chain=False)
+    def lines(spark: SparkSession) -> DataFrame:
+        read = spark.readStream.schema("id long, n int").option("mode", "DROPMALFORMED")
+        return read.csv(str(tmp_path / "in"))
+
+    @pipeline.sink(sinks.delta(str(tmp_path / "ids")))
+    def ids(lines: DataFrame) -> DataFrame:
+        return lines.select("id")
+
+    assert run(pipeline, spark, options(tmp_path, available_now=True)).finished
+
+    assert table(tmp_path / "ids", "id") == [(1,), (3,)]

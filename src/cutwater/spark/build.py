@@ -35,7 +35,7 @@ from cutwater.spark.batch_step import BatchStep
 from cutwater.spark.channel import Channel, ChannelForm, Signal
 from cutwater.spark.channel_restore import check_in_flight, restore_channel
 from cutwater.spark.channel_source import ChannelOffset, ChannelSource, Reading
-from cutwater.spark.columns_read import columns_read
+from cutwater.spark.columns_read import columns_read, rows_depend_on_columns
 from cutwater.spark.context import RunContext
 from cutwater.spark.output import ChannelOutput, Output, SinkOutput
 from cutwater.spark.phases import Phase, Phases
@@ -185,14 +185,17 @@ class Build:
         """Let channels carry only what their readers read (docs/adr/0024).
 
         Behind a step with state they carry everything: what it puts out is part of what it keeps,
-        and a reader that is added later must not change that.
+        and a reader that is added later must not change that. So do they behind one whose rows
+        would be others if fewer columns were asked for.
         """
-        narrow = []
+        internals, narrow = self.context.internals, []
         for step in self.context.plan.steps:
+            form = self._forms[step.name]
             if step.inputs:
-                frame = self._forms[step.name].frame
-                self._read.update(columns_read(self.context.internals, step, frame))
-            if step.output and not self._forms[step.name].is_stateful:
+                self._read.update(columns_read(internals, form.frame))
+            if step.output is None or form.is_stateful:
+                continue
+            if not rows_depend_on_columns(internals, form.frame):
                 narrow.append(step.output)
         for one in narrow:
             if self._read.keys() >= set(one.readers):

@@ -86,7 +86,9 @@ def _newest(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     An Event is a directory, named so that they sort in the order of Events.
     """
     columns = [quoted(one) for one in rows.columns]
-    latest_first = Window.partitionBy(*map(quoted, keys)).orderBy(F.col(_EVENT).desc())
+    # A key may also be what Spark takes for one: in other letters, or a part of a column.
+    named_keys = [quoted(one) if one in rows.columns else one for one in keys]
+    latest_first = Window.partitionBy(*named_keys).orderBy(F.col(_EVENT).desc())
     directory = F.substring_index("_metadata.file_path", "/", -2)
     named = rows.select("*", F.substring_index(directory, "/", 1).alias(_EVENT))
     ranked = named.withColumn(_RANK, F.rank().over(latest_first))

@@ -101,6 +101,12 @@ class ChannelSource(NativeSource):
         """Name the source for people."""
         return f"channel {self.channel.id}"
 
+    @property
+    def needed_by_itself(self) -> frozenset[str]:
+        """The columns that newest rows are found by; all, if they have other names for Spark."""
+        keys, columns = frozenset(self._reading.keys), frozenset(self.channel.form.schema.names)
+        return keys if keys <= columns else columns
+
     def frame(self) -> DataFrame:
         """Return the stream, with the producer's watermark: Spark takes none from a source."""
         frame = super().frame()
@@ -155,4 +161,4 @@ class ChannelSource(NativeSource):
         """Return the rows between two offsets."""
         first = self._parsed(start).position
         last = self._parsed(end).position
-        return self._scan.rows(first, last, streaming=True)._jdf  # noqa: SLF001 - Spark wants Java's
+        return self._scan.rows(first, last, streaming=True)._jdf  # noqa: SLF001 - for Spark

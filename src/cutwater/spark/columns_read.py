@@ -1,17 +1,17 @@
-"""Which columns of its channels a step reads, as Spark's own optimizer says.
+"""Which columns of its channels a step reads, as Spark's own rules say.
 
-The optimizer lets through what is needed and nothing else: above what reads a channel it puts a
-projection wherever some columns are not. What it has not put one above, needs all of them.
+What is needed is let through and nothing else: above what reads a channel Spark puts a projection
+wherever some columns are not. What it has not put one above, needs all of them.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from cutwater.ids import ReaderId
-from cutwater.physical_plan import PhysicalStep
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import native_source
@@ -20,49 +20,118 @@ from cutwater.spark.plan_nodes import plan_of
 _NARROWS: Final = ("Project", "Aggregate")
 """Nodes that need of their input what they mention, and nothing else."""
 
+_ROUNDS: Final = 20
+"""How often pruning is repeated at most. One round is nearly enough; too few keep too much."""
 
-def columns_read(
-    internals: Internals, step: PhysicalStep, frame: DataFrame
-) -> Mapping[ReaderId, frozenset[str]]:
-    """Return the columns that a step's result needs of each of its inputs; empty if not known."""
+_WITHOUT_RULES: Final = "spark.sql.optimizer.excludedRules"
+
+
+def columns_read(internals: Internals, frame: DataFrame) -> Mapping[ReaderId, frozenset[str]]:
+    """Return the columns that a step's result needs of each of its inputs.
+
+    One that is not there is not known of: all of its columns may be needed.
+    """
     if any(node.has_subquery for node in plan_of(frame).walk()):
         # What a subquery mentions does not count as mentioned by the node that holds it.
         return {}
-    analysed = frame._jdf.queryExecution().analyzed()
+    if internals.spark.conf.get(_WITHOUT_RULES, ""):
+        # Pruning may be switched off; what is asked here may have another session's settings.
+        return {}
+    found: dict[ReaderId, frozenset[str]] = {}
     try:
-        plan = internals.session.sessionState().optimizer().execute(analysed)
-    except Py4JJavaError:
+        for plan in _plans(internals, frame._jdf.queryExecution().analyzed()):
+            for reader, columns in _leaves(plan, plan.outputSet()):
+                # A channel that a step uses twice is there twice.
+                found[reader] = found.get(reader, frozenset()) | columns
+    except (Py4JJavaError, PySparkException):
         # Whether the step can run is for Spark to say when it runs it, with the reason.
         return {}
-    found = {ReaderId(step.name, one.id): frozenset(one.keys) for one in step.inputs}
-    for reader, columns in _leaves(plan, dict(_columns(plan.output()))):
-        # A channel that a step uses twice is there twice.
-        found[reader] |= columns
     return found
 
 
-def _leaves(plan: Any, needed: Mapping[int, str]) -> Iterator[tuple[ReaderId, set[str]]]:
-    """Give every reader of a channel in a plan, of whose output some columns are needed."""
+def _plans(internals: Internals, analysed: Any) -> Iterator[Any]:
+    """Give a step's plan as Spark prunes it: by all its rules, and by nothing else than pruning.
+
+    All its rules also evaluate what is constant, and that may be so for a while only: what time it
+    is, or what a function looks up for each batch. So whatever is mentioned counts as read. That
+    all of the rules together prune as much is not taken for granted.
+    """
+    optimizer = internals.session.sessionState().optimizer()
+    yield optimizer.execute(analysed)
+    rules = internals.jvm.org.apache.spark.sql.catalyst.optimizer
+    pruning = internals.scala_object(rules, "ColumnPruning")
+    plan = optimizer.FinishAnalysis().apply(analysed)
+    for _ in range(_ROUNDS):
+        plan, before = pruning.apply(plan), plan
+        if plan.fastEquals(before):
+            break
+    yield plan
+
+
+def _leaves(plan: Any, needed: Any) -> Iterator[tuple[ReaderId, frozenset[str]]]:
+    """Give every reader of a channel in a plan, of whose output some columns are needed.
+
+    The sets stay in Java: a plan may have many nodes and a channel many columns.
+    """
     kind = plan.getClass().getSimpleName()
     if kind == "StreamingExecutionRelation":
         source = native_source(str(plan.source().toString()))
         if isinstance(source, ChannelSource):
-            yield source.reader, {name for at, name in _columns(plan.output()) if at in needed}
+            read = frozenset(_names(plan.outputSet().intersect(needed).toSeq()))
+            yield source.reader, read | source.needed_by_itself
         return
-    mentioned = dict(_columns(plan.references().toSeq()))
     children = plan.children()
     for at in range(children.size()):
         child = children.apply(at)
         if kind in _NARROWS:
-            yield from _leaves(child, mentioned)
+            yield from _leaves(child, plan.references())
         elif kind == "Filter":
-            yield from _leaves(child, {**needed, **mentioned})
+            yield from _leaves(child, getattr(needed, "$plus$plus")(plan.references()))
         else:
-            yield from _leaves(child, dict(_columns(child.output())))
+            yield from _leaves(child, child.outputSet())
 
 
-def _columns(attributes: Any) -> Iterator[tuple[int, str]]:
-    """Give the columns' numbers, by which Spark tells them apart, and names."""
+def rows_depend_on_columns(internals: Internals, frame: DataFrame) -> bool:
+    """Say whether a step may give other rows if fewer of its columns are asked for.
+
+    Spark parses text (CSV, JSON, XML) and decodes files as far as it is asked to. What is then done
+    with a record that is damaged, dropped or failed or put in a column of its own, depends on that.
+    """
+    settings = internals.spark.conf
+    column = str(settings.get("spark.sql.columnNameOfCorruptRecord"))
+    skips = str(settings.get("spark.sql.files.ignoreCorruptFiles"))
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    for at in range(leaves.size()):
+        leaf = leaves.apply(at)
+        told = _options(leaf)
+        if told is None:
+            continue
+        if told.get("mode", "PERMISSIVE").upper() != "PERMISSIVE":
+            return True
+        if told.get("ignorecorruptfiles", skips).lower() == "true":
+            return True
+        if told.get("columnnameofcorruptrecord", column) in _names(leaf.output()):
+            return True
+    return False
+
+
+def _options(leaf: Any) -> Mapping[str, str] | None:
+    """Return what a leaf that reads files was told, names in lower case; None for another."""
+    match leaf.getClass().getSimpleName():
+        case "StreamingRelation":
+            options = leaf.dataSource().options()
+        case "LogicalRelation" if leaf.relation().getClass().getSimpleName() == "HadoopFsRelation":
+            options = leaf.relation().options()
+        case _:
+            return None
+    found = {}
+    pairs = options.iterator()
+    while pairs.hasNext():
+        pair = pairs.next()
+        found[str(pair._1()).lower()] = str(pair._2())
+    return found
+
+
+def _names(attributes: Any) -> Iterator[str]:
     for at in range(attributes.size()):
-        one = attributes.apply(at)
-        yield int(one.exprId().id()), str(one.name())
+        yield str(attributes.apply(at).name())

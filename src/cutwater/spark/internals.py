@@ -87,6 +87,7 @@ class Internals:
             "org.apache.spark.sql.classic.Dataset",
             f"{_CATALYST}.plans.logical.Range",
             f"{_CATALYST}.analysis.UnsupportedOperationChecker",
+            f"{_CATALYST}.optimizer.ColumnPruning",
             f"{_CATALYST}.streaming.InternalOutputModes",
         ):
             try:
