@@ -66,12 +66,14 @@ class Shop:
         names = tuple(one.name for one in columns)
         with psycopg.connect(self.database.dsn) as connection:
             table = staging.make(connection, place, sink.target, columns, keys)
-            statement = staging.copy_statement(table, names, numbered=bool(keys))
+            statement = staging.copy_statement(table, names)
             with connection.cursor().copy(statement.encode()) as copy:
                 for task in (100 + batch, 200 + batch):
-                    for number, row in enumerate(rows):
-                        copy.write_row([*row, *([number] if keys else []), task])
-        return (staging.committable(table, place, [(200 + batch, len(rows), 10, "0" * 64)]),)
+                    for row in rows:
+                        copy.write_row([*row, task])
+        staged = sink.sent(table, place, [(200 + batch, len(rows), 10, "0" * 64)])
+        assert staged is not None
+        return (staged,)
 
     @property
     def orders(self) -> list[int]:
@@ -250,13 +252,44 @@ def test_sinks_of_other_databases_or_without_transactions_act_alone(shop: Shop) 
 
 def test_the_newest_row_of_a_key_stays(shop: Shop) -> None:
     sink = shop.open(TOTALS)
-    staged = shop.stage(sink, 0, ("ann", 1), ("bob", 1), ("ann", 2))
+    staged = shop.stage(sink, 0, ("ann", 1), ("bob", 1))
     staged += shop.stage(sink, 1, ("bob", 7))
 
     sink.commit(permit(1), staged)
     sink.commit(permit(2), shop.stage(sink, 2, ("ann", 9), ("eve", 4)))
 
     assert shop.totals == {"ann": 9, "bob": 7, "eve": 4}
+
+
+@pytest.mark.parametrize("made", [None, "CREATE TABLE totals (customer {} PRIMARY KEY, total int)"])
+def test_a_key_that_comes_twice_in_a_batch_is_refused_and_nothing_stays_staged(
+    postgres: PostgresServer, made: str | None
+) -> None:
+    shop = Shop(postgres.make_database("twice" if made is None else "twice again"))
+    if made is not None:
+        # PostgreSQL says which keys are the same: here it ignores case.
+        icu = "provider = icu, locale = 'und-u-ks-level2', deterministic = false"
+        shop.database.query(f"CREATE COLLATION anycase ({icu})")
+        shop.database.query(made.format("text COLLATE anycase"))
+    sink = shop.open(TOTALS)
+    staged = shop.stage(sink, 0, ("ann", 1))
+    again = "ann" if made is None else "ANN"
+
+    with pytest.raises(SinkError) as refused:
+        shop.stage(sink, 1, ("bob", 1), ("ann", 2), ("eve", 1), (again, 3))
+
+    assert refused.value.code == "CW-501"
+    assert refused.value.sink == TOTALS
+    assert refused.value.reason.lower() == (
+        "one batch has 2 rows with the key customer='ann', and none is the later one; "
+        "aggregate by the key, or drop all but one row of each key, before the sink"
+    )
+    tables = "SELECT relname FROM pg_class WHERE relname LIKE 's\\_%' AND relkind = 'r'"
+    assert [one for (one,) in shop.database.query(tables)] == [
+        staged[0].blobs[0].name.partition("/")[0]
+    ]
+    sink.commit(permit(1), [*staged, *shop.stage(sink, 1, ("bob", 1), (again, 3))])
+    assert {name.lower(): total for name, total in shop.totals.items()} == {"ann": 3, "bob": 1}
 
 
 def test_an_upsert_without_an_index_on_its_keys_is_refused(shop: Shop) -> None:
@@ -532,6 +565,7 @@ def test_a_commit_whose_answer_is_lost_is_found_done(shop: Shop) -> None:
             sink.commit(permit(1), staged)
 
         assert wire.cuts == 1
+        assert until(lambda: shop.database.numbers("SELECT slot FROM _cutwater.commits")) == [1]
         assert shop.orders == [1, 2]
         assert sink.commit(permit(1), staged) == "1"
     assert shop.orders == [1, 2]

@@ -224,15 +224,19 @@ def test_an_existing_table_is_checked_and_the_column_is_named(
         sink.stage(FrameRows(one.selectExpr("id AS n")), Generation(1), BatchId(1))
 
 
-def test_an_upsert_takes_one_row_of_each_key_and_refuses_null_keys(
+def test_an_upsert_refuses_keys_that_come_twice_or_are_null(
     spark: SparkSession, open_sink: Open, database: Database
 ) -> None:
     sink = open_sink(write="upsert", keys=["k"])
-    write(sink, spark.range(1000).repartition(3).selectExpr("id % 10 AS k", "1 AS v"))
+    write(sink, spark.range(10).repartition(3).selectExpr("id AS k", "1 AS v"))
     write(sink, spark.range(5, 15).selectExpr("id AS k", "2 AS v"), slot=2)
 
     expected = [[str(one), "2" if one >= 5 else "1"] for one in range(15)]
     assert database.query("SELECT k, v FROM t ORDER BY k") == expected
+    # In other tasks, so that only the whole batch shows it.
+    twice = spark.range(0, 20, numPartitions=4).selectExpr("if(id = 19, 0, id) AS k", "3 AS v")
+    with pytest.raises(SinkError, match="one batch has 2 rows with the key k=0, and none is the"):
+        sink.stage(FrameRows(twice), Generation(1), BatchId(3))
     with pytest.raises(SinkError, match='null value in column "k"'):
         sink.stage(
             FrameRows(spark.sql("SELECT cast(null AS bigint) AS k, 1 AS v")),

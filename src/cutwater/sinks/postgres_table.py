@@ -32,6 +32,7 @@ from cutwater.sinks.postgres_staging import Staging, generation_of, table_of
 from cutwater.sinks.postgres_types import check_columns, columns_of
 from cutwater.sinks.postgres_writes import Appends, Upserts, Writes
 from cutwater.sinks.rows import Rows
+from cutwater.sinks.same_key import key_twice
 
 _SERVER_MIN: Final = 130000
 _DROPPED_MAX: Final = 500
@@ -103,12 +104,11 @@ class OpenPostgresTable:
             return self._staging.make(connection, place, self.target, columns, self._keys)
 
         table = self._session.run(make)
-        numbered, sent = bool(self._keys), tuple(one.name for one in columns)
+        sent = tuple(one.name for one in columns)
         job = CopyJob(
             parameters=self._dsn.parameters,
-            statement=self._staging.copy_statement(table, sent, numbered=numbered),
+            statement=self._staging.copy_statement(table, sent),
             columns=sent,
-            numbered=numbered,
             title=(str(self.target), table),
         )
         frame = rows.frame.selectExpr(
@@ -117,11 +117,43 @@ class OpenPostgresTable:
         told = frame.mapInArrow(partial(copy_task, job), RESULT).collect()
         refused = next((one.refused for one in told if one.refused is not None), None)
         counted = [(one.task, one.rows, one.bytes, one.sha256) for one in told]
-        if refused is not None or not counted:
-            self._session.run(lambda connection: self._staging.drop(connection, table))
         if refused is not None:
+            self._drop(table)
             raise SinkError(self.sink, f"{self.target} refuses a row: {refused}")
-        return self._staging.committable(table, place, counted) if counted else None
+        return self.sent(table, place, counted)
+
+    def sent(
+        self,
+        table: str,
+        place: tuple[Generation, BatchId],
+        counted: Sequence[tuple[int, int, int, str]],
+    ) -> Committable | None:
+        """Describe what tasks have sent into a staged table; None, and no table, if nothing.
+
+        Args:
+            table: The staged table.
+            place: The generation and the batch.
+            counted: Of each task attempt that counts: task, rows, bytes, hash of the text.
+
+        Raises:
+            SinkError: If a key of an upsert comes twice; nothing is staged then.
+        """
+        if not counted:
+            self._drop(table)
+            return None
+        found = self._staging.committable(table, place, counted)
+        if self._keys:
+            twice = self._session.run(
+                lambda connection: self._staging.twice(connection, found, self._keys)
+            )
+            if twice is not None:
+                self._drop(table)
+                times, key = twice
+                raise key_twice(self.sink, times, dict(zip(self._keys, key, strict=True)))
+        return found
+
+    def _drop(self, table: str) -> None:
+        self._session.run(lambda connection: self._staging.drop(connection, table))
 
     def problem(self, committable: Committable) -> str | None:
         """Say what is wrong with something staged; None if sound, or committed already."""

@@ -18,7 +18,7 @@ from cutwater.ids import Slot
 from cutwater.sinks.postgres_catalog import TableName, columns_there, names
 from cutwater.sinks.postgres_records import Records
 from cutwater.sinks.postgres_session import Connection
-from cutwater.sinks.postgres_staging import ROW, TASK, Staged, Staging
+from cutwater.sinks.postgres_staging import TASK, Staged, Staging
 
 _TABLES_MAX: Final = 200
 """How many staged tables one statement reads: with thousands its planning takes too long."""
@@ -131,7 +131,10 @@ class Upserts:
         return self.staging.name(f"undo_{self.staging.id}")
 
     def put(self, connection: Connection, slot: Slot, staged: Sequence[Staged]) -> int:
-        """Put the newest row of each key in place; write down what was there."""
+        """Put the newest row of each key in place; write down what was there.
+
+        A batch has at most one row for each key, so that the newest is that of the last batch.
+        """
         total = 0
         for columns, alike in groupby(staged, key=lambda one: one.columns):
             batches = list(alike)
@@ -145,10 +148,9 @@ class Upserts:
     def _put(self, columns: tuple[str, ...], batches: Sequence[Staged]) -> sql.Composed:
         values = [one for one in columns if one not in self.keys]
         newest = sql.SQL(" UNION ALL ").join(
-            sql.SQL("SELECT {}, {} AS _cw_batch, {} AS _cw_row FROM {} WHERE {} = ANY({})").format(
+            sql.SQL("SELECT {}, {} AS _cw_batch FROM {} WHERE {} = ANY({})").format(
                 names(columns),
                 sql.Literal(number),
-                sql.Identifier(ROW),
                 self.staging.name(one.table).sql,
                 sql.Identifier(TASK),
                 sql.Literal(list(one.tasks)),
@@ -162,7 +164,7 @@ class Upserts:
         text = """
             WITH newest AS MATERIALIZED (
                 SELECT DISTINCT ON ({keys}) {columns} FROM ({staged}) AS s
-                ORDER BY {keys}, _cw_batch DESC, _cw_row DESC
+                ORDER BY {keys}, _cw_batch DESC
             ), images AS (
                 INSERT INTO {undo} ({slot}, {existed}, {xid}, {keys}{comma}{values})
                 SELECT %(slot)s, t.ctid IS NOT NULL, pg_current_xact_id(), {new_keys}{comma}{old}
