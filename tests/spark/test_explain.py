@@ -75,6 +75,7 @@ def test_the_tree_shows_how_every_step_of_the_diamond_runs(spark: SparkSession) 
             "    ├── reads channel slow as both(slow)",
             "    ├── step both  [diamond.py:53]",
             "    ├── sink joined → delta out/diamond  [diamond.py:58]",
+            "    │   write append, commits at every checkpoint, visibility checkpoint",
             "    └── runs as a query, keeps state in 2 partitions, watermark 10 s behind at",
             "        rows: value bigint, twice bigint, thrice bigint, at timestamp",
         ]

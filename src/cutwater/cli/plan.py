@@ -22,10 +22,11 @@ from cutwater.plan_text import AllFacts, as_json, draw
 
 HELP: Final = """Show how a pipeline will run, without running it.
 
-Draws every step, what is inside it, and every channel with the reason it is there. Then calls your
-functions on empty streams and shows what Spark says of each step: whether it runs as a streaming
-query or as batches, its state, its watermark and its columns. Finds the mistakes that would keep
-the pipeline from starting, and names the line of each. Nothing is read or written.
+Draws every step, what is inside it, every channel with the reason it is there, and every sink with
+its format, write mode, keys, commit_every and visibility. Then calls your functions on empty
+streams and shows what Spark says of each step: whether it runs as a streaming query or as batches,
+its state, its watermark and its columns. Finds the mistakes that would keep the pipeline from
+starting, and names the line of each. Nothing is read or written.
 
 \b
   cutwater plan orders.py                  the only pipeline in the file

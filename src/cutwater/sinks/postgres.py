@@ -84,6 +84,11 @@ class PostgresTarget:
         """The output modes it takes: rows that are final, and with keys those that change."""
         return frozenset({"append", "update"} if self.keys else {"append"})
 
+    @property
+    def write(self) -> str:
+        """How rows meet those that are there."""
+        return "upsert" if self.keys else "append"
+
     def describe(self) -> str:
         """Name the table as the user wrote it, and nothing of the way to it."""
         return f"PostgreSQL table {self.table}"
