@@ -24,6 +24,7 @@ from cutwater.protocol.change import Allowances, Change
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext
+from cutwater.sinks.checking import check_targets
 from cutwater.spark.build import mapped
 from cutwater.spark.context import RunContext, is_local
 from cutwater.spark.explain import identities
@@ -239,6 +240,8 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
     name = options.name or pipeline.name
     goes_back = options.start_from not in {"latest", "none"}
     physical = replace(plan(pipeline), pipeline=name)
+    # What cannot be looked at now is said when it is opened.
+    check_targets(physical)
     prepare_session(spark)
     internals = Internals(spark)
     internals.self_check()

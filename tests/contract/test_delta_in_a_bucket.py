@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from obstore.store import ObjectStore
+from pyspark.sql.types import StructField, StructType
 from tests.contract.delta_rows import TYPES, ArrowRows
 from tests.servers.s3 import CREDENTIALS, S3Server
 
@@ -138,6 +139,27 @@ def test_small_files_are_joined_and_a_lost_one_is_never_committed(
     assert sink.problem(kept) is None
     left = {one for one in names(bucket) if one.startswith("_cutwater/")}
     assert left == {blob.name for blob in kept.blobs}
+
+
+def test_a_table_in_a_bucket_is_looked_at_while_planning(
+    s3: S3Server, url: str, bucket: ObjectStore
+) -> None:
+    target = sinks.delta(url)
+    rows = StructType([StructField(name, TYPES[name]) for name in ("k", "n")])
+    assert target.check_target(SinkId("totals"), rows) is None
+    assert names(bucket) == []
+
+    sink = target.open(CONTEXT)
+    sink.commit(permit(1), [staged(sink, 0, ("a", 1, 1))])
+    other = StructType([StructField("k", TYPES["n"])])
+    reason = target.check_target(SinkId("totals"), other)
+
+    assert target.check_target(SinkId("totals"), rows) is None
+    assert reason is not None
+    assert reason.startswith("column k is string in the table and bigint in the new rows")
+    away = sinks.delta(s3.url("tables/away", "http://127.0.0.1:1"))
+    with pytest.raises(SinkError, match="sink totals: s3://"):
+        away.check_target(SinkId("totals"), None)
 
 
 def test_an_address_with_a_secret_or_without_a_prefix_is_refused(s3: S3Server) -> None:

@@ -19,6 +19,7 @@ from cutwater.store.targets import StoredTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
     from cutwater.sinks.rows import Rows
 
@@ -57,6 +58,29 @@ class Sink(SinkTarget, Protocol):
 
     def stored(self) -> StoredTarget:
         """Say how to find the target again without the user's file; holds no secret."""
+        ...
+
+
+@runtime_checkable
+class CheckedTarget(Protocol):
+    """What a target has besides if it can be looked at while a pipeline is planned."""
+
+    def check_target(self, sink: SinkId, rows: "StructType | None") -> str | None:
+        """Say why the target, as it is now, cannot take the rows of a sink; changes nothing.
+
+        Nothing relies on it: whatever it cannot see is refused later, as if it were not there.
+
+        Args:
+            sink: The sink's name, for errors.
+            rows: The columns of its rows; None if they are not known.
+
+        Returns:
+            What is wrong, and what to do, in words that follow the sink's name; None if nothing
+            is known against it, also if there is no target yet.
+
+        Raises:
+            CutwaterError: If it cannot be looked at now.
+        """
         ...
 
 

@@ -23,18 +23,18 @@ from cutwater.sinks.postgres_catalog import (
     columns_there,
     make_table,
     obstacle,
+    server_obstacle,
 )
 from cutwater.sinks.postgres_copy import RESULT, CopyJob, copy_task
 from cutwater.sinks.postgres_dsn import Dsn
 from cutwater.sinks.postgres_records import BEGINNING, Act, Records
 from cutwater.sinks.postgres_session import Connection, Session, words_of
 from cutwater.sinks.postgres_staging import Staging, generation_of, table_of
-from cutwater.sinks.postgres_types import check_columns, columns_of
+from cutwater.sinks.postgres_types import check_columns, check_keys, columns_of
 from cutwater.sinks.postgres_writes import Appends, Upserts, Writes
 from cutwater.sinks.rows import Rows
 from cutwater.sinks.same_key import key_twice
 
-_SERVER_MIN: Final = 130000
 _DROPPED_MAX: Final = 500
 
 
@@ -64,8 +64,9 @@ class OpenPostgresTable:
         self._floor = BEGINNING
 
     def _open(self, connection: Connection) -> tuple[object, ...]:
-        if connection.info.server_version < _SERVER_MIN:
-            raise ConfigError("dsn", "the server is older than PostgreSQL 13")
+        why = server_obstacle(connection)
+        if why is not None:
+            raise ConfigError("dsn", why)
         self._records.make(connection)
         self.target = self.target.resolved(connection)
         why = obstacle(connection, self.target, self._keys)
@@ -92,9 +93,7 @@ class OpenPostgresTable:
             SinkError: If the table refuses a row, which is named, or they cannot be sent now.
         """
         columns = columns_of(rows.schema, self.sink)
-        missing = next((one for one in self._keys if one not in {c.name for c in columns}), None)
-        if missing is not None:
-            raise SinkError(self.sink, f"the rows have no column {missing}, one of the keys")
+        check_keys(columns, self._keys, self.sink)
         place = (generation, batch)
 
         def make(connection: Connection) -> str:

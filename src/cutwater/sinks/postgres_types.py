@@ -202,6 +202,18 @@ def _json(quoted: str) -> str:
     return f"to_json({quoted}, map({listed}))"
 
 
+def check_keys(columns: Sequence[Column], keys: Sequence[str], sink: SinkId) -> None:
+    """Check that rows have the keys of an upsert.
+
+    Raises:
+        SinkError: If one is missing.
+    """
+    named = {one.name for one in columns}
+    missing = next((one for one in keys if one not in named), None)
+    if missing is not None:
+        raise SinkError(sink, f"the rows have no column {missing}, one of the keys")
+
+
 def check_columns(
     columns: Sequence[Column], table: Sequence[TableColumn], title: str, sink: SinkId
 ) -> None:
