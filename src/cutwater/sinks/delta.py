@@ -15,11 +15,11 @@ from cutwater.delivery import AT_CHECKPOINTS, Delivery, delivery
 from cutwater.errors import ConfigError, SinkError
 from cutwater.ids import SinkId
 from cutwater.sinks.base import OpenSink, SinkContext
+from cutwater.sinks.executors import share_disk
 from cutwater.store.location import Location
 from cutwater.store.targets import StoredTarget
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 _SESSION: Final = {
@@ -139,9 +139,9 @@ class DeltaTarget:
         place = _place(self.uri)
         if isinstance(place, Path):
             place = place.absolute()
-        elif context.spark is not None and not _shares_disk(context.spark):
+        elif not share_disk(context.spark):
             reason = f"{self.uri}: a table in a bucket needs executors on the driver's machine"
-            raise ConfigError("uri", f"{reason} (a local master), for now")
+            raise ConfigError("uri", f"{reason} (local, local-cluster), for now")
         writing = self.write, self.keys, self.partition_by
         return open_delta(place, writing, context, shows=self.delivery.shows_batches)
 
@@ -192,10 +192,6 @@ def _need_deltalake() -> None:
             raise
         reason = "needs the package deltalake: pip install 'cutwater[delta]'"
         raise ConfigError("sinks.delta", reason) from error
-
-
-def _shares_disk(spark: "SparkSession") -> bool:
-    return str(spark.sparkContext.master).startswith("local")
 
 
 def _place(uri: str) -> Path | Location:

@@ -40,6 +40,7 @@ from cutwater.sinks.delta_schema import added_columns, spark_schema, table_schem
 from cutwater.sinks.delta_slots import FAILURES, DeltaSlots, words
 from cutwater.sinks.delta_staging import Staging
 from cutwater.sinks.delta_writing import Writing
+from cutwater.sinks.executors import share_disk
 from cutwater.sinks.rows import FrameRows, Rows
 from cutwater.sinks.staged_files import partition_values
 
@@ -62,8 +63,7 @@ class OpenDeltaTable:
         self._spool = f"copies-{uuid.uuid4().hex[:8]}"
         self._slots = DeltaSlots(root, context.pipeline, context.sink)
         # On a cluster the driver may see another disk than the executors, and no files.
-        master = "local" if context.spark is None else str(context.spark.sparkContext.master)
-        self._shares_disk = master.startswith("local")
+        self._shares_disk = share_disk(context.spark)
         where = root.address
         try:
             root.prepare()
