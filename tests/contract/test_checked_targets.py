@@ -174,6 +174,33 @@ def test_a_database_that_is_away_is_said_without_its_password(
     )
 
 
+def test_a_table_whose_rows_are_replaced_belongs_to_one_sink(
+    tmp_path: Path, database: Database
+) -> None:
+    def shared(*targets: SinkTarget) -> list[str]:
+        try:
+            check_targets(planned(*targets))
+        except PlanError as error:
+            return [one.split(": ", 1)[1] for one in error.problems]
+        return []
+
+    def delta(write: str = "append", keys: tuple[str, ...] = ()) -> SinkTarget:
+        return sinks.delta(str(tmp_path / "t"), write=write, keys=keys)
+
+    append = sinks.postgres(database.dsn, table="t")
+    upsert = sinks.postgres(database.dsn, table="t", write="upsert", keys=["id"])
+    elsewhere = sinks.postgres(database.dsn, table="u", write="upsert", keys=["id"])
+
+    assert shared(append, append) == shared(append, elsewhere) == shared(delta(), delta()) == []
+    for targets in ((append, upsert), (upsert, append), (upsert, upsert)):
+        (problem,) = shared(*targets)
+        assert problem.startswith("sink out1: sink out writes to postgresql://127.0.0.1:")
+        assert "/t as well, and write='upsert' needs it alone; union the rows" in problem
+        assert PASSWORD not in problem
+    (problem,) = shared(delta(), delta("upsert", ("id",)))
+    assert f"sink out writes to {tmp_path}/t as well, and write='upsert'" in problem
+
+
 def test_all_targets_are_looked_at_and_everything_is_said_at_once(
     table: Path, database: Database
 ) -> None:
