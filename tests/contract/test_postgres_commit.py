@@ -427,6 +427,75 @@ def test_columns_that_changed_are_not_gone_back_over(shop: Shop) -> None:
     assert shop.totals == {"ann": 2}
 
 
+def rows_into(
+    shop: Shop, sink: OpenPostgresTable, batch: int, *rows: tuple[int, ...], keys: int = 1
+) -> Committable:
+    """Stage rows of the columns k, v and x, as many as a row has, of which the first are keys."""
+    schema = StructType()
+    for name in "kvx"[: len(rows[0])]:
+        schema.add(name, LongType())
+    columns = columns_of(schema, sink.sink)
+    staging = Staging("_cutwater", PIPELINE, sink.sink)
+    place = (Generation(1), BatchId(batch))
+    with psycopg.connect(shop.database.dsn) as connection:
+        table = staging.make(connection, place, sink.target, columns, list("kvx"[:keys]))
+        statement = staging.copy_statement(table, [one.name for one in columns])
+        with connection.cursor().copy(statement.encode()) as copy:
+            for row in rows:
+                copy.write_row([*row, 7])
+    staged = sink.sent(table, place, [(7, len(rows), 10, "0" * 64)])
+    assert staged is not None
+    return staged
+
+
+def keyed_by(shop: Shop, *keys: str) -> OpenPostgresTable:
+    target = sinks.postgres(shop.database.dsn, table="t", write="upsert", keys=keys)
+    opened = target.open(SinkContext(None, PIPELINE, TOTALS))
+    assert isinstance(opened, OpenPostgresTable)
+    return opened
+
+
+def test_rows_that_are_nothing_but_keys_go_back(shop: Shop) -> None:
+    sink = keyed_by(shop, "k")
+    sink.commit(permit(1), [rows_into(shop, sink, 0, (1,))])
+    sink.commit(permit(2), [rows_into(shop, sink, 1, (1,), (2,))])
+
+    assert sink.look_back("1").obstacle is None
+    sink.restore(permit(3), "1")
+
+    assert shop.database.numbers("SELECT k FROM t") == [1]
+
+
+def test_an_upsert_with_other_keys_than_before_goes_back_whole(shop: Shop) -> None:
+    sink = keyed_by(shop, "k")
+    sink.commit(permit(1), [rows_into(shop, sink, 0, (1, 1))])
+    shop.database.query("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (k, v)")
+    sink = keyed_by(shop, "k", "v")
+    sink.commit(permit(2), [rows_into(shop, sink, 1, (1, 2), (1, 3), keys=2)])
+
+    assert "no further back than version 1" in str(sink.look_back(None).obstacle)
+    sink.restore(permit(3), "1")
+
+    assert shop.database.query("SELECT k, v FROM t") == [["1", "1"]]
+
+
+def test_batches_with_other_columns_in_one_commit_go_back_together(shop: Shop) -> None:
+    shop.database.query("CREATE TABLE t (k bigint PRIMARY KEY, v bigint, x bigint)")
+    sink = keyed_by(shop, "k")
+    sink.commit(permit(1), [rows_into(shop, sink, 0, (1, 1), (2, 1))])
+    batches = [
+        rows_into(shop, sink, 1, (1, 2), (3, 3)),
+        rows_into(shop, sink, 2, (2, 2, 2), (3, 4, 4), (1, 5, 5)),
+    ]
+    sink.commit(permit(2), batches)
+    shown = "SELECT k, v, x FROM t ORDER BY k"
+    assert shop.database.query(shown) == [["1", "5", "5"], ["2", "2", "2"], ["3", "4", "4"]]
+
+    sink.restore(permit(3), "1")
+
+    assert shop.database.query(shown) == [["1", "1", "<null>"], ["2", "1", "<null>"]]
+
+
 def test_what_a_kept_cut_carries_can_be_committed_again(shop: Shop) -> None:
     sink = shop.open()
     carried = shop.stage(sink, 0, *numbers(1))

@@ -128,11 +128,15 @@ def obstacle(connection: Connection, table: TableName, keys: Sequence[str]) -> s
     missing = next((one for one in keys if one not in there), None)
     if missing is not None:
         return f"has no column {missing}, which is one of the keys"
-    unique = [set(one) for (one,) in connection.execute(_UNIQUE, [table.quoted])]
-    if set(keys) not in unique:
+    if set(keys) not in unique_columns(connection, table):
         listed = ", ".join(keys)
         return f"has no primary key or unique index on exactly ({listed}), which an upsert needs"
     return None
+
+
+def unique_columns(connection: Connection, table: TableName) -> list[set[str]]:
+    """Return the sets of columns of which a table has each combination of values once."""
+    return [set(one) for (one,) in connection.execute(_UNIQUE, [table.quoted])]
 
 
 def _no_schema(connection: Connection, table: TableName) -> str | None:
