@@ -415,6 +415,20 @@ def test_images_are_kept_as_long_as_a_cut_needs_them(shop: Shop) -> None:
     assert shop.totals == {"ann": 2, "c1": 1, "c2": 2}
 
 
+def test_what_a_rewind_has_lost_stays_lost_however_much_is_given_up(shop: Shop) -> None:
+    sink = shop.open()
+    for slot in (1, 2):
+        sink.commit(permit(slot), shop.stage(sink, slot, *numbers(slot)))
+    sink.restore(permit(3), "2")
+    sink.restore(permit(4), "1")
+    assert "taken back by the rewind 4" in str(sink.look_back("3").obstacle)
+
+    sink.retain({"3"}, ())
+
+    assert "taken back by the rewind 4" in str(sink.look_back("3").obstacle)
+    assert shop.orders == [1]
+
+
 def test_columns_that_changed_are_not_gone_back_over(shop: Shop) -> None:
     sink = shop.open(TOTALS)
     sink.commit(permit(1), shop.stage(sink, 0, ("ann", 1)))
