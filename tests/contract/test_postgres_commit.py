@@ -510,6 +510,19 @@ def test_batches_with_other_columns_in_one_commit_go_back_together(shop: Shop) -
     assert shop.database.query(shown) == [["1", "1", "<null>"], ["2", "1", "<null>"]]
 
 
+def test_a_table_is_made_with_the_columns_of_all_batches_that_come_first(shop: Shop) -> None:
+    sink = keyed_by(shop, "k")
+    batches = [
+        rows_into(shop, sink, 0, (1, 1), (2, 2)),
+        rows_into(shop, sink, 1, (2, 3, 4)),
+    ]
+
+    sink.commit(permit(1), batches)
+
+    shown = "SELECT k, v, x FROM t ORDER BY k"
+    assert shop.database.query(shown) == [["1", "1", "<null>"], ["2", "3", "4"]]
+
+
 def test_what_a_kept_cut_carries_can_be_committed_again(shop: Shop) -> None:
     sink = shop.open()
     carried = shop.stage(sink, 0, *numbers(1))

@@ -155,6 +155,17 @@ class Staging:
                 raise LookupError(message)
             yield Staged(table, tuple(json.loads(found[0])), tasks)
 
+    def columns(self, connection: Connection, staged: Sequence[Staged]) -> dict[str, str]:
+        """Return the columns that were sent with some batches, each with its first type."""
+        found: dict[str, str] = {}
+        for one in staged:
+            if found.keys() >= set(one.columns):
+                continue
+            there = {c.name: c.type for c in columns_there(connection, self.name(one.table))}
+            for name in one.columns:
+                found.setdefault(name, there[name])
+        return found
+
     def problem(self, connection: Connection, committable: Committable) -> str | None:
         """Say what is wrong with the rows of a batch; None if all of them are there."""
         table = self.name(table_of(committable))

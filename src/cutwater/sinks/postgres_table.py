@@ -245,9 +245,8 @@ class OpenPostgresTable:
         except LookupError as error:
             raise SinkError(self.sink, str(error)) from None
         if not columns_there(connection, self.target):
-            first = columns_there(connection, self._staging.name(staged[0].table))
-            made = [(one.name, one.type) for one in first if one.name in staged[0].columns]
-            connection.execute(make_table(self.target, made, self._keys))
+            made = self._staging.columns(connection, staged)
+            connection.execute(make_table(self.target, list(made.items()), self._keys))
         why = obstacle(connection, self.target, self._keys)
         if why is not None:
             raise SinkError(self.sink, f"{self.target} {why}")
