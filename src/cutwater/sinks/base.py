@@ -10,7 +10,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from cutwater.ids import BatchId, Generation, PipelineId, SinkId
+from cutwater.ids import BatchId, Generation, PipelineId, SinkId, Slot
 from cutwater.node import SinkTarget
 from cutwater.protocol.commit import CommitPermit, CommitSink
 from cutwater.protocol.cut import Committable, Version
@@ -251,6 +251,23 @@ class ActsTogether(Protocol):
         Raises:
             Superseded: If one of them has acted on a later slot and never on this one.
             SinkError: If it cannot be done now; it names the sink that stands against it.
+        """
+        ...
+
+
+@runtime_checkable
+class KnowsSlots(Protocol):
+    """What an open sink has besides if its target says which slot made a version.
+
+    Versions of a target that was deleted and made anew begin again, and mean something else; the
+    slots that made them only go forward.
+    """
+
+    def slot_at(self, version: Version) -> Slot | None:
+        """Return the newest slot that had been acted on at a version; None if nobody can tell.
+
+        Raises:
+            SinkError: If the target cannot be looked at now.
         """
         ...
 

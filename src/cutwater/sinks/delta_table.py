@@ -20,7 +20,7 @@ from pyspark.sql.functions import lit
 from pyspark.sql.types import StructType
 
 from cutwater.errors import ConfigError, SinkError
-from cutwater.ids import BatchId, Generation
+from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.sinks.base import Retreat, SinkContext
@@ -160,6 +160,18 @@ class OpenDeltaTable:
             return look_back(self._root, self._slots.log, table, target)
         except FAILURES as error:
             self._slots.forget()
+            raise SinkError(self._sink, words(error)) from error
+
+    def slot_at(self, version: Version) -> Slot | None:
+        """Return the newest slot of this sink at or below a version; None if its log has none.
+
+        Raises:
+            SinkError: If the log cannot be read now.
+        """
+        try:
+            own = self._slots.log.own_commits(int(version)) if version != NO_TABLE else iter(())
+            return next((one.slot for one in own), None)
+        except FAILURES as error:
             raise SinkError(self._sink, words(error)) from error
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:

@@ -141,6 +141,19 @@ class OpenFiles:
         except _FAILED as error:
             raise SinkError(self._sink, _words(error)) from error
 
+    def slot_at(self, version: Version) -> Slot | None:
+        """Return the slot that made a version; None if there is no such version.
+
+        Raises:
+            SinkError: If the directory cannot be looked at now.
+        """
+        try:
+            number = _number(version)
+            known = BEGINNING < number <= self._commits.newest()
+            return self._commits.read(number).slot if known else None
+        except _FAILED as error:
+            raise SinkError(self._sink, _words(error)) from error
+
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         """Take the directory back to a version (None: as before the first commit), as a new one.
 
