@@ -510,6 +510,46 @@ def test_batches_with_other_columns_in_one_commit_go_back_together(shop: Shop) -
     assert shop.database.query(shown) == [["1", "1", "<null>"], ["2", "1", "<null>"]]
 
 
+@pytest.mark.parametrize(
+    ("change", "back", "said"),
+    [
+        (
+            "ALTER TABLE orders RENAME amount TO cents",
+            "ALTER TABLE orders RENAME cents TO amount",
+            'column "amount" of relation "orders" does not exist',
+        ),
+        (
+            "ALTER TABLE orders ALTER amount TYPE date USING NULL",
+            "ALTER TABLE orders ALTER amount TYPE bigint USING NULL",
+            'column "amount" is of type date but expression is of type bigint',
+        ),
+        (
+            "ALTER TABLE orders ADD needed int NOT NULL",
+            "ALTER TABLE orders DROP needed",
+            'null value in column "needed"',
+        ),
+    ],
+)
+def test_a_table_that_has_changed_under_staged_rows_takes_them_when_it_is_put_right(
+    postgres: PostgresServer, change: str, back: str, said: str
+) -> None:
+    shop = Shop(postgres.make_database(f"changed {change[19:30]}"))
+    shop.database.query("CREATE TABLE orders (id bigint, amount bigint)")
+    sink = shop.open()
+    staged = shop.stage(sink, 0, *numbers(1, 2))
+    shop.database.query(change)
+
+    with pytest.raises(SinkError) as refused:
+        sink.commit(permit(1), staged)
+
+    assert said in refused.value.reason
+    assert "of public.orders" in refused.value.reason or "let public.orders" in refused.value.reason
+    assert "goes on by itself; or stop and rewind" in refused.value.reason
+    shop.database.query(back)
+    sink.commit(permit(1), staged)
+    assert shop.orders == [1, 2]
+
+
 def test_a_table_is_made_with_the_columns_of_all_batches_that_come_first(shop: Shop) -> None:
     sink = keyed_by(shop, "k")
     batches = [

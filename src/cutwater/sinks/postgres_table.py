@@ -369,7 +369,12 @@ def _blamed(
 
 def _way_out(error: psycopg.Error, table: TableName) -> str:
     """Say which row or rule of the table is in the way, and what a person can do."""
-    if not isinstance(error, psycopg.IntegrityError):
+    if isinstance(error, psycopg.IntegrityError):
+        way = f"change that row or that constraint of {table}"
+    elif isinstance(error, psycopg.ProgrammingError | psycopg.DataError):
+        way = f"let {table} take the rows that are staged, by its columns and permissions"
+    else:
         return words_of(error)
-    ways = f"change that row or that constraint of {table}, and the commit goes on by itself"
-    return f"{words_of(error)}; {ways}; or stop and rewind behind it"
+    return (
+        f"{words_of(error)}; {way}, and the commit goes on by itself; or stop and rewind behind it"
+    )
