@@ -26,7 +26,7 @@ from cutwater.sinks.postgres_types import columns_of
 
 PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")
 SINK = SinkId("rows")
-SEEDS = int(os.environ.get("CUTWATER_SEEDS", "4"))
+SEEDS = int(os.environ.get("CUTWATER_SEEDS", "3"))
 STEPS = 40
 
 Values = tuple[int | None, int | None]
@@ -265,5 +265,7 @@ def test_whatever_happens_the_table_holds_what_it_must(postgres: PostgresServer,
         world.open: 1,
     }
     for _ in range(STEPS):
-        chance.choices(list(acts), list(acts.values()))[0]()
-        world.check()
+        act = chance.choices(list(acts), list(acts.values()))[0]
+        act()
+        if act not in (world.stage, world.open):
+            world.check()
