@@ -41,6 +41,21 @@ class SinkTarget(Protocol):
         ...
 
 
+@runtime_checkable
+class WriteMode(Protocol):
+    """What a target has besides if its rows can meet older ones in more than one way."""
+
+    @property
+    def write(self) -> str:
+        """How rows meet those that are there, such as `upsert`."""
+        ...
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that make two rows the same one; empty unless they matter."""
+        ...
+
+
 class Kind(Enum):
     """What a node was declared as."""
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cutwater.delivery import delivery_of
 from cutwater.ids import StepId
-from cutwater.node import Node
+from cutwater.node import Node, SinkTarget, WriteMode
 
 if TYPE_CHECKING:
     from cutwater.physical_plan import PhysicalPlan, PhysicalStep
@@ -60,11 +61,12 @@ def draw(plan: "PhysicalPlan", facts: AllFacts | None = None) -> str:
         f"pipeline {plan.pipeline}: {_counted(len(plan.steps), 'step')}, "
         f"{_counted(channels, 'channel')}, {_counted(sinks, 'sink')}"
     ]
+    patient = _most_patient(plan)
     for step in plan.steps:
         is_last = step is plan.steps[-1]
         lines.append(f"{'└── ' if is_last else '├── '}{_heading(step)}")
         stem = "    " if is_last else "│   "
-        entries = _entries(step, known.get(step.name))
+        entries = _entries(step, known.get(step.name), patient)
         for entry in entries:
             is_end = entry is entries[-1]
             first, *rest = entry
@@ -92,7 +94,12 @@ def as_json(plan: "PhysicalPlan", facts: AllFacts | None = None) -> dict[str, ob
       sources       the names of the outside sources it reads, in order of first use
       inputs        the channels it reads, in order of first use: ordinal, channel, node,
                     parameter, keys
-      sink          name, format, target, accepts; or null
+      sink          null, or name, format, target, accepts and
+        write         append | upsert | overwrite; null if the target has one way only
+        keys          of an upsert, in order; else empty
+        commit_every_ms  number, or null for every checkpoint; all sinks of a pipeline are
+                      committed together, as seldom as the most patient one wants
+        visibility    checkpoint | batch
       channel       name, readers (step, ordinal), reason; or null if nobody reads the step
       spark         null if Spark was not asked, or
         way           query | batch
@@ -126,15 +133,29 @@ def _heading(step: "PhysicalStep") -> str:
     return f"step {step.name} ({', '.join(text for text in shown if text)})"
 
 
-def _entries(step: "PhysicalStep", facts: StepFacts | None) -> list[list[str]]:
+def _most_patient(plan: "PhysicalPlan") -> Node | None:
+    """Return the sink that wants to be committed most seldom; None if none minds."""
+    sinks = [step.sink for step in plan.steps if step.sink is not None]
+    return max(
+        (one for one in sinks if delivery_of(one.target).every_ms),
+        key=lambda one: delivery_of(one.target).every_ms,
+        default=None,
+    )
+
+
+def _entries(
+    step: "PhysicalStep", facts: StepFacts | None, patient: Node | None
+) -> list[list[str]]:
     """Return the lines below a step's heading, each entry with those that belong below it."""
     inputs = [
         f"reads channel {one.id.channel} as {one.node}({one.parameter})"
         + (f", newest row of each {', '.join(one.keys)}" if one.keys else "")
         for one in step.inputs
     ]
-    nodes = [_node_line(node) for node in step.nodes]
-    entries = [[line] for line in [*inputs, *nodes]]
+    entries = [[line] for line in inputs]
+    for node in step.nodes:
+        below = [] if node.target is None else [_sink_line(node.target, patient)]
+        entries.append([_node_line(node), *below])
     if facts is not None:
         columns = ", ".join(f"{name} {kind}" for name, kind in facts.columns)
         entries.append([_facts_line(facts), f"rows: {columns}"])
@@ -161,6 +182,27 @@ def _facts_line(facts: StepFacts) -> str:
 def _node_line(node: Node) -> str:
     arrow = f" → {node.target.format} {node.target.describe()}" if node.target else ""
     return f"{node.kind.value} {node.name}{arrow}  [{node.place.short}]"
+
+
+def _sink_line(target: SinkTarget, patient: Node | None) -> str:
+    """Say how rows meet those that are there, and when they are seen."""
+    shown = []
+    if isinstance(target, WriteMode):
+        by = f" by {', '.join(target.keys)}" if target.keys else ""
+        shown.append(f"write {target.write}{by}")
+    if patient is None:
+        shown.append("commits at every checkpoint")
+    else:
+        every_ms = delivery_of(patient.target).every_ms
+        is_own = delivery_of(target).every_ms == every_ms
+        whose = "" if is_own else f" as sink {patient.name} wants"
+        shown.append(f"commit_every {every_ms / 1000:g} s{whose}")
+    shown.append(f"visibility {_visibility(target)}")
+    return ", ".join(shown)
+
+
+def _visibility(target: SinkTarget) -> str:
+    return "batch" if delivery_of(target).shows_batches else "checkpoint"
 
 
 def _step_json(step: "PhysicalStep") -> dict[str, object]:
@@ -201,11 +243,16 @@ def _node_json(node: Node) -> dict[str, object]:
 def _sink_json(node: Node | None) -> dict[str, object] | None:
     if node is None or node.target is None:
         return None
+    mode = node.target if isinstance(node.target, WriteMode) else None
     return {
         "name": node.name,
         "format": node.target.format,
         "target": node.target.describe(),
         "accepts": sorted(node.target.accepts),
+        "write": mode.write if mode is not None else None,
+        "keys": list(mode.keys) if mode is not None else [],
+        "commit_every_ms": delivery_of(node.target).every_ms or None,
+        "visibility": _visibility(node.target),
     }
 
 

@@ -24,8 +24,10 @@ from cutwater.protocol.change import Allowances, Change
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext
+from cutwater.sinks.checking import check_targets
+from cutwater.sinks.executors import share_disk
 from cutwater.spark.build import mapped
-from cutwater.spark.context import RunContext, is_local
+from cutwater.spark.context import RunContext
 from cutwater.spark.explain import identities
 from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import hush_callbacks
@@ -239,6 +241,8 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
     name = options.name or pipeline.name
     goes_back = options.start_from not in {"latest", "none"}
     physical = replace(plan(pipeline), pipeline=name)
+    # What cannot be looked at now is said when it is opened.
+    check_targets(physical)
     prepare_session(spark)
     internals = Internals(spark)
     internals.self_check()
@@ -258,7 +262,7 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
     sinks = _open_sinks(physical, spark, identity)
     if goes_back:
         _go_back(Movable(name, store, targets, sinks), options, physical, spark)
-    scratch = Scratch.make(options.scratch, identity, shared=not is_local(spark))
+    scratch = Scratch.make(options.scratch, identity, shared=not share_disk(spark))
     context = RunContext(
         plan=physical,
         internals=internals,

@@ -192,6 +192,7 @@ def test_spark_says_how_every_step_runs(tmp_path: Path) -> None:
         "└── step out (append mode)",
         "    ├── source numbers  [orders.py:15]",
         "    ├── sink out → nowhere nowhere  [orders.py:16]",
+        "    │   commits at every checkpoint, visibility checkpoint",
         "    └── runs as a query, keeps no state",
         "        rows: timestamp timestamp, value bigint",
     ]
@@ -211,15 +212,21 @@ def test_what_only_spark_finds_wrong_is_told_by_its_line(tmp_path: Path) -> None
     assert run.stdout == ""
 
 
-def test_where_spark_does_not_start_only_what_is_declared_is_shown(tmp_path: Path) -> None:
-    file = write(tmp_path, PIPELINE, "orders = build('orders')\n")
+def test_where_spark_and_targets_are_away_only_what_is_declared_is_shown(tmp_path: Path) -> None:
+    rest = "orders = build('orders')\nfrom cutwater import sinks\n"
+    rest += "target = sinks.postgres('env:NO_SUCH_DSN', table='t')\n"
+    rest += "orders.sink('away', target, of='numbers')\n"
+    file = write(tmp_path, PIPELINE, rest)
 
     run = cutwater("plan", file, "--master", "nonsense", deadline_s=SPARK_DEADLINE_S)
 
     assert run.returncode == 0, run.stderr
-    assert run.stderr.startswith("Spark was not asked: Spark did not start on nonsense: ")
-    assert len(run.stderr.splitlines()) == 1
-    assert run.stdout.startswith("pipeline orders: 1 step")
+    first, second = run.stderr.splitlines()
+    assert first.startswith("Spark was not asked: Spark did not start on nonsense: ")
+    assert second == (
+        "The target of sink away was not looked at: dsn: the environment has no NO_SUCH_DSN."
+    )
+    assert run.stdout.startswith("pipeline orders: 3 steps")
     assert "runs as" not in run.stdout
 
 

@@ -1,6 +1,7 @@
-"""A pipeline whose store is in a bucket: killed, its scratch lost, and yet exact in the end.
+"""A pipeline whose store and table are in a bucket: killed, its scratch lost, exact in the end.
 
-All requests go over real sockets to a real S3 server, through a gateway that loses answers.
+All requests go over real sockets to a real S3 server, through a gateway that loses answers; the
+table is read by another reader than the one that writes it.
 """
 
 import json
@@ -12,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 from tests.cli.command import SPARK_DEADLINE_S, command, cutwater, environment
-from tests.cli.test_run_on_spark import wait_for_file
+from tests.cli.test_run_on_spark import wait_for
+from tests.contract.bucket_table import bucket_at, names_in, rows_in
 from tests.servers.gateway import Gateway, Request, gateway_to, ignore_conditions, lose_the_answer
 from tests.servers.s3 import CREDENTIALS, S3Server, s3_server
 
@@ -65,17 +66,20 @@ def store(s3: S3Server, gateway: Gateway) -> str:
 def run_of(directory: Path, store: str, *more: str) -> tuple[str, ...]:
     (directory / "once.py").write_text(ONCE)
     places = ("--store", store, "--scratch", str(directory / "scratch"))
-    table = ("--param", "rate=1000", "--param", f"table={directory / 'table'}")
+    table = ("--param", "rate=1000", "--param", f"table={table_beside(store)}")
     return ("run", "once.py:create", "--master", "local[2]", *places, *table, *more)
 
 
-def keys(directory: Path) -> list[int]:
-    return sorted(DeltaTable(directory / "table").to_pyarrow_table()["key"].to_pylist())
+def table_beside(store: str) -> str:
+    return store.replace("/store?", "/table?")
 
 
 def test_a_killed_run_goes_on_exactly_from_a_bucket_although_answers_are_lost(
-    tmp_path: Path, store: str, gateway: Gateway
+    tmp_path: Path, s3: S3Server, store: str, gateway: Gateway
 ) -> None:
+    table = bucket_at(table_beside(store).replace(gateway.endpoint, s3.endpoint))
+    # The very first version is empty.
+    first = f"_delta_log/{1:020}.json"
     chance = random.Random(7)
 
     def lose_some(request: Request) -> bool:
@@ -92,11 +96,11 @@ def test_a_killed_run_goes_on_exactly_from_a_bucket_although_answers_are_lost(
         start_new_session=True,
     )
     try:
-        wait_for_file(process, tmp_path / "table" / "_delta_log" / f"{0:020}.json")
+        wait_for(process, lambda: first in names_in(table), first)
     finally:
         process.kill()
         process.communicate()
-    before = keys(tmp_path)
+    before = [row["key"] for row in rows_in(table)]
     # Nothing but the store is left, and the JVM, which may outlive its driver by a moment.
     shutil.rmtree(tmp_path / "scratch", ignore_errors=True)
     run = cutwater(
@@ -108,7 +112,7 @@ def test_a_killed_run_goes_on_exactly_from_a_bucket_although_answers_are_lost(
 
     assert run.returncode == 0, run.stderr
     assert 0 < len(before) < KEYS
-    assert keys(tmp_path) == list(range(KEYS))
+    assert sorted(row["key"] for row in rows_in(table)) == list(range(KEYS))
     opened = OpenStore.of(backend_at(store), find_pipeline(backend_at(store), "once"))
     assert opened.log.read().generation == 2
     assert not list(tmp_path.rglob("pipelines"))

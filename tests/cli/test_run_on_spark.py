@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,10 +82,15 @@ def stopped(tmp_path: Path) -> Iterator["subprocess.CompletedProcess[str]"]:
 
 def wait_for_file(process: "subprocess.Popen[str]", file: Path) -> None:
     """Wait until a process has made a file, with a deadline."""
+    wait_for(process, file.exists, str(file))
+
+
+def wait_for(process: "subprocess.Popen[str]", made: Callable[[], bool], what: str) -> None:
+    """Wait until a process has made something, with a deadline."""
     end_s = time.monotonic() + SPARK_DEADLINE_S
-    while not file.exists():
+    while not made():
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end_s, f"{file} was never made"
+        assert time.monotonic() < end_s, f"{what} was never made"
         time.sleep(0.1)
 
 

@@ -23,7 +23,7 @@ from cutwater.sinks.base import ShowingSink, SinkContext
 from cutwater.sinks.delta_batches import ShowingDeltaTable
 from cutwater.sinks.delta_root import LocalRoot
 from cutwater.sinks.delta_staging import LocalStaging
-from cutwater.sinks.delta_table import Writing
+from cutwater.sinks.delta_writing import Writing
 
 PIPELINE = PipelineId("0f3c")
 SINK = SinkId("numbers")

@@ -3,18 +3,15 @@
 The table is read through obstore and pyarrow, by this file's own reading of the log.
 """
 
-import io
-import json
-from collections.abc import Iterator
 from typing import Any
-from urllib.parse import unquote
 
 import obstore
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from obstore.store import ObjectStore
+from pyspark.sql.types import StructField, StructType
+from tests.contract.bucket_table import bucket_at, names_in, rows_in
 from tests.contract.delta_rows import TYPES, ArrowRows
 from tests.servers.s3 import CREDENTIALS, S3Server
 
@@ -28,7 +25,6 @@ from cutwater.sinks.delta import DeltaTarget, reopen_delta
 from cutwater.sinks.delta_bucket import BucketRoot
 from cutwater.sinks.delta_changes import JOINED_MIN
 from cutwater.store.location import Location
-from cutwater.store.object import Patience
 
 CONTEXT = SinkContext(None, PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10"), SinkId("totals"))
 
@@ -40,8 +36,7 @@ def url(s3: S3Server, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def bucket(url: str) -> ObjectStore:
-    patience = Patience()
-    return Location.of(url).opener()(patience.client_options, patience.retry_config(1))
+    return bucket_at(url)
 
 
 def permit(slot: int) -> CommitPermit:
@@ -55,28 +50,9 @@ def staged(sink: OpenSink, batch: int, *rows: tuple[str | None, int, int]) -> Co
     return found
 
 
-def names(bucket: ObjectStore) -> list[str]:
-    return sorted(one["path"] for chunk in obstore.list(bucket) for one in chunk)
-
-
 def rows_of(bucket: ObjectStore) -> list[tuple[Any, ...]]:
-    files: dict[str, dict[str, Any]] = {}
-    for name in [one for one in names(bucket) if one.endswith(".json") and "_delta_log" in one]:
-        lines = bytes(obstore.get(bucket, name).bytes()).decode().splitlines()
-        actions = [json.loads(line) for line in lines]
-        for action in actions:
-            files.pop(action.get("remove", {}).get("path"), None)
-        files |= {one["add"]["path"]: one["add"] for one in actions if "add" in one}
-    return sorted(_rows(bucket, files), key=repr)
-
-
-def _rows(bucket: ObjectStore, files: dict[str, dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
-    for path, action in files.items():
-        content = bytes(obstore.get(bucket, unquote(path)).bytes())
-        assert len(content) == action["size"]
-        for row in pq.read_table(io.BytesIO(content)).to_pylist():
-            whole = {**action["partitionValues"], **row}
-            yield tuple(whole.get(name) for name in TYPES if name != "x")
+    found = [tuple(row.get(name) for name in TYPES if name != "x") for row in rows_in(bucket)]
+    return sorted(found, key=repr)
 
 
 def upserting(url: str) -> DeltaTarget:
@@ -86,8 +62,8 @@ def upserting(url: str) -> DeltaTarget:
 def test_rows_are_staged_committed_and_replaced_in_a_bucket(url: str, bucket: ObjectStore) -> None:
     sink = upserting(url).open(CONTEXT)
     first = staged(sink, 0, ("a", 1, 1), ("ü/%=", 1, 1), (None, 1, 1))
-    assert sorted(names(bucket)) != []
-    assert not [one for one in names(bucket) if not one.startswith("_cutwater/")]
+    assert sorted(names_in(bucket)) != []
+    assert not [one for one in names_in(bucket) if not one.startswith("_cutwater/")]
     assert sink.problem(first) is None
 
     assert sink.commit(permit(1), [first]) == "1"
@@ -136,8 +112,29 @@ def test_small_files_are_joined_and_a_lost_one_is_never_committed(
     sink.discard(Generation(2), [kept])
 
     assert sink.problem(kept) is None
-    left = {one for one in names(bucket) if one.startswith("_cutwater/")}
+    left = {one for one in names_in(bucket) if one.startswith("_cutwater/")}
     assert left == {blob.name for blob in kept.blobs}
+
+
+def test_a_table_in_a_bucket_is_looked_at_while_planning(
+    s3: S3Server, url: str, bucket: ObjectStore
+) -> None:
+    target = sinks.delta(url)
+    rows = StructType([StructField(name, TYPES[name]) for name in ("k", "n")])
+    assert target.check_target(SinkId("totals"), rows) is None
+    assert names_in(bucket) == []
+
+    sink = target.open(CONTEXT)
+    sink.commit(permit(1), [staged(sink, 0, ("a", 1, 1))])
+    other = StructType([StructField("k", TYPES["n"])])
+    reason = target.check_target(SinkId("totals"), other)
+
+    assert target.check_target(SinkId("totals"), rows) is None
+    assert reason is not None
+    assert reason.startswith("column k is string in the table and bigint in the new rows")
+    away = sinks.delta(s3.url("tables/away", "http://127.0.0.1:1"))
+    with pytest.raises(SinkError, match="sink totals: s3://"):
+        away.check_target(SinkId("totals"), None)
 
 
 def test_an_address_with_a_secret_or_without_a_prefix_is_refused(s3: S3Server) -> None:

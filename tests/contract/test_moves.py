@@ -22,6 +22,7 @@ from tests.unit.moves.handmade import (
     Made,
     below,
     make,
+    stage_by_hand,
 )
 
 import cutwater
@@ -30,8 +31,10 @@ from cutwater.ids import CheckpointId, Generation, SinkId, Slot
 from cutwater.moves.choose import time_text
 from cutwater.moves.forking import shared_targets
 from cutwater.moves.preview import Rewind
+from cutwater.protocol.commit import grant
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Claim
+from cutwater.sinks.base import SinkContext
 from cutwater.store.catalog import find_pipeline, list_pipelines, open_pipeline
 from cutwater.store.lease import Lease, Leases
 from cutwater.store.local import LocalBackend
@@ -201,6 +204,23 @@ def test_a_table_that_is_gone_cannot_go_back(made: Made) -> None:
     write_deltalake(str(made.table(LEFT)), pa.table({"value": [-1]}))
     with pytest.raises(MoveRefused, match="it has been made anew"):
         rewound(made, "2")
+
+
+def test_a_table_that_the_pipeline_itself_made_anew_is_not_taken_for_the_old_one(
+    made: Made,
+) -> None:
+    shutil.rmtree(made.table(LEFT))
+    store = made.opened()
+    sink = made.target(LEFT).open(SinkContext(None, store.pipeline, LEFT))
+    for number in (7, 8, 9):
+        store.log.create(Claim(Slot(number), Generation(number), "again"))
+        staged = stage_by_hand(made, store, sink, LEFT, number)
+        sink.commit(grant(store.pipeline, Slot(number), CheckpointId(number)), [staged])
+    assert DeltaTable(made.table(LEFT)).version() == 3
+
+    with pytest.raises(MoveRefused, match=r"left: .*left is another table than .* made anew"):
+        rewound(made, "2")
+    assert made.shown() == [list(range(60, 90)), list(range(50))]
 
 
 def test_a_damaged_object_is_named(made: Made) -> None:

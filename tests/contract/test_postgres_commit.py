@@ -66,12 +66,14 @@ class Shop:
         names = tuple(one.name for one in columns)
         with psycopg.connect(self.database.dsn) as connection:
             table = staging.make(connection, place, sink.target, columns, keys)
-            statement = staging.copy_statement(table, names, numbered=bool(keys))
+            statement = staging.copy_statement(table, names)
             with connection.cursor().copy(statement.encode()) as copy:
                 for task in (100 + batch, 200 + batch):
-                    for number, row in enumerate(rows):
-                        copy.write_row([*row, *([number] if keys else []), task])
-        return (staging.committable(table, place, [(200 + batch, len(rows), 10, "0" * 64)]),)
+                    for row in rows:
+                        copy.write_row([*row, task])
+        staged = sink.sent(table, place, [(200 + batch, len(rows), 10, "0" * 64)])
+        assert staged is not None
+        return (staged,)
 
     @property
     def orders(self) -> list[int]:
@@ -250,13 +252,44 @@ def test_sinks_of_other_databases_or_without_transactions_act_alone(shop: Shop) 
 
 def test_the_newest_row_of_a_key_stays(shop: Shop) -> None:
     sink = shop.open(TOTALS)
-    staged = shop.stage(sink, 0, ("ann", 1), ("bob", 1), ("ann", 2))
+    staged = shop.stage(sink, 0, ("ann", 1), ("bob", 1))
     staged += shop.stage(sink, 1, ("bob", 7))
 
     sink.commit(permit(1), staged)
     sink.commit(permit(2), shop.stage(sink, 2, ("ann", 9), ("eve", 4)))
 
     assert shop.totals == {"ann": 9, "bob": 7, "eve": 4}
+
+
+@pytest.mark.parametrize("made", [None, "CREATE TABLE totals (customer {} PRIMARY KEY, total int)"])
+def test_a_key_that_comes_twice_in_a_batch_is_refused_and_nothing_stays_staged(
+    postgres: PostgresServer, made: str | None
+) -> None:
+    shop = Shop(postgres.make_database("twice" if made is None else "twice again"))
+    if made is not None:
+        # PostgreSQL says which keys are the same: here it ignores case.
+        icu = "provider = icu, locale = 'und-u-ks-level2', deterministic = false"
+        shop.database.query(f"CREATE COLLATION anycase ({icu})")
+        shop.database.query(made.format("text COLLATE anycase"))
+    sink = shop.open(TOTALS)
+    staged = shop.stage(sink, 0, ("ann", 1))
+    again = "ann" if made is None else "ANN"
+
+    with pytest.raises(SinkError) as refused:
+        shop.stage(sink, 1, ("bob", 1), ("ann", 2), ("eve", 1), (again, 3))
+
+    assert refused.value.code == "CW-501"
+    assert refused.value.sink == TOTALS
+    assert refused.value.reason.lower() == (
+        "one batch has 2 rows with the key customer='ann', and none is the later one; "
+        "aggregate by the key, or drop all but one row of each key, before the sink"
+    )
+    tables = "SELECT relname FROM pg_class WHERE relname LIKE 's\\_%' AND relkind = 'r'"
+    assert [one for (one,) in shop.database.query(tables)] == [
+        staged[0].blobs[0].name.partition("/")[0]
+    ]
+    sink.commit(permit(1), [*staged, *shop.stage(sink, 1, ("bob", 1), (again, 3))])
+    assert {name.lower(): total for name, total in shop.totals.items()} == {"ann": 3, "bob": 1}
 
 
 def test_an_upsert_without_an_index_on_its_keys_is_refused(shop: Shop) -> None:
@@ -382,6 +415,20 @@ def test_images_are_kept_as_long_as_a_cut_needs_them(shop: Shop) -> None:
     assert shop.totals == {"ann": 2, "c1": 1, "c2": 2}
 
 
+def test_what_a_rewind_has_lost_stays_lost_however_much_is_given_up(shop: Shop) -> None:
+    sink = shop.open()
+    for slot in (1, 2):
+        sink.commit(permit(slot), shop.stage(sink, slot, *numbers(slot)))
+    sink.restore(permit(3), "2")
+    sink.restore(permit(4), "1")
+    assert "taken back by the rewind 4" in str(sink.look_back("3").obstacle)
+
+    sink.retain({"3"}, ())
+
+    assert "taken back by the rewind 4" in str(sink.look_back("3").obstacle)
+    assert shop.orders == [1]
+
+
 def test_columns_that_changed_are_not_gone_back_over(shop: Shop) -> None:
     sink = shop.open(TOTALS)
     sink.commit(permit(1), shop.stage(sink, 0, ("ann", 1)))
@@ -392,6 +439,128 @@ def test_columns_that_changed_are_not_gone_back_over(shop: Shop) -> None:
     assert "no further back than version 1" in str(sink.look_back(None).obstacle)
     sink.restore(permit(4), "2")
     assert shop.totals == {"ann": 2}
+
+
+def rows_into(
+    shop: Shop, sink: OpenPostgresTable, batch: int, *rows: tuple[int, ...], keys: int = 1
+) -> Committable:
+    """Stage rows of the columns k, v and x, as many as a row has, of which the first are keys."""
+    schema = StructType()
+    for name in "kvx"[: len(rows[0])]:
+        schema.add(name, LongType())
+    columns = columns_of(schema, sink.sink)
+    staging = Staging("_cutwater", PIPELINE, sink.sink)
+    place = (Generation(1), BatchId(batch))
+    with psycopg.connect(shop.database.dsn) as connection:
+        table = staging.make(connection, place, sink.target, columns, list("kvx"[:keys]))
+        statement = staging.copy_statement(table, [one.name for one in columns])
+        with connection.cursor().copy(statement.encode()) as copy:
+            for row in rows:
+                copy.write_row([*row, 7])
+    staged = sink.sent(table, place, [(7, len(rows), 10, "0" * 64)])
+    assert staged is not None
+    return staged
+
+
+def keyed_by(shop: Shop, *keys: str) -> OpenPostgresTable:
+    target = sinks.postgres(shop.database.dsn, table="t", write="upsert", keys=keys)
+    opened = target.open(SinkContext(None, PIPELINE, TOTALS))
+    assert isinstance(opened, OpenPostgresTable)
+    return opened
+
+
+def test_rows_that_are_nothing_but_keys_go_back(shop: Shop) -> None:
+    sink = keyed_by(shop, "k")
+    sink.commit(permit(1), [rows_into(shop, sink, 0, (1,))])
+    sink.commit(permit(2), [rows_into(shop, sink, 1, (1,), (2,))])
+
+    assert sink.look_back("1").obstacle is None
+    sink.restore(permit(3), "1")
+
+    assert shop.database.numbers("SELECT k FROM t") == [1]
+
+
+def test_an_upsert_with_other_keys_than_before_goes_back_whole(shop: Shop) -> None:
+    sink = keyed_by(shop, "k")
+    sink.commit(permit(1), [rows_into(shop, sink, 0, (1, 1))])
+    shop.database.query("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (k, v)")
+    sink = keyed_by(shop, "k", "v")
+    sink.commit(permit(2), [rows_into(shop, sink, 1, (1, 2), (1, 3), keys=2)])
+
+    assert "no further back than version 1" in str(sink.look_back(None).obstacle)
+    sink.restore(permit(3), "1")
+
+    assert shop.database.query("SELECT k, v FROM t") == [["1", "1"]]
+
+
+def test_batches_with_other_columns_in_one_commit_go_back_together(shop: Shop) -> None:
+    shop.database.query("CREATE TABLE t (k bigint PRIMARY KEY, v bigint, x bigint)")
+    sink = keyed_by(shop, "k")
+    sink.commit(permit(1), [rows_into(shop, sink, 0, (1, 1), (2, 1))])
+    batches = [
+        rows_into(shop, sink, 1, (1, 2), (3, 3)),
+        rows_into(shop, sink, 2, (2, 2, 2), (3, 4, 4), (1, 5, 5)),
+    ]
+    sink.commit(permit(2), batches)
+    shown = "SELECT k, v, x FROM t ORDER BY k"
+    assert shop.database.query(shown) == [["1", "5", "5"], ["2", "2", "2"], ["3", "4", "4"]]
+
+    sink.restore(permit(3), "1")
+
+    assert shop.database.query(shown) == [["1", "1", "<null>"], ["2", "1", "<null>"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "back", "said"),
+    [
+        (
+            "ALTER TABLE orders RENAME amount TO cents",
+            "ALTER TABLE orders RENAME cents TO amount",
+            'column "amount" of relation "orders" does not exist',
+        ),
+        (
+            "ALTER TABLE orders ALTER amount TYPE date USING NULL",
+            "ALTER TABLE orders ALTER amount TYPE bigint USING NULL",
+            'column "amount" is of type date but expression is of type bigint',
+        ),
+        (
+            "ALTER TABLE orders ADD needed int NOT NULL",
+            "ALTER TABLE orders DROP needed",
+            'null value in column "needed"',
+        ),
+    ],
+)
+def test_a_table_that_has_changed_under_staged_rows_takes_them_when_it_is_put_right(
+    postgres: PostgresServer, change: str, back: str, said: str
+) -> None:
+    shop = Shop(postgres.make_database(f"changed {change[19:30]}"))
+    shop.database.query("CREATE TABLE orders (id bigint, amount bigint)")
+    sink = shop.open()
+    staged = shop.stage(sink, 0, *numbers(1, 2))
+    shop.database.query(change)
+
+    with pytest.raises(SinkError) as refused:
+        sink.commit(permit(1), staged)
+
+    assert said in refused.value.reason
+    assert "of public.orders" in refused.value.reason or "let public.orders" in refused.value.reason
+    assert "goes on by itself; or stop and rewind" in refused.value.reason
+    shop.database.query(back)
+    sink.commit(permit(1), staged)
+    assert shop.orders == [1, 2]
+
+
+def test_a_table_is_made_with_the_columns_of_all_batches_that_come_first(shop: Shop) -> None:
+    sink = keyed_by(shop, "k")
+    batches = [
+        rows_into(shop, sink, 0, (1, 1), (2, 2)),
+        rows_into(shop, sink, 1, (2, 3, 4)),
+    ]
+
+    sink.commit(permit(1), batches)
+
+    shown = "SELECT k, v, x FROM t ORDER BY k"
+    assert shop.database.query(shown) == [["1", "1", "<null>"], ["2", "3", "4"]]
 
 
 def test_what_a_kept_cut_carries_can_be_committed_again(shop: Shop) -> None:
@@ -532,6 +701,7 @@ def test_a_commit_whose_answer_is_lost_is_found_done(shop: Shop) -> None:
             sink.commit(permit(1), staged)
 
         assert wire.cuts == 1
+        assert until(lambda: shop.database.numbers("SELECT slot FROM _cutwater.commits")) == [1]
         assert shop.orders == [1, 2]
         assert sink.commit(permit(1), staged) == "1"
     assert shop.orders == [1, 2]

@@ -88,8 +88,8 @@ class Killing:
         if self._paused is not None:
             driver.wait_for("checkpoint")
             self._paused.signal(signal.SIGCONT)
-            # Fenced by the log, or refused by a sink that its successor has taken back.
-            self._paused.wait_for("error")
+            # Wherever it met its successor, in the log or in a sink that was taken back.
+            assert self._paused.wait_for("error")["kind"] == "Fenced"
         self.writes.update(dict.fromkeys(driver.finish()))
         stand = self._look()
         assert stand.changes > self.stands[-2].changes

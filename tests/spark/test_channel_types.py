@@ -47,8 +47,13 @@ def channel_of(frame: DataFrame, directory: Path) -> Channel:
     log = ChannelLog(ChannelId("rows"), {READER: START})
     form = channel_form(frame.schema)
     channel = Channel(log, directory, form, Bound(10, 10**9), lambda _: None)
-    written = ChannelOutput(channel).write(FrameRows(frame), BatchId(0))
+    # Once more as on a cluster, where executors count what they write.
+    plain, written = (
+        ChannelOutput(channel, counted=counted).write(FrameRows(frame), BatchId(0))
+        for counted in (False, True)
+    )
     assert written.event is not None
+    assert written.rows == plain.rows
     channel.append(written.event)
     return channel
 

@@ -4,7 +4,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.spark.runs import example, options
@@ -13,7 +15,8 @@ from cutwater import Pipeline, sinks, sources
 from cutwater.errors import PlanError
 from cutwater.plan import plan
 from cutwater.plan_text import as_json, draw
-from cutwater.spark.explain import explain
+from cutwater.sinks.checking import check_targets
+from cutwater.spark.explain import explain, look
 
 Node = Callable[..., DataFrame]
 
@@ -75,6 +78,7 @@ def test_the_tree_shows_how_every_step_of_the_diamond_runs(spark: SparkSession) 
             "    ├── reads channel slow as both(slow)",
             "    ├── step both  [diamond.py:53]",
             "    ├── sink joined → delta out/diamond  [diamond.py:58]",
+            "    │   write append, commits at every checkpoint, visibility checkpoint",
             "    └── runs as a query, keeps state in 2 partitions, watermark 10 s behind at",
             "        rows: value bigint, twice bigint, thrice bigint, at timestamp",
         ]
@@ -230,3 +234,26 @@ def test_a_source_that_is_not_a_stream_is_refused(spark: SparkSession) -> None:
     (problem,) = problems(pipeline, spark)
 
     assert problem.endswith("returns a DataFrame that is not streaming; read with readStream.")
+
+
+def test_a_table_that_cannot_take_the_rows_is_refused_before_anything_is_made(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = tmp_path / "t"
+    write_deltalake(table, pa.table({"value": ["a"], "at": ["b"]}))
+    pipeline = Pipeline("orders")
+    pipeline.source(numbers)
+    pipeline.sink("table", sinks.delta(str(table)), of=numbers)
+    planned = plan(pipeline)
+
+    with pytest.raises(PlanError, match="sink table: column value is string in the table"):
+        check_targets(
+            planned, {name: one.rows.schema for name, one in look(planned, spark).items()}
+        )
+    log = table / "_delta_log" / f"{1:020d}.json"
+    features = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}
+    log.write_text(json.dumps({"protocol": features}))
+    with pytest.raises(PlanError, match=r"sink table: .* features rowTracking, which are not"):
+        pipeline.start(spark, options(tmp_path))
+
+    assert [one.name for one in tmp_path.iterdir()] == ["t"]

@@ -3,7 +3,7 @@
 What becomes of staged rows is shown without Spark, in tests/contract/test_postgres_commit.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -55,6 +55,10 @@ TYPES = [
     ("a_span", "INTERVAL '1 02:03:04.000005' DAY TO SECOND", "interval", "1 day 02:03:04.000005"),
     ("a_back", "INTERVAL '-1 02:03:04.5' DAY TO SECOND", "interval", "-1 days -02:03:04.5"),
     ("months", "INTERVAL '-1-2' YEAR TO MONTH", "interval", "-1 years -2 mons"),
+    ("a_time", "TIME'23:59:59.000001'", "time without time zone", "23:59:59.000001"),
+    ("a_round_time", "cast('12:30' AS time(0))", "time without time zone", "12:30:00"),
+    ("times", "array(TIME'00:00:01.5', null)", "time without time zone[]", "{00:00:01.5,NULL}"),
+    ("time_inside", "named_struct('t', TIME'12:00:00.25')", "jsonb", '{"t": "12:00:00.25"}'),
     ("ints", "array(1, null, 3)", "integer[]", "{1,NULL,3}"),
     ("no_ints", "cast(array() AS array<int>)", "integer[]", "{}"),
     ("texts", "array('a,b', '\"', char(92), null, '', 'NULL')", "text[]",
@@ -91,6 +95,15 @@ def write(sink: OpenSink, rows: DataFrame, slot: int = 1) -> None:
     sink.commit(permit, [] if staged is None else [staged])
 
 
+@pytest.fixture
+def with_times(spark: SparkSession) -> Iterator[None]:
+    """Spark 4.3 has the type TIME only where somebody asks for it."""
+    spark.conf.set("spark.sql.timeType.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.timeType.enabled")
+
+
+@pytest.mark.usefixtures("with_times")
 def test_every_type_comes_through_whole_and_so_does_null(
     spark: SparkSession, open_sink: Open, database: Database
 ) -> None:
@@ -171,14 +184,20 @@ def test_values_that_postgres_cannot_hold_are_refused_with_their_column(
     spark: SparkSession, open_sink: Open, database: Database
 ) -> None:
     database.query("CREATE TYPE mood AS ENUM ('good', 'bad')")
-    database.query("CREATE TABLE t (id bigint, short varchar(3), feels mood, doc jsonb, u uuid)")
+    database.query(
+        "CREATE TABLE t (id bigint, short varchar(3), feels mood, doc jsonb, u uuid, "
+        "padded char(4), at time, there timetz(0))"
+    )
     sink = open_sink()
-    good = {"short": "'abc'", "feels": "'good'", "doc": "'[1]'", "u": "uuid()"}
+    good = {"short": "'abc'", "feels": "'good'", "doc": "'[1]'", "u": "uuid()", "padded": "'ab'"}
+    good |= {"at": "'07:30:00.5'", "there": "'07:30+02'"}
     bad = {
         "short": ("'abcd'", r"value too long for type character varying\(3\).*column short"),
         "feels": ("'so-so'", r'invalid input value for enum mood: "so-so".*column feels'),
         "doc": ("'{'", r"invalid input syntax for type json.*column doc"),
         "u": ("'1'", r"invalid input syntax for type uuid.*column u"),
+        "padded": ("'abcde'", r"value too long for type character\(4\).*column padded"),
+        "at": ("'25:00'", r"date/time field value out of range.*column at"),
     }
     bad |= {"short ": ("concat('a', char(0))", r"column short of public.t has a text with")}
 
@@ -189,7 +208,35 @@ def test_values_that_postgres_cannot_hold_are_refused_with_their_column(
         with pytest.raises(SinkError, match=reason):
             sink.stage(FrameRows(rows), Generation(1), BatchId(5))
 
-    assert database.numbers("SELECT count(*) FROM t") == [1]
+    assert database.query("SELECT padded, at, there FROM t") == [
+        ["ab  ", "07:30:00.5", "07:30:00+02"]
+    ]
+
+
+@pytest.mark.usefixtures("with_times")
+def test_spark_types_with_a_length_are_texts_and_a_time_goes_into_a_time(
+    spark: SparkSession, open_sink: Open, database: Database
+) -> None:
+    database.query("CREATE TABLE t (c char(5), v varchar(5), w text[], at time(3))")
+    spark.conf.set("spark.sql.preserveCharVarcharTypeInfo", "true")
+    try:
+        rows = spark.sql(
+            "SELECT cast('ab' AS char(3)) AS c, cast('abc' AS varchar(9)) AS v, "
+            "array(cast('q' AS varchar(2)), null) AS w, TIME'01:02:03.4567' AS at"
+        )
+        assert rows.schema.simpleString().startswith("struct<c:char(3),v:varchar(9),")
+        write(open_sink(), rows)
+        write(open_sink("made"), rows.select("c", "v", "w"), slot=2)
+    finally:
+        spark.conf.unset("spark.sql.preserveCharVarcharTypeInfo")
+
+    assert database.query("SELECT * FROM t") == [["ab   ", "abc", "{q,NULL}", "01:02:03.457"]]
+    assert database.query("SELECT * FROM made") == [["ab ", "abc", "{q,NULL}"]]
+    kinds = "SELECT data_type FROM information_schema.columns WHERE table_name = 'made'"
+    assert database.query(kinds) == [["text"], ["text"], ["ARRAY"]]
+    sink, dates = open_sink(), FrameRows(spark.sql("SELECT current_date() AS at"))
+    with pytest.raises(SinkError, match=r"column at of public.t is time.*, and the rows have date"):
+        sink.stage(dates, Generation(1), BatchId(9))
 
 
 def test_an_existing_table_is_checked_and_the_column_is_named(
@@ -224,15 +271,19 @@ def test_an_existing_table_is_checked_and_the_column_is_named(
         sink.stage(FrameRows(one.selectExpr("id AS n")), Generation(1), BatchId(1))
 
 
-def test_an_upsert_takes_one_row_of_each_key_and_refuses_null_keys(
+def test_an_upsert_refuses_keys_that_come_twice_or_are_null(
     spark: SparkSession, open_sink: Open, database: Database
 ) -> None:
     sink = open_sink(write="upsert", keys=["k"])
-    write(sink, spark.range(1000).repartition(3).selectExpr("id % 10 AS k", "1 AS v"))
+    write(sink, spark.range(10).repartition(3).selectExpr("id AS k", "1 AS v"))
     write(sink, spark.range(5, 15).selectExpr("id AS k", "2 AS v"), slot=2)
 
     expected = [[str(one), "2" if one >= 5 else "1"] for one in range(15)]
     assert database.query("SELECT k, v FROM t ORDER BY k") == expected
+    # In other tasks, so that only the whole batch shows it.
+    twice = spark.range(0, 20, numPartitions=4).selectExpr("if(id = 19, 0, id) AS k", "3 AS v")
+    with pytest.raises(SinkError, match="one batch has 2 rows with the key k=0, and none is the"):
+        sink.stage(FrameRows(twice), Generation(1), BatchId(3))
     with pytest.raises(SinkError, match='null value in column "k"'):
         sink.stage(
             FrameRows(spark.sql("SELECT cast(null AS bigint) AS k, 1 AS v")),

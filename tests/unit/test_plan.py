@@ -2,13 +2,15 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.unit.stand_ins import Frame, Session, Target, join, pass_on, read, run_cell
 
-from cutwater import Pipeline
+from cutwater import Pipeline, sinks
 from cutwater.errors import PlanError
 from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
+from cutwater.node import SinkTarget
 from cutwater.plan import PhysicalPlan, PhysicalStep, plan
 from cutwater.plan_text import StepFacts, draw
 
@@ -761,12 +763,66 @@ def test_the_tree_shows_steps_channels_sinks_and_why() -> None:
             "├── step big_orders (append mode)",
             "│   ├── reads channel valid as big_orders(valid)",
             f"│   └── sink big_orders → postgres table big_orders  [{lines['big_orders']}]",
+            "│       commits at every checkpoint, visibility checkpoint",
             "└── step totals (update mode, partitions 8, trigger 1s, max_batch 64MB)",
             "    ├── reads channel valid as totals(valid)",
             f"    ├── step totals  [{lines['totals']}]",
             f"    └── sink totals_table → delta tables/totals  [{lines['totals_table']}]",
+            "        commits at every checkpoint, visibility checkpoint",
         ]
     )
+
+
+def test_every_sink_says_how_it_is_written_and_when_its_rows_are_seen() -> None:
+    def nothing(*_: object) -> None:
+        """Be the writer of a sink that is never run."""
+
+    pipeline = Pipeline("many")
+    pipeline.source(read, name="rows")
+    targets: dict[str, SinkTarget] = {
+        "early": sinks.delta("t/early", commit_every="90s", visibility="batch"),
+        "keyed": sinks.delta("t/keyed", write="upsert", keys=["shop", "day"]),
+        "shop": sinks.postgres("env:DSN", table="shop", write="upsert", keys=["id"]),
+        "log": sinks.postgres("env:DSN", table="log"),
+        "csv": sinks.files("t/csv", "csv"),
+        "hive": sinks.table("db.t"),
+        "own": sinks.foreach_batch(nothing, staging="t/staging"),
+        "shown": sinks.console(),
+    }
+    for name, target in targets.items():
+        pipeline.sink(name, target, of="rows")
+    planned = plan(pipeline)
+
+    lines = [line.strip("│└├─ ") for line in planned.tree().splitlines()]
+    at = {one.split()[1]: number for number, one in enumerate(lines) if one[:5] == "sink "}
+    early = "commit_every 90 s as sink early wants, visibility checkpoint"
+    assert {name: lines[number + 1] for name, number in at.items()} == {
+        "early": "write append, commit_every 90 s, visibility batch",
+        "keyed": f"write upsert by shop, day, {early}",
+        "shop": f"write upsert by id, {early}",
+        "log": f"write append, {early}",
+        "csv": f"write append, {early}",
+        "hive": f"write append, {early}",
+        "own": early,
+        "shown": early,
+    }
+    written = {step["name"]: step["sink"] for step in as_dicts(planned.to_json()["steps"])}
+    shown = ("format", "write", "keys", "commit_every_ms", "visibility")
+    assert {name: [one[field] for field in shown] for name, one in written.items() if one} == {
+        "early": ["delta", "append", [], 90_000, "batch"],
+        "keyed": ["delta", "upsert", ["shop", "day"], None, "checkpoint"],
+        "shop": ["postgres", "upsert", ["id"], None, "checkpoint"],
+        "log": ["postgres", "append", [], None, "checkpoint"],
+        "csv": ["csv", "append", [], None, "checkpoint"],
+        "hive": ["table", "append", [], None, "checkpoint"],
+        "own": ["foreach_batch", None, [], None, "checkpoint"],
+        "shown": ["console", None, [], None, "checkpoint"],
+    }
+
+
+def as_dicts(values: object) -> list[dict[str, Any]]:
+    assert isinstance(values, list)
+    return values
 
 
 def test_the_tree_shows_which_keys_an_input_is_reduced_by() -> None:
@@ -844,6 +900,10 @@ def test_the_json_of_a_step_has_all_that_the_tree_has() -> None:
             "format": "delta",
             "target": "tables/totals",
             "accepts": ["append", "update"],
+            "write": None,
+            "keys": [],
+            "commit_every_ms": None,
+            "visibility": "checkpoint",
         },
         "channel": None,
         "spark": None,

@@ -22,10 +22,12 @@ from cutwater.plan_text import AllFacts, as_json, draw
 
 HELP: Final = """Show how a pipeline will run, without running it.
 
-Draws every step, what is inside it, and every channel with the reason it is there. Then calls your
-functions on empty streams and shows what Spark says of each step: whether it runs as a streaming
-query or as batches, its state, its watermark and its columns. Finds the mistakes that would keep
-the pipeline from starting, and names the line of each. Nothing is read or written.
+Draws every step, what is inside it, every channel with the reason it is there, and every sink with
+its format, write mode, keys, commit_every and visibility. Then calls your functions on empty
+streams and shows what Spark says of each step: whether it runs as a streaming query or as batches,
+its state, its watermark and its columns. Looks at the sinks' targets that are there already and
+can be reached. Finds the mistakes that would keep the pipeline from starting, and names the line of
+each. No data is read, and nothing is written.
 
 \b
   cutwater plan orders.py                  the only pipeline in the file
@@ -153,13 +155,27 @@ def _start_spark(master: str, conf: Mapping[str, str]) -> None:
 
 
 def _ask(planned: PhysicalPlan, master: str, conf: Mapping[str, str]) -> AllFacts:
-    """Return what Spark says; nothing where there is no Spark, which is said and no error."""
-    from cutwater.spark.explain import explain  # noqa: PLC0415 - as above
+    """Return what Spark says, and let the sinks' targets be looked at.
+
+    What is not there to be asked is said, and is no error.
+
+    Raises:
+        PlanError: If Spark or a target refuses the pipeline.
+    """
+    from cutwater.sinks.checking import check_targets  # noqa: PLC0415 - as above
+    from cutwater.spark.explain import facts_of, look  # noqa: PLC0415 - as above
     from cutwater.spark.session import embedded_session  # noqa: PLC0415 - as above
 
+    facts: AllFacts = {}
+    rows = {}
     try:
         spark = embedded_session(master, app_name="cutwater plan", conf=conf)
     except SessionError as error:
         complain(f"Spark was not asked: {error.message} This is only what is declared.")
-        return {}
-    return explain(planned, spark)
+    else:
+        forms = look(planned, spark)
+        facts = facts_of(planned, forms, spark)
+        rows = {name: one.rows.schema for name, one in forms.items()}
+    for warning in check_targets(planned, rows):
+        complain(warning)
+    return facts

@@ -63,6 +63,8 @@ class Fenced(CutwaterError):
 class Superseded(CutwaterError):
     """A sink has acted on a later slot and never on this one: somebody else owns it now.
 
+    A process whose successor the log shows ends as `Fenced` instead.
+
     Attributes:
         sink: The sink.
         slot: The slot that was to be acted on.
@@ -71,7 +73,7 @@ class Superseded(CutwaterError):
 
     code = "CW-402"
     parameters: ClassVar[tuple[str, ...]] = ("sink", "slot", "newer")
-    next_step = "Let the newer process run; this one must end."
+    next_step = "Find the other process, or the other copy of this store, that acts on the sink."
 
     def __init__(self, sink: SinkId, slot: Slot, newer: Slot) -> None:
         """Name the sink and both slots."""

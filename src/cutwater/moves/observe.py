@@ -17,7 +17,7 @@ from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.decisions import Decision, LogView
 from cutwater.protocol.recovery import Damage
 from cutwater.protocol.rewind import RewindFacts, why_unrecorded
-from cutwater.sinks.base import NO_TARGET, Retreat
+from cutwater.sinks.base import NO_TARGET, KnowsSlots, Retreat
 
 
 def observe(
@@ -56,6 +56,7 @@ def observe(
     if damages:
         check_still_there(movable.name, movable.store, target)
     retreats, obstacles = _retreats(movable, shown, moved)
+    obstacles = _made_anew(movable, target.decision, shown, retreats) | obstacles
     obstacles = _unfenced(movable, log, retreats) | obstacles
     obstacles |= _dropped(movable, log, target.decision)
     head_cut = target.cut if head == target.decision else read_cut(movable.store, head)
@@ -140,6 +141,34 @@ def _retreats(
     for sink, place in moved.items():
         obstacles[sink] = f"it wrote to {place} since then, and to another target today"
     return retreats, obstacles
+
+
+def _made_anew(
+    movable: Movable,
+    decision: Decision,
+    shown: Mapping[SinkId, Version | None],
+    retreats: Mapping[SinkId, Retreat],
+) -> dict[SinkId, str]:
+    """Find sinks whose target has been deleted since a decision and is another one today.
+
+    Its versions have begun again: the one that was shown then is not the one of that number now.
+    """
+    found = {}
+    for sink in retreats:
+        opened: object = movable.sinks[sink]
+        version = shown.get(sink)
+        if not isinstance(opened, KnowsSlots) or version is None:
+            continue
+        try:
+            slot = opened.slot_at(version)
+        except SinkError as error:
+            found[sink] = error.reason
+            continue
+        if slot is not None and slot > decision.slot:
+            place = movable.targets[sink].uri
+            reason = f"{place} is another table than the one that was at version {version} then"
+            found[sink] = f"{reason}: it has been made anew"
+    return found
 
 
 def _dropped(movable: Movable, log: LogView, decision: Decision) -> dict[SinkId, str]:

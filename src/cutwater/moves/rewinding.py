@@ -8,7 +8,7 @@ after it the next run, or the next rewind, finishes what is left. Upholds I7 and
 from dataclasses import replace
 from pathlib import Path
 
-from cutwater.errors import ConfigError, MoveRefused, SinkError
+from cutwater.errors import ConfigError, MoveRefused, SinkError, Superseded
 from cutwater.moves.choose import Candidate, choose
 from cutwater.moves.observe import observe
 from cutwater.moves.opening import Movable, candidates, check_still_there, open_movable
@@ -20,6 +20,7 @@ from cutwater.protocol.rewind import plan_rewind
 from cutwater.sinks.committing import see_through
 from cutwater.store.catalog import identify
 from cutwater.store.deciding import claim_next, decide_cut
+from cutwater.store.fencing import fenced_out
 from cutwater.store.forms import Attempt
 from cutwater.store.holder import held, holder_of
 from cutwater.store.location import existing_backend
@@ -117,7 +118,9 @@ def perform(movable: Movable, log: LogView, target: Candidate, *, leave_sinks: b
 
     Raises:
         MoveRefused: If it cannot be done; nothing was changed.
-        Fenced: If another process has claimed the pipeline meanwhile; nothing was decided.
+        Fenced: If another process has claimed the pipeline meanwhile; if the rewind was decided
+            before that, that process sees it through.
+        Superseded: If a sink has acted on a later decision, and the log shows nobody else.
         OutcomeUnknown: If nobody can say whether it is decided; the next run reads the truth.
         SinkError: If a sink could not be taken back now.
         StoreError: If the store cannot be read or written.
@@ -141,6 +144,9 @@ def perform(movable: Movable, log: LogView, target: Candidate, *, leave_sinks: b
         return done(preview, cut.checkpoint_id)
     try:
         see_through(movable.store, movable.sinks, decision, cut)
+    except Superseded as error:
+        # A sink that knows a later slot, as a rule since somebody has taken the pipeline over.
+        raise fenced_out(movable.store, {claim.nonce}) or error from None
     except SinkError as error:
         reason = f"{error.reason}. The rewind is decided, and the next run finishes it"
         raise SinkError(error.sink, reason) from error

@@ -7,7 +7,7 @@ which takes the sinks back too (F4). What cannot be read is an error, never "not
 Upholds I5, I7, I8 and I9.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -171,6 +171,26 @@ def own_claim(log: LogView, nonce: str) -> Claim | None:
         if isinstance(entry, Claim) and entry.nonce == nonce:
             return entry
     return None
+
+
+def taken_over(log: LogView, nonces: Collection[str]) -> tuple[Generation, Generation] | None:
+    """Say whether somebody else has claimed the pipeline after us.
+
+    Args:
+        log: The log.
+        nonces: Those of all claims that we have tried to write; none if we never tried.
+
+    Returns:
+        Our own newest generation and the one that owns the pipeline now; None if that is ours,
+        or if we never claimed it.
+    """
+    claims = [one for one in log.entries if isinstance(one, Claim)]
+    if not nonces or not claims or claims[-1].nonce in nonces:
+        return None
+    newer = claims[-1].generation
+    ours = [one.generation for one in claims if one.nonce in nonces]
+    # A claim that came too late is not in the log: it wanted the place of the one that is.
+    return (ours[-1] if ours else Generation(newer - 1)), newer
 
 
 def next_action(facts: RecoveryFacts) -> RecoveryAction:

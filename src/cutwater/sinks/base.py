@@ -10,7 +10,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from cutwater.ids import BatchId, Generation, PipelineId, SinkId
+from cutwater.ids import BatchId, Generation, PipelineId, SinkId, Slot
 from cutwater.node import SinkTarget
 from cutwater.protocol.commit import CommitPermit, CommitSink
 from cutwater.protocol.cut import Committable, Version
@@ -19,6 +19,7 @@ from cutwater.store.targets import StoredTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
     from cutwater.sinks.rows import Rows
 
@@ -57,6 +58,29 @@ class Sink(SinkTarget, Protocol):
 
     def stored(self) -> StoredTarget:
         """Say how to find the target again without the user's file; holds no secret."""
+        ...
+
+
+@runtime_checkable
+class CheckedTarget(Protocol):
+    """What a target has besides if it can be looked at while a pipeline is planned."""
+
+    def check_target(self, sink: SinkId, rows: "StructType | None") -> str | None:
+        """Say why the target, as it is now, cannot take the rows of a sink; changes nothing.
+
+        Nothing relies on it: whatever it cannot see is refused later, as if it were not there.
+
+        Args:
+            sink: The sink's name, for errors.
+            rows: The columns of its rows; None if they are not known.
+
+        Returns:
+            What is wrong, and what to do, in words that follow the sink's name; None if nothing
+            is known against it, also if there is no target yet.
+
+        Raises:
+            CutwaterError: If it cannot be looked at now.
+        """
         ...
 
 
@@ -227,6 +251,23 @@ class ActsTogether(Protocol):
         Raises:
             Superseded: If one of them has acted on a later slot and never on this one.
             SinkError: If it cannot be done now; it names the sink that stands against it.
+        """
+        ...
+
+
+@runtime_checkable
+class KnowsSlots(Protocol):
+    """What an open sink has besides if its target says which slot made a version.
+
+    Versions of a target that was deleted and made anew begin again, and mean something else; the
+    slots that made them only go forward.
+    """
+
+    def slot_at(self, version: Version) -> Slot | None:
+        """Return the newest slot that had been acted on at a version; None if nobody can tell.
+
+        Raises:
+            SinkError: If the target cannot be looked at now.
         """
         ...
 

@@ -18,6 +18,7 @@ from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.sinks.base import OpenSink, Retreat, SinkContext
+from cutwater.sinks.executors import share_disk
 from cutwater.store.targets import StoredTarget
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class OpenConsole:
         """
         assert self._context.spark is not None
         counted = None
-        if not str(self._context.spark.sparkContext.master).startswith("local"):
+        if not share_disk(self._context.spark):
             # Executors write to disks of their own: their rows are counted, and not shown.
             rows, counted = _counted(rows)
         directory = Path(tempfile.mkdtemp(prefix="cutwater-console-"))

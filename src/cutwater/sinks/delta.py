@@ -13,12 +13,14 @@ from urllib.parse import unquote, urlsplit
 
 from cutwater.delivery import AT_CHECKPOINTS, Delivery, delivery
 from cutwater.errors import ConfigError, SinkError
+from cutwater.ids import SinkId
 from cutwater.sinks.base import OpenSink, SinkContext
+from cutwater.sinks.executors import share_disk
 from cutwater.store.location import Location
 from cutwater.store.targets import StoredTarget
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 _SESSION: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -131,21 +133,31 @@ class DeltaTarget:
             found = str(context.spark.conf.get(key))
             if found.upper() != needed.upper():
                 raise ConfigError(key, f"{found!r} makes files that Delta misreads; set {needed}")
-        try:
-            from cutwater.sinks.delta_open import open_delta  # noqa: PLC0415 - an extra
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != "deltalake":
-                raise
-            reason = "needs the package deltalake: pip install 'cutwater[delta]'"
-            raise ConfigError("sinks.delta", reason) from error
+        _need_deltalake()
+        from cutwater.sinks.delta_open import open_delta  # noqa: PLC0415 - an extra
+
         place = _place(self.uri)
         if isinstance(place, Path):
             place = place.absolute()
-        elif context.spark is not None and not _shares_disk(context.spark):
+        elif not share_disk(context.spark):
             reason = f"{self.uri}: a table in a bucket needs executors on the driver's machine"
-            raise ConfigError("uri", f"{reason} (a local master), for now")
+            raise ConfigError("uri", f"{reason} (local, local-cluster), for now")
         writing = self.write, self.keys, self.partition_by
         return open_delta(place, writing, context, shows=self.delivery.shows_batches)
+
+    def check_target(self, sink: SinkId, rows: "StructType | None") -> str | None:
+        """Say why the table, as it is now, cannot take the rows; makes nothing.
+
+        Raises:
+            ConfigError: If `deltalake` is not installed.
+            SinkError: If the table cannot be looked at now.
+        """
+        _need_deltalake()
+        from cutwater.sinks.delta_open import check_delta  # noqa: PLC0415 - an extra
+
+        found = _place(self.uri)
+        place = found.absolute() if isinstance(found, Path) else found
+        return check_delta(place, (self.write, self.keys, self.partition_by), sink, rows)
 
     def stored(self) -> StoredTarget:
         """Say how to find the table again: its real directory, whatever links lead to it."""
@@ -172,8 +184,14 @@ def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:
     return DeltaTarget(target.uri, partition_by, write, keys, shown).open(context)
 
 
-def _shares_disk(spark: "SparkSession") -> bool:
-    return str(spark.sparkContext.master).startswith("local")
+def _need_deltalake() -> None:
+    try:
+        import deltalake  # noqa: F401, PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "deltalake":
+            raise
+        reason = "needs the package deltalake: pip install 'cutwater[delta]'"
+        raise ConfigError("sinks.delta", reason) from error
 
 
 def _place(uri: str) -> Path | Location:

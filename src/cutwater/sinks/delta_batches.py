@@ -26,13 +26,15 @@ from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.showing import ShowPermit
 from cutwater.sinks.base import SinkContext
 from cutwater.sinks.delta_changes import Change
+from cutwater.sinks.delta_check import table_obstacle, unwritable
 from cutwater.sinks.delta_log import DeltaLog
 from cutwater.sinks.delta_past import NO_TABLE, foreign_commit
 from cutwater.sinks.delta_root import TableRoot
 from cutwater.sinks.delta_schema import added_columns, spark_schema
 from cutwater.sinks.delta_slots import FAILURES, words
 from cutwater.sinks.delta_staging import Staging
-from cutwater.sinks.delta_table import OpenDeltaTable, Writing
+from cutwater.sinks.delta_table import OpenDeltaTable
+from cutwater.sinks.delta_writing import Writing
 
 _LOG: Final = logging.getLogger(__name__)
 _TRIES: Final = 20
@@ -268,9 +270,9 @@ class ShowingDeltaTable(OpenDeltaTable):
 
     def _add_batch(self, table: DeltaTable, one: Committable) -> None:
         """Make the table's new columns, or the version with the rows: whatever is next."""
-        why = self._obstacle(table)
-        if why:
-            raise SinkError(self._sink, f"{self._root.address} cannot be appended to: {why}")
+        why = table_obstacle(table, self._writing)
+        if why is not None:
+            raise SinkError(self._sink, unwritable(self._root, self._writing, why))
         schema = self._staged_schema([one])
         new = added_columns(spark_schema(table), schema, self._sink)
         if new:

@@ -29,8 +29,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cutwater.errors import ConfigError, SinkError
+from cutwater.errors import ConfigError
 from cutwater.ids import SinkId
+from cutwater.sinks.same_key import key_twice
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 """One truth for each row of a file, in order."""
@@ -162,10 +163,7 @@ class Keys:
         again = counted.filter(pc.field("count_all") > 1).slice(0, 1)
         (shown,) = _unplain(again, keys.schema).to_pylist()
         times = again["count_all"][0].as_py()
-        named = ", ".join(f"{name}={value!r}" for name, value in shown.items())
-        reason = f"one batch has {times} rows with the key {named}, and none is the later one"
-        way_out = "aggregate by the key, or drop all but one row of each key, before the sink"
-        raise SinkError(sink, f"{reason}; {way_out}")
+        raise key_twice(sink, times, shown)
 
 
 @dataclass(slots=True)

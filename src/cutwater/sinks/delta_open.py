@@ -4,13 +4,20 @@ Everything below here needs the package deltalake; `delta` imports it when a tab
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from cutwater.ids import SinkId
 from cutwater.sinks.base import OpenSink, SinkContext
 from cutwater.sinks.delta_batches import ShowingDeltaTable
+from cutwater.sinks.delta_check import check_table
 from cutwater.sinks.delta_root import LocalRoot
 from cutwater.sinks.delta_staging import LocalStaging
-from cutwater.sinks.delta_table import OpenDeltaTable, Writing
+from cutwater.sinks.delta_table import OpenDeltaTable
+from cutwater.sinks.delta_writing import Writing
 from cutwater.store.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 
 def open_delta(
@@ -41,3 +48,21 @@ def open_delta(
     root = BucketRoot(place)
     sent = BucketStaging(root, context.pipeline, context.sink)
     return opens(root, sent, way, context)
+
+
+def check_delta(
+    place: Path | Location,
+    writing: tuple[str, tuple[str, ...], tuple[str, ...]],
+    sink: SinkId,
+    rows: "StructType | None",
+) -> str | None:
+    """Say why rows cannot go into what is at a place; makes nothing there.
+
+    Raises:
+        SinkError: If the place cannot be looked at now.
+    """
+    if isinstance(place, Path):
+        return check_table(LocalRoot(place), Writing(*writing), sink, rows)
+    from cutwater.sinks.delta_bucket import BucketRoot  # noqa: PLC0415 - an extra
+
+    return check_table(BucketRoot(place), Writing(*writing), sink, rows)

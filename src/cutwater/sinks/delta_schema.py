@@ -122,7 +122,9 @@ def obstacle(table: DeltaTable, write: str = "append") -> str | None:
     named = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     unknown = sorted(named - _FEATURES)
     if unknown:
-        return f"it uses the table features {', '.join(unknown)}, which are not supported"
+        reason = f"it uses the table features {', '.join(unknown)}, which are not supported"
+        drop = "drop them with the program that made it (ALTER TABLE … DROP FEATURE)"
+        return f"{reason}; {drop}, or name another table"
     settings = table.metadata().configuration
     if settings.get("delta.columnMapping.mode", "none") != "none":
         return "it uses column mapping, which is not supported"

@@ -20,35 +20,29 @@ from pyspark.sql.functions import lit
 from pyspark.sql.types import StructType
 
 from cutwater.errors import ConfigError, SinkError
-from cutwater.ids import BatchId, Generation
+from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.sinks.base import Retreat, SinkContext
 from cutwater.sinks.delta_changes import Change, appended, overwritten, upserted
+from cutwater.sinks.delta_check import (
+    foreign_files,
+    stuck,
+    stuck_files,
+    table_obstacle,
+    unwritable,
+)
 from cutwater.sinks.delta_files import Copies, DataFile, files_of
 from cutwater.sinks.delta_keys import Keys
 from cutwater.sinks.delta_past import NO_TABLE, foreign_commit, look_back, no_table
 from cutwater.sinks.delta_root import TableRoot
-from cutwater.sinks.delta_schema import added_columns, obstacle, spark_schema, table_schema
+from cutwater.sinks.delta_schema import added_columns, spark_schema, table_schema
 from cutwater.sinks.delta_slots import FAILURES, DeltaSlots, words
 from cutwater.sinks.delta_staging import Staging
+from cutwater.sinks.delta_writing import Writing
+from cutwater.sinks.executors import share_disk
 from cutwater.sinks.rows import FrameRows, Rows
 from cutwater.sinks.staged_files import partition_values
-
-
-@dataclass(frozen=True, slots=True)
-class Writing:
-    """How rows meet those that a table has.
-
-    Attributes:
-        write: `append`, `upsert` or `overwrite`.
-        keys: For an upsert, the columns that tell whether two rows are the same one.
-        partition_by: The columns that divide the table's files.
-    """
-
-    write: str = "append"
-    keys: tuple[str, ...] = ()
-    partition_by: tuple[str, ...] = ()
 
 
 class OpenDeltaTable:
@@ -69,23 +63,20 @@ class OpenDeltaTable:
         self._spool = f"copies-{uuid.uuid4().hex[:8]}"
         self._slots = DeltaSlots(root, context.pipeline, context.sink)
         # On a cluster the driver may see another disk than the executors, and no files.
-        master = "local" if context.spark is None else str(context.spark.sparkContext.master)
-        self._shares_disk = master.startswith("local")
+        self._shares_disk = share_disk(context.spark)
         where = root.address
         try:
             root.prepare()
             table = self._slots.load()
-            foreign = [] if table else [one for one in root.entries() if one[0] not in "._"]
+            foreign = None if table else foreign_files(root, root.entries())
         except FAILURES as error:
             raise ConfigError("uri", f"{where} cannot be a Delta table: {words(error)}") from error
-        if foreign:
-            reason = f"{where} holds {min(foreign)} and no Delta table; give a directory of its own"
-            raise ConfigError("uri", reason)
-        why = None if table is None else self._obstacle(table) or self._stuck(table)
-        if why:
-            raise ConfigError(
-                "uri", f"{where} cannot be written with write={writing.write!r}: {why}"
-            )
+        if foreign is not None:
+            raise ConfigError("uri", foreign)
+        if table is not None:
+            why = table_obstacle(table, writing) or stuck_files(root, table, writing)
+            if why is not None:
+                raise ConfigError("uri", unwritable(root, writing, why))
 
     @property
     def way(self) -> str:
@@ -171,6 +162,18 @@ class OpenDeltaTable:
             self._slots.forget()
             raise SinkError(self._sink, words(error)) from error
 
+    def slot_at(self, version: Version) -> Slot | None:
+        """Return the newest slot of this sink at or below a version; None if its log has none.
+
+        Raises:
+            SinkError: If the log cannot be read now.
+        """
+        try:
+            own = self._slots.log.own_commits(int(version)) if version != NO_TABLE else iter(())
+            return next((one.slot for one in own), None)
+        except FAILURES as error:
+            raise SinkError(self._sink, words(error)) from error
+
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         """Take the table back to a version (None: as before the first commit), as a new one.
 
@@ -210,10 +213,9 @@ class OpenDeltaTable:
                 commit_properties=self._slots.properties(permit, acts=False),
             )
             return
-        why = self._obstacle(table)
-        if why:
-            reason = f"{self._root.address} cannot be written with write={self._writing.write!r}"
-            raise SinkError(self._sink, f"{reason}: {why}")
+        why = table_obstacle(table, self._writing)
+        if why is not None:
+            raise SinkError(self._sink, unwritable(self._root, self._writing, why))
         new = added_columns(spark_schema(table), schema, self._sink)
         if new:
             fields = Schema.from_json(StructType(new).json()).fields
@@ -222,9 +224,9 @@ class OpenDeltaTable:
             )
             return
         change = self._change(table, permit, committables)
-        stuck = _stuck(change.removed)
-        if stuck:
-            raise SinkError(self._sink, f"{self._root.address}: {stuck}")
+        unmoved = stuck(change.removed)
+        if unmoved is not None:
+            raise SinkError(self._sink, f"{self._root.address}: {unmoved}")
         self._write(table, permit, change.actions(spark_schema(table)))
 
     def _staged_schema(self, committables: Sequence[Committable]) -> StructType:
@@ -285,28 +287,14 @@ class OpenDeltaTable:
         then = DeltaTable(address, version=target, storage_options=options)
         kept = {one.logged for one in files_of(self._root, then, None)}
         now = files_of(self._root, table, None)
-        stuck = _stuck([one for one in now if one.logged not in kept])
-        if stuck:
-            raise SinkError(self._sink, f"{address}: {stuck}")
+        unmoved = stuck([one for one in now if one.logged not in kept])
+        if unmoved is not None:
+            raise SinkError(self._sink, f"{address}: {unmoved}")
 
     def _target(self, table: DeltaTable, to: Version | None) -> int:
         return self._slots.beginning(table) if to in {None, NO_TABLE} else int(str(to))
 
     # -- deltalake
-
-    def _obstacle(self, table: DeltaTable) -> str | None:
-        found, wanted = tuple(table.metadata().partition_columns), self._writing.partition_by
-        if found != wanted:
-            return f"it is partitioned by {list(found)}, not by {list(wanted)}"
-        columns = [field.name for field in spark_schema(table)]
-        missing = [name for name in self._writing.keys if name not in columns]
-        if missing:
-            return f"it has no column {missing[0]}, which keys names"
-        return obstacle(table, self._writing.write)
-
-    def _stuck(self, table: DeltaTable) -> str | None:
-        changes = self._writing.write != "append"
-        return _stuck(files_of(self._root, table, None)) if changes else None
 
     def _write(
         self, table: DeltaTable, permit: CommitPermit, actions: list[AddAction | RemoveAction]
@@ -318,15 +306,6 @@ class OpenDeltaTable:
             list(self._writing.partition_by),
             commit_properties=self._slots.properties(permit),
         )
-
-
-def _stuck(files: Sequence[DataFile]) -> str | None:
-    """Name a file that cannot be taken away."""
-    found = next((one.logged for one in files if not one.can_be_removed), None)
-    if found is None:
-        return None
-    reason = f"its log names {found} in a way that deltalake cannot take away"
-    return f"{reason}; rewrite the table with the program that wrote it, such as by OPTIMIZE"
 
 
 @dataclass(frozen=True, slots=True)

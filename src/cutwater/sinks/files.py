@@ -113,6 +113,16 @@ class FilesTarget:
         """The output modes it takes: rows that are final, or whole results."""
         return frozenset({"complete" if self.options.write == "overwrite" else "append"})
 
+    @property
+    def write(self) -> str:
+        """How rows meet those that are there."""
+        return self.options.write
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """None: no row takes the place of one row."""
+        return ()
+
     def describe(self) -> str:
         """Name the directory as the user wrote it; a local path holds no secret."""
         return self.uri

@@ -21,6 +21,7 @@ from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import BlobRef, Committable, Version
 from cutwater.sinks.base import Retreat, SinkContext
 from cutwater.sinks.columns import joined_columns
+from cutwater.sinks.executors import share_disk
 from cutwater.sinks.file_commits import BEGINNING, DataFile, FileCommit, FileCommits
 from cutwater.sinks.hidden_files import HIDDEN
 from cutwater.sinks.rows import Rows
@@ -52,8 +53,7 @@ class OpenFiles:
         self._pipeline, self._sink = context.pipeline, context.sink
         self._staged = StagedOutput(root, context.pipeline, context.sink)
         self._commits = FileCommits(root)
-        master = "local" if context.spark is None else str(context.spark.sparkContext.master)
-        self._shares_disk = master.startswith("local")
+        self._shares_disk = share_disk(context.spark)
         # The columns of the newest version; `stage` runs beside `commit`.
         self._columns: StructType | None = None
         try:
@@ -138,6 +138,19 @@ class OpenFiles:
                     reason = f"{path} of version {target} is gone from {self._root}"
                     return Retreat(str(newest), now, then, reason)
             return Retreat(str(newest), now, then)
+        except _FAILED as error:
+            raise SinkError(self._sink, _words(error)) from error
+
+    def slot_at(self, version: Version) -> Slot | None:
+        """Return the slot that made a version; None if there is no such version.
+
+        Raises:
+            SinkError: If the directory cannot be looked at now.
+        """
+        try:
+            number = _number(version)
+            known = BEGINNING < number <= self._commits.newest()
+            return self._commits.read(number).slot if known else None
         except _FAILED as error:
             raise SinkError(self._sink, _words(error)) from error
 

@@ -17,6 +17,7 @@ from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, 
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.sinks.base import OpenSink, Retreat, SinkContext
+from cutwater.sinks.executors import share_disk
 from cutwater.sinks.files import directory_of
 from cutwater.sinks.hidden_files import put_lasting
 from cutwater.store.files import make_lasting, sync_directory
@@ -181,9 +182,9 @@ class OpenForeachBatch:
         from cutwater.sinks.staged_output import Form  # noqa: PLC0415 - needs Spark
 
         assert self._context.spark is not None
-        local = str(self._context.spark.sparkContext.master).startswith("local")
+        shared = share_disk(self._context.spark)
         try:
-            return self._staged.stage(rows, (generation, batch), Form(), shares_disk=local)
+            return self._staged.stage(rows, (generation, batch), Form(), shares_disk=shared)
         except OSError as error:
             raise SinkError(self._sink, f"cannot stage: {error}") from error
 

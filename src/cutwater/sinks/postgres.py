@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cutwater.errors import ConfigError
+from cutwater.ids import SinkId
 from cutwater.sinks.base import OpenSink, SinkContext
 from cutwater.sinks.postgres_dsn import Dsn, GivenDsn
 from cutwater.store.targets import StoredTarget
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
     from cutwater.sinks.postgres_catalog import TableName
 
 OWN_SCHEMA = "_cutwater"
@@ -84,6 +87,11 @@ class PostgresTarget:
         """The output modes it takes: rows that are final, and with keys those that change."""
         return frozenset({"append", "update"} if self.keys else {"append"})
 
+    @property
+    def write(self) -> str:
+        """How rows meet those that are there."""
+        return "upsert" if self.keys else "append"
+
     def describe(self) -> str:
         """Name the table as the user wrote it, and nothing of the way to it."""
         return f"PostgreSQL table {self.table}"
@@ -100,6 +108,18 @@ class PostgresTarget:
         from cutwater.sinks.postgres_table import OpenPostgresTable  # noqa: PLC0415 - an extra
 
         return OpenPostgresTable(self.dsn, name, self.keys, self.own_schema, context)
+
+    def check_target(self, sink: SinkId, rows: "StructType | None") -> str | None:
+        """Say why the table, as it is now, cannot take the rows; makes nothing.
+
+        Raises:
+            ConfigError: If `psycopg` is not installed, or the connection string is none.
+            SinkError: If the database cannot be reached now.
+        """
+        name = self._name()
+        from cutwater.sinks.postgres_check import check_table  # noqa: PLC0415 - an extra
+
+        return check_table(self.dsn, name, self.keys, sink, rows)
 
     def stored(self) -> StoredTarget:
         """Say how to find the table again: host, port, database and table, without secrets.

@@ -14,6 +14,7 @@ from cutwater.errors import ConfigError
 from cutwater.sinks.postgres_session import Connection
 from cutwater.sinks.postgres_types import Column, TableColumn, digits_of
 
+_SERVER_MIN: Final = 130000
 _PART: Final = r'(?:"((?:[^"]|"")+)"|([^".]+))'
 _NAME: Final = re.compile(rf"(?:{_PART}\.)?{_PART}")
 
@@ -95,6 +96,12 @@ class TableName:
         return TableName("public" if schema is None else str(schema), self.name)
 
 
+def server_obstacle(connection: Connection) -> str | None:
+    """Say why no table of a server can be written to; None if one can."""
+    old = connection.info.server_version < _SERVER_MIN
+    return "the server is older than PostgreSQL 13" if old else None
+
+
 def columns_there(connection: Connection, table: TableName) -> tuple[TableColumn, ...]:
     """Return the columns of a table; none if there is no table."""
     return tuple(
@@ -110,7 +117,7 @@ def obstacle(connection: Connection, table: TableName, keys: Sequence[str]) -> s
         [table.quoted],
     ).fetchone()
     if found is None:
-        return None
+        return _no_schema(connection, table)
     if found[0] not in {"r", "p"}:
         return "is not a table; name a table"
     if found[1] != "p":
@@ -121,11 +128,26 @@ def obstacle(connection: Connection, table: TableName, keys: Sequence[str]) -> s
     missing = next((one for one in keys if one not in there), None)
     if missing is not None:
         return f"has no column {missing}, which is one of the keys"
-    unique = [set(one) for (one,) in connection.execute(_UNIQUE, [table.quoted])]
-    if set(keys) not in unique:
+    if set(keys) not in unique_columns(connection, table):
         listed = ", ".join(keys)
         return f"has no primary key or unique index on exactly ({listed}), which an upsert needs"
     return None
+
+
+def unique_columns(connection: Connection, table: TableName) -> list[set[str]]:
+    """Return the sets of columns of which a table has each combination of values once."""
+    return [set(one) for (one,) in connection.execute(_UNIQUE, [table.quoted])]
+
+
+def _no_schema(connection: Connection, table: TableName) -> str | None:
+    """Say why a table that is not there cannot be made; None if it can."""
+    if table.schema is None:
+        return None
+    quoted = sql.Identifier(table.schema).as_string()
+    found = connection.execute("SELECT to_regnamespace(%s)", [quoted]).fetchone()
+    if found != (None,):
+        return None
+    return f"is in no schema that is there; CREATE SCHEMA {quoted}, or name another one"
 
 
 def make_table(

@@ -33,14 +33,12 @@ class CopyJob:
         parameters: Everything to connect with; never shown.
         statement: The COPY.
         columns: The names of the columns in the rows, in order.
-        numbered: Whether rows carry their place in the batch as well.
         title: The table's name for people, and the name it has while it is staged.
     """
 
     parameters: Mapping[str, str] = field(repr=False)
     statement: str
     columns: tuple[str, ...]
-    numbered: bool
     title: tuple[str, str]
 
 
@@ -53,7 +51,7 @@ def copy_task(job: CopyJob, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
 
     context = TaskContext.get()
     assert context is not None
-    task, partition = context.taskAttemptId(), context.partitionId()
+    task = context.taskAttemptId()
     full = (one for one in batches if one.num_rows)
     first = next(full, None)
     if first is None:
@@ -64,8 +62,7 @@ def copy_task(job: CopyJob, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
             connection.execute(DURABLY)
             with connection.cursor().copy(job.statement.encode()) as copy:
                 for batch in itertools.chain((first,), full):
-                    number = (partition << 40) + rows if job.numbered else None
-                    text = lines(batch, task, number)
+                    text = lines(batch, task)
                     check_text(text, batch, job)
                     copy.write(text)
                     rows, size = rows + batch.num_rows, size + len(text)
@@ -102,12 +99,10 @@ DURABLY: Final = (
 """Rows that are told to be staged, or committed, are on the server's disk, whatever it prefers."""
 
 
-def lines(batch: pa.RecordBatch, task: int, first: int | None) -> bytes:
+def lines(batch: pa.RecordBatch, task: int) -> bytes:
     """Return rows in the text form of COPY, computed column by column."""
     count = batch.num_rows
     columns = [_text(one) for one in batch.columns]
-    if first is not None:
-        columns.append(pa.array(range(first, first + count), pa.int64()).cast(pa.string()))
     joined = pc.binary_join_element_wise(*columns, pa.scalar(f"{task}\n"), "\t")
     joined = joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
     assert joined.offset == 0
@@ -154,9 +149,8 @@ def refusal(error: "psycopg.Error", job: CopyJob) -> str:
     told = error.diag
     parts = [told.message_primary or str(error), told.message_detail, told.context]
     text = "; ".join(one.strip().rstrip(".") for part in parts if part for one in part.split("\n"))
-    # The last values of a failing row are our own numbers.
-    ours = r"(, \d+){2}\)" if job.numbered else r", \d+\)"
-    text = re.sub(rf"(Failing row contains \(.*?){ours}", r"\1)", text)
+    # The last value of a failing row is our own number.
+    text = re.sub(r"(Failing row contains \(.*?), \d+\)", r"\1)", text)
     shown, staged = job.title
     text = text.replace(f"COPY {staged}", f"COPY {shown}").replace(f'"{staged}"', f'"{shown}"')
     return without_secrets(text, job)

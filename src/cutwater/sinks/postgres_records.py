@@ -151,13 +151,17 @@ class Records:
         )
 
     def prune(self, connection: Connection, floor: int) -> None:
-        """Delete lines that neither a repetition nor going back to the floor needs."""
+        """Delete lines that neither a repetition nor going back to the floor needs.
+
+        What was undone after the floor is needed: versions between show what is gone (`lost`).
+        """
         connection.execute(
             self._sql(
                 "DELETE FROM {commits} WHERE pipeline = %s AND sink = %s AND slot < %s "
+                "AND coalesce(undone_by, 0) <= %s "
                 "AND slot < (SELECT slot FROM {sinks} WHERE pipeline = %s AND sink = %s)"
             ),
-            [*self._key, floor, *self._key],
+            [*self._key, floor, floor, *self._key],
         )
 
     # -- going back

@@ -23,7 +23,6 @@ from cutwater.sinks.postgres_session import Connection
 from cutwater.sinks.postgres_types import Column, TableColumn
 
 TASK = "_cw_task"
-ROW = "_cw_row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,7 @@ class Staging:
             connection.execute(make_table(table, types_of(columns), ()))
             changes = []
         changes += [_null(one, "SET") for one in keys]
-        numbered = [ROW, TASK] if keys else [TASK]
-        changes += [sql.SQL("ADD COLUMN {} bigint").format(sql.Identifier(one)) for one in numbered]
+        changes.append(sql.SQL("ADD COLUMN {} bigint").format(sql.Identifier(TASK)))
         changes.append(sql.SQL("SET ({} = false)").format(sql.SQL("autovacuum_enabled")))
         connection.execute(
             sql.SQL("ALTER TABLE {} {}").format(table.sql, sql.SQL(", ").join(changes))
@@ -87,10 +85,10 @@ class Staging:
         )
         return table.name
 
-    def copy_statement(self, table: str, columns: Sequence[str], *, numbered: bool) -> str:
+    def copy_statement(self, table: str, columns: Sequence[str]) -> str:
         """Return the COPY that sends rows into a staged table."""
-        sent = [*columns, *([ROW] if numbered else []), TASK]
-        copy = sql.SQL("COPY {} ({}) FROM STDIN").format(self.name(table).sql, names(sent))
+        sent = names([*columns, TASK])
+        copy = sql.SQL("COPY {} ({}) FROM STDIN").format(self.name(table).sql, sent)
         return copy.as_string()
 
     def committable(
@@ -104,6 +102,28 @@ class Staging:
             BlobRef(f"{table}/{task}/{rows}", size, sha) for task, rows, size, sha in sent
         )
         return Committable(self._sink, *place, sum(rows for _, rows, _, _ in sent), blobs)
+
+    def twice(
+        self, connection: Connection, committable: Committable, keys: Sequence[str]
+    ) -> tuple[int, tuple[object, ...]] | None:
+        """Find a key that several rows of a batch have, and how many; None if there is none.
+
+        Keys are the same if PostgreSQL says so, by the types and collations of the target.
+        """
+        text = (
+            "SELECT count(*), {keys} FROM {table} WHERE {task} = ANY(%s) "
+            "GROUP BY {keys} HAVING count(*) > 1 ORDER BY {keys} LIMIT 1"
+        )
+        tasks = [_task(blob)[0] for blob in committable.blobs]
+        found = connection.execute(
+            sql.SQL(text).format(
+                keys=names(keys),
+                table=self.name(table_of(committable)).sql,
+                task=sql.Identifier(TASK),
+            ),
+            [tasks],
+        ).fetchone()
+        return None if found is None else (int(found[0]), found[1:])
 
     def tables(self, connection: Connection) -> list[str]:
         """Return the names of all staged tables of this sink."""
@@ -134,6 +154,17 @@ class Staging:
                 message = f"the staged table {self.name(table)} is missing"
                 raise LookupError(message)
             yield Staged(table, tuple(json.loads(found[0])), tasks)
+
+    def columns(self, connection: Connection, staged: Sequence[Staged]) -> dict[str, str]:
+        """Return the columns that were sent with some batches, each with its first type."""
+        found: dict[str, str] = {}
+        for one in staged:
+            if found.keys() >= set(one.columns):
+                continue
+            there = {c.name: c.type for c in columns_there(connection, self.name(one.table))}
+            for name in one.columns:
+                found.setdefault(name, there[name])
+        return found
 
     def problem(self, connection: Connection, committable: Committable) -> str | None:
         """Say what is wrong with the rows of a batch; None if all of them are there."""

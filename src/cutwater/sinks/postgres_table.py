@@ -23,17 +23,18 @@ from cutwater.sinks.postgres_catalog import (
     columns_there,
     make_table,
     obstacle,
+    server_obstacle,
 )
 from cutwater.sinks.postgres_copy import RESULT, CopyJob, copy_task
 from cutwater.sinks.postgres_dsn import Dsn
 from cutwater.sinks.postgres_records import BEGINNING, Act, Records
 from cutwater.sinks.postgres_session import Connection, Session, words_of
 from cutwater.sinks.postgres_staging import Staging, generation_of, table_of
-from cutwater.sinks.postgres_types import check_columns, columns_of
+from cutwater.sinks.postgres_types import check_columns, check_keys, columns_of
 from cutwater.sinks.postgres_writes import Appends, Upserts, Writes
 from cutwater.sinks.rows import Rows
+from cutwater.sinks.same_key import key_twice
 
-_SERVER_MIN: Final = 130000
 _DROPPED_MAX: Final = 500
 
 
@@ -63,8 +64,9 @@ class OpenPostgresTable:
         self._floor = BEGINNING
 
     def _open(self, connection: Connection) -> tuple[object, ...]:
-        if connection.info.server_version < _SERVER_MIN:
-            raise ConfigError("dsn", "the server is older than PostgreSQL 13")
+        why = server_obstacle(connection)
+        if why is not None:
+            raise ConfigError("dsn", why)
         self._records.make(connection)
         self.target = self.target.resolved(connection)
         why = obstacle(connection, self.target, self._keys)
@@ -91,9 +93,7 @@ class OpenPostgresTable:
             SinkError: If the table refuses a row, which is named, or they cannot be sent now.
         """
         columns = columns_of(rows.schema, self.sink)
-        missing = next((one for one in self._keys if one not in {c.name for c in columns}), None)
-        if missing is not None:
-            raise SinkError(self.sink, f"the rows have no column {missing}, one of the keys")
+        check_keys(columns, self._keys, self.sink)
         place = (generation, batch)
 
         def make(connection: Connection) -> str:
@@ -103,12 +103,11 @@ class OpenPostgresTable:
             return self._staging.make(connection, place, self.target, columns, self._keys)
 
         table = self._session.run(make)
-        numbered, sent = bool(self._keys), tuple(one.name for one in columns)
+        sent = tuple(one.name for one in columns)
         job = CopyJob(
             parameters=self._dsn.parameters,
-            statement=self._staging.copy_statement(table, sent, numbered=numbered),
+            statement=self._staging.copy_statement(table, sent),
             columns=sent,
-            numbered=numbered,
             title=(str(self.target), table),
         )
         frame = rows.frame.selectExpr(
@@ -117,11 +116,43 @@ class OpenPostgresTable:
         told = frame.mapInArrow(partial(copy_task, job), RESULT).collect()
         refused = next((one.refused for one in told if one.refused is not None), None)
         counted = [(one.task, one.rows, one.bytes, one.sha256) for one in told]
-        if refused is not None or not counted:
-            self._session.run(lambda connection: self._staging.drop(connection, table))
         if refused is not None:
+            self._drop(table)
             raise SinkError(self.sink, f"{self.target} refuses a row: {refused}")
-        return self._staging.committable(table, place, counted) if counted else None
+        return self.sent(table, place, counted)
+
+    def sent(
+        self,
+        table: str,
+        place: tuple[Generation, BatchId],
+        counted: Sequence[tuple[int, int, int, str]],
+    ) -> Committable | None:
+        """Describe what tasks have sent into a staged table; None, and no table, if nothing.
+
+        Args:
+            table: The staged table.
+            place: The generation and the batch.
+            counted: Of each task attempt that counts: task, rows, bytes, hash of the text.
+
+        Raises:
+            SinkError: If a key of an upsert comes twice; nothing is staged then.
+        """
+        if not counted:
+            self._drop(table)
+            return None
+        found = self._staging.committable(table, place, counted)
+        if self._keys:
+            twice = self._session.run(
+                lambda connection: self._staging.twice(connection, found, self._keys)
+            )
+            if twice is not None:
+                self._drop(table)
+                times, key = twice
+                raise key_twice(self.sink, times, dict(zip(self._keys, key, strict=True)))
+        return found
+
+    def _drop(self, table: str) -> None:
+        self._session.run(lambda connection: self._staging.drop(connection, table))
 
     def problem(self, committable: Committable) -> str | None:
         """Say what is wrong with something staged; None if sound, or committed already."""
@@ -214,9 +245,8 @@ class OpenPostgresTable:
         except LookupError as error:
             raise SinkError(self.sink, str(error)) from None
         if not columns_there(connection, self.target):
-            first = columns_there(connection, self._staging.name(staged[0].table))
-            made = [(one.name, one.type) for one in first if one.name in staged[0].columns]
-            connection.execute(make_table(self.target, made, self._keys))
+            made = self._staging.columns(connection, staged)
+            connection.execute(make_table(self.target, list(made.items()), self._keys))
         why = obstacle(connection, self.target, self._keys)
         if why is not None:
             raise SinkError(self.sink, f"{self.target} {why}")
@@ -339,7 +369,12 @@ def _blamed(
 
 def _way_out(error: psycopg.Error, table: TableName) -> str:
     """Say which row or rule of the table is in the way, and what a person can do."""
-    if not isinstance(error, psycopg.IntegrityError):
+    if isinstance(error, psycopg.IntegrityError):
+        way = f"change that row or that constraint of {table}"
+    elif isinstance(error, psycopg.ProgrammingError | psycopg.DataError):
+        way = f"let {table} take the rows that are staged, by its columns and permissions"
+    else:
         return words_of(error)
-    ways = f"change that row or that constraint of {table}, and the commit goes on by itself"
-    return f"{words_of(error)}; {ways}; or stop and rewind behind it"
+    return (
+        f"{words_of(error)}; {way}, and the commit goes on by itself; or stop and rewind behind it"
+    )

@@ -38,7 +38,7 @@ from cutwater.ids import SinkId
 _TEXTS: Final = frozenset(
     (
         *("text", "varchar", "bpchar", "citext", "uuid", "json", "jsonb", "xml"),
-        *("inet", "cidr", "macaddr", "ltree", "enum"),
+        *("inet", "cidr", "macaddr", "ltree", "enum", "time", "timetz"),
     )
 )
 """What a string may go into: whether it is one is checked while it is staged."""
@@ -67,6 +67,13 @@ _SIMPLE: Final[Mapping[type[DataType], tuple[str, frozenset[str]]]] = {
     DayTimeIntervalType: ("interval", frozenset({"interval"})),
     YearMonthIntervalType: ("interval", frozenset({"interval"})),
 }
+_BY_NAME: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
+    # Where Spark keeps these apart from strings, it has done already what they ask for.
+    "char": ("text", _TEXTS),
+    "varchar": ("text", _TEXTS),
+    "time": ("time without time zone", frozenset({"time"})),
+}
+"""Types that not every Spark has, or that are sent as texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +153,7 @@ def _column(name: str, kind: DataType) -> Column | str:
         return Column(name, "jsonb", _JSON, _json(quoted))
     if isinstance(kind, ArrayType):
         return _array(name, quoted, kind)
-    simple = _SIMPLE.get(type(kind))
+    simple = _SIMPLE.get(type(kind)) or _BY_NAME.get(kind.typeName())
     if simple is not None:
         return Column(name, *simple, _scalar(kind)(quoted))
     if kind.typeName() == "void":
@@ -174,6 +181,8 @@ def _scalar(kind: DataType) -> Callable[[str], str]:
     """Return what makes a plain value one that Arrow writes as PostgreSQL reads it."""
     if isinstance(kind, BinaryType):
         return lambda value: f"concat({_BACKSLASH}, 'x', hex({value}))"
+    if kind.typeName() in _BY_NAME:
+        return lambda value: f"cast({value} AS string)"
     if isinstance(kind, YearMonthIntervalType):
         months = "extract(YEAR FROM {0}) * 12 + extract(MONTH FROM {0})"
         return lambda value: f"concat(cast({months.format(value)} AS string), ' months')"
@@ -200,6 +209,18 @@ def _json(quoted: str) -> str:
     }
     listed = ", ".join(f"'{name}', {value}" for name, value in options.items())
     return f"to_json({quoted}, map({listed}))"
+
+
+def check_keys(columns: Sequence[Column], keys: Sequence[str], sink: SinkId) -> None:
+    """Check that rows have the keys of an upsert.
+
+    Raises:
+        SinkError: If one is missing.
+    """
+    named = {one.name for one in columns}
+    missing = next((one for one in keys if one not in named), None)
+    if missing is not None:
+        raise SinkError(sink, f"the rows have no column {missing}, one of the keys")
 
 
 def check_columns(

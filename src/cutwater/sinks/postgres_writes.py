@@ -15,10 +15,10 @@ from typing import Final, Protocol
 from psycopg import sql
 
 from cutwater.ids import Slot
-from cutwater.sinks.postgres_catalog import TableName, columns_there, names
+from cutwater.sinks.postgres_catalog import TableName, columns_there, names, unique_columns
 from cutwater.sinks.postgres_records import Records
 from cutwater.sinks.postgres_session import Connection
-from cutwater.sinks.postgres_staging import ROW, TASK, Staged, Staging
+from cutwater.sinks.postgres_staging import TASK, Staged, Staging
 
 _TABLES_MAX: Final = 200
 """How many staged tables one statement reads: with thousands its planning takes too long."""
@@ -131,24 +131,31 @@ class Upserts:
         return self.staging.name(f"undo_{self.staging.id}")
 
     def put(self, connection: Connection, slot: Slot, staged: Sequence[Staged]) -> int:
-        """Put the newest row of each key in place; write down what was there."""
+        """Put the newest row of each key in place; write down what was there.
+
+        A batch has at most one row for each key, so that the newest is that of the last batch.
+        """
         total = 0
+        # An image has the columns of all batches: the first one of a key in a slot is the only one.
+        imaged = list(dict.fromkeys(name for one in staged for name in one.columns))
+        self._make_undo(connection, imaged)
         for columns, alike in groupby(staged, key=lambda one: one.columns):
             batches = list(alike)
-            self._make_undo(connection, columns)
             for start in range(0, len(batches), _TABLES_MAX):
                 some = batches[start : start + _TABLES_MAX]
-                connection.execute(self._put(columns, some), {"slot": slot})
+                connection.execute(self._put(columns, imaged, some), {"slot": slot})
             total += self._count(connection, batches)
         return total
 
-    def _put(self, columns: tuple[str, ...], batches: Sequence[Staged]) -> sql.Composed:
+    def _put(
+        self, columns: tuple[str, ...], imaged: Sequence[str], batches: Sequence[Staged]
+    ) -> sql.Composed:
         values = [one for one in columns if one not in self.keys]
+        kept = [one for one in imaged if one not in self.keys]
         newest = sql.SQL(" UNION ALL ").join(
-            sql.SQL("SELECT {}, {} AS _cw_batch, {} AS _cw_row FROM {} WHERE {} = ANY({})").format(
+            sql.SQL("SELECT {}, {} AS _cw_batch FROM {} WHERE {} = ANY({})").format(
                 names(columns),
                 sql.Literal(number),
-                sql.Identifier(ROW),
                 self.staging.name(one.table).sql,
                 sql.Identifier(TASK),
                 sql.Literal(list(one.tasks)),
@@ -162,11 +169,11 @@ class Upserts:
         text = """
             WITH newest AS MATERIALIZED (
                 SELECT DISTINCT ON ({keys}) {columns} FROM ({staged}) AS s
-                ORDER BY {keys}, _cw_batch DESC, _cw_row DESC
+                ORDER BY {keys}, _cw_batch DESC
             ), images AS (
-                INSERT INTO {undo} ({slot}, {existed}, {xid}, {keys}{comma}{values})
+                INSERT INTO {undo} ({slot}, {existed}, {xid}, {keys}{comma}{kept})
                 SELECT %(slot)s, t.ctid IS NOT NULL, pg_current_xact_id(), {new_keys}{comma}{old}
-                FROM newest LEFT JOIN {target} AS t ON {same}
+                FROM newest LEFT JOIN {target} AS t ON {same} {touched}
                 ON CONFLICT DO NOTHING
             )
             INSERT INTO {target} ({columns}) SELECT {columns} FROM newest
@@ -179,9 +186,11 @@ class Upserts:
             columns=names(columns),
             keys=names(self.keys),
             new_keys=names(self.keys, "newest"),
-            values=names(values),
-            old=names(values, "t"),
-            comma=sql.SQL(", " if values else ""),
+            kept=names(kept),
+            old=names(kept, "t"),
+            comma=sql.SQL(", " if kept else ""),
+            # A row that has nothing but its key stays as it is, whoever wrote it.
+            touched=sql.SQL("" if values else "WHERE t.ctid IS NULL"),
             change=change,
             same=self._same("newest", "t"),
             slot=sql.Identifier(SLOT),
@@ -202,14 +211,15 @@ class Upserts:
         return total
 
     def _make_undo(self, connection: Connection, columns: Sequence[str]) -> None:
-        """Make the table of images for these columns, anew if the table has other ones now."""
+        """Make the table of images for these columns, anew if columns or keys are others now."""
         there = {one.name: one.type for one in columns_there(connection, self.target)}
         wanted = {one: there.get(one) for one in columns}
         found = {one.name: one.type for one in columns_there(connection, self.undo)}
-        if found and wanted == {name: kind for name, kind in found.items() if name[:4] != "_cw_"}:
+        same = wanted == {name: kind for name, kind in found.items() if name[:4] != "_cw_"}
+        if same and {*self.keys, SLOT} in unique_columns(connection, self.undo):
             return
         if found:
-            # Images of other columns cannot be put back: nobody goes back behind this.
+            # Images of other columns or keys cannot be put back: nobody goes back behind this.
             self.records.raise_floor(connection, self.records.head(connection).slot)
             connection.execute(sql.SQL("DROP TABLE {}").format(self.undo.sql))
         connection.execute(

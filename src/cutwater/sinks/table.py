@@ -63,6 +63,16 @@ class TableTarget:
         """The output modes it takes: rows that are final."""
         return frozenset({"append"})
 
+    @property
+    def write(self) -> str:
+        """How rows meet those that are there."""
+        return "append"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """None: no row takes the place of one row."""
+        return ()
+
     def describe(self) -> str:
         """Name the table as the user wrote it."""
         return self.name

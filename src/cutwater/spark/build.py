@@ -313,7 +313,7 @@ class Build:
                 self._shows(SinkId(spec.sink)),
             )
         assert channel is not None
-        return ChannelOutput(channel, counted=not self.context.is_local)
+        return ChannelOutput(channel, counted=not self.context.shares_disk)
 
     def _shows(self, sink: SinkId) -> ShowPermit | None:
         """Return the permit of a sink that shows batches: recovery has taken it back."""

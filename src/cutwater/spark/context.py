@@ -15,16 +15,11 @@ from cutwater.protocol.change import Allowances
 from cutwater.protocol.channel import Bound
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.sinks.base import OpenSink
+from cutwater.sinks.executors import share_disk
 from cutwater.spark.internals import Internals
 from cutwater.store.opened import OpenStore
 from cutwater.store.stock import Stock
 from cutwater.store.targets import SinkTargets
-
-
-def is_local(spark: SparkSession) -> bool:
-    """Say whether a session's executors run in the driver's own process."""
-    master = str(spark.sparkContext.master)
-    return master == "local" or master.startswith("local[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +60,9 @@ class RunContext:
         return self.internals.spark
 
     @property
-    def is_local(self) -> bool:
-        """Whether driver and executors are one process, and so see the same disk."""
-        return is_local(self.spark)
+    def shares_disk(self) -> bool:
+        """Whether driver and executors are known to see the same disk."""
+        return share_disk(self.spark)
 
     @property
     def pipeline(self) -> PipelineId:

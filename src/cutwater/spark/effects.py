@@ -78,6 +78,7 @@ class Effects:
         self._bundles = BundleMemory()
         self._restored: CheckpointId | None = None
         self.uploaded: dict[CheckpointId, int] = {}
+        self.superseded: Superseded | None = None
 
     def restored(self, cut: Cut, slot: Slot) -> None:
         """Note the cut that recovery has checked, and seen through with all before it."""
@@ -233,6 +234,7 @@ class Effects:
         try:
             versions = act(self._context.sinks, together)
         except Superseded as error:
+            self.superseded = error
             self._post(events.SinkFenced(slot, error.sink, now_ms()))
         except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
             culprit = error.sink if isinstance(error, SinkError) else sink

@@ -39,7 +39,13 @@ def explain(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepFact
         PlanError: With everything that Spark would refuse; it names the function and line.
         SessionError: If no pipeline can run in such a session.
     """
-    forms = look(plan, spark)
+    return facts_of(plan, look(plan, spark), spark)
+
+
+def facts_of(
+    plan: PhysicalPlan, forms: Mapping[StepId, StepForm], spark: SparkSession
+) -> Mapping[StepId, StepFacts]:
+    """Say of every step what is shown of it."""
     default = int(str(spark.conf.get(_PARTITIONS)))
     return {step.name: _facts(step, forms[step.name], default) for step in plan.steps}
 

@@ -384,7 +384,7 @@ class Generation:
                     return Outcome(End.FAILED, error=error)
                 return Outcome(End.FINISHED)
             case events.HaltReason.FENCED:
-                return Outcome(End.FENCED, detail=reason.value)
+                return Outcome(End.FENCED, error=self._effects.superseded, detail=reason.value)
             case events.HaltReason.OUTCOME_UNKNOWN:
                 return Outcome(End.FAILED, detail=reason.value)
 

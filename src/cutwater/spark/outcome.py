@@ -24,7 +24,7 @@ class End(Enum):
     FAILED = auto()
     """A step failed, or attempts did too often: begin again from the last checkpoint."""
     FENCED = auto()
-    """Another generation has claimed the pipeline."""
+    """Another generation has claimed the pipeline, or a sink has refused us as if one had."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from cutwater.errors import (
 )
 from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkId
 from cutwater.protocol.cut import BlobRef, Cut, Version
-from cutwater.protocol.decisions import Claim, Decision
+from cutwater.protocol.decisions import Decision
 from cutwater.protocol.recovery import (
     LOG_LOST,
     ClaimGeneration,
@@ -41,6 +41,7 @@ from cutwater.sinks.reopen import reopen
 from cutwater.spark.context import RunContext
 from cutwater.spark.phases import Phase, Phases
 from cutwater.spark.scratch import new_stock
+from cutwater.store.fencing import fenced_out
 from cutwater.store.stock import Stock
 from cutwater.store.targets import SinkTargets
 
@@ -79,6 +80,7 @@ class Recovery:
 
         Raises:
             Fenced: If another process claimed the pipeline after us.
+            Superseded: If a sink has acted on a later decision than one that is repeated.
             RecoveryError: If the last checkpoint cannot be used; nothing was changed.
             StoreError: If the store does not answer.
             SinkError: If a decided commit could not be repeated now.
@@ -115,11 +117,9 @@ class Recovery:
                     raise Fenced(self.context.pipeline, Generation(newer - 1), newer)
 
     def _check_not_taken_over(self) -> None:
-        entries = self.context.store.log.read().entries
-        last = next((one for one in reversed(entries) if isinstance(one, Claim)), None)
-        if self.claims and last is not None and last.nonce not in self.claims:
-            ours = Generation(last.generation - 1)
-            raise Fenced(self.context.pipeline, ours, last.generation)
+        fenced = fenced_out(self.context.store, self.claims)
+        if fenced is not None:
+            raise fenced
 
     def _facts(self) -> RecoveryFacts:
         store = self.context.store

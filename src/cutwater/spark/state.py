@@ -17,8 +17,8 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from cutwater.errors import ConfigError, SessionError
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, StepId
 from cutwater.protocol.cut import Cut
+from cutwater.sinks.executors import share_disk
 from cutwater.spark import query_files, query_log
-from cutwater.spark.context import is_local
 from cutwater.spark.state_files import Operator, operators
 from cutwater.spark.state_parts import StatePart, choose_part, parts_of
 from cutwater.store.opened import OpenStore
@@ -72,7 +72,7 @@ class StepState:
         Raises:
             SessionError: If the session's executors cannot see the directory.
         """
-        if not is_local(spark):
+        if not share_disk(spark):
             raise SessionError(
                 "State is read from a directory of this machine, and this session's executors run "
                 "elsewhere: use one with a local master, such as local[4]."

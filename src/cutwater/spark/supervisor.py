@@ -24,9 +24,9 @@ from cutwater.errors import (
     RunError,
     SinkError,
     StepError,
+    Superseded,
     Unavailable,
 )
-from cutwater.ids import Generation as GenerationNumber
 from cutwater.protocol.change import Change
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
@@ -46,6 +46,7 @@ from cutwater.spark.progress import CheckpointReport, RunResult, RunStatus
 from cutwater.spark.rates import Rates, channels_of, steps_of
 from cutwater.spark.recover import Recovery
 from cutwater.spark.scratch import clear
+from cutwater.spark.shut_out import shut_out_by
 from cutwater.spark.step import RunningStep
 from cutwater.store.holder import Heartbeat
 from cutwater.store.lease import Lease, Leases
@@ -99,6 +100,7 @@ class Supervisor:
         Raises:
             StepError: If a step failed more often than the restart strategy allows.
             Fenced: If another process has claimed the pipeline.
+            Superseded: If a sink has acted on a later decision, and the log shows nobody else.
             CutwaterError: Whatever else keeps it from running.
         """
         end = "the pipeline has ended"
@@ -125,6 +127,9 @@ class Supervisor:
     def _run(self) -> RunResult:
         while True:
             outcome = self._run_generation()
+            shut_out = shut_out_by(outcome, self._context.store, self._claims)
+            if shut_out is not None:
+                raise shut_out
             if outcome.end is not End.FAILED:
                 break
             # In this order: whoever begins to wait after that sees it (`_ask`).
@@ -136,10 +141,6 @@ class Supervisor:
             _LOG.warning("%s; restarting in %s ms", self._detail, pause_ms)
             if self._wake.wait(pause_ms / 1000):
                 break
-        if outcome.end is End.FENCED:
-            number = self._generation.number if self._generation else GenerationNumber(0)
-            newer = self._context.store.log.read().generation
-            raise Fenced(self._context.pipeline, number, newer)
         return RunResult(
             self._context.plan.pipeline,
             outcome.end is End.FINISHED,
@@ -200,6 +201,8 @@ class Supervisor:
             clear(self._context.scratch, restore.generation)
         except (PlanError, Fenced):
             raise
+        except Superseded as error:
+            return Outcome(End.FENCED, error=error)
         except (SinkError, OSError) as error:
             return Outcome(End.FAILED, error=error)
         except (Unavailable, OutcomeUnknown) as error:

@@ -121,7 +121,7 @@ def make(directory: Path, visibility: str = "checkpoint") -> Made:
     visible: dict[SinkId, str | None] = dict.fromkeys(SINKS)
     for number in range(1, 6):
         staged = {
-            sink: (*carried[sink], _staged(made, store, sinks[sink], sink, number))
+            sink: (*carried[sink], stage_by_hand(made, store, sinks[sink], sink, number))
             for sink in SINKS
         }
         nothing: dict[SinkId, tuple[Committable, ...]] = dict.fromkeys(SINKS, ())
@@ -142,7 +142,7 @@ def make(directory: Path, visibility: str = "checkpoint") -> Made:
         carried = dict(cut.carried)
         visible.update(_decided(store, sinks, cut))
     for sink in SINKS if visibility == "batch" else ():
-        _staged(made, store, sinks[sink], sink, 6)
+        stage_by_hand(made, store, sinks[sink], sink, 6)
     return made
 
 
@@ -175,7 +175,9 @@ def _snapshot(directory: Path, store: OpenStore, number: int) -> StepSnapshot:
     )
 
 
-def _staged(made: Made, store: OpenStore, sink: OpenSink, name: SinkId, number: int) -> Committable:
+def stage_by_hand(
+    made: Made, store: OpenStore, sink: OpenSink, name: SinkId, number: int
+) -> Committable:
     """Stage ten rows as Spark would have: a Parquet file beside the table, and its schema."""
     root, batch = made.table(name), number - 1
     place = root / "_cutwater" / store.pipeline / name / "g000001" / f"b{batch:012d}" / "hand"

@@ -3,14 +3,32 @@
 from collections.abc import Callable
 
 import pytest
-from tests.unit.moves.mortal import TARGETS, Mortal, Table, World, begin, check_exact, position
+from tests.unit.moves.mortal import (
+    SINKS,
+    TARGETS,
+    Mortal,
+    Table,
+    World,
+    begin,
+    check_exact,
+    position,
+)
 
-from cutwater.errors import ConfigError, Fenced, MoveRefused, OutcomeUnknown, SinkError, Unavailable
+from cutwater.errors import (
+    ConfigError,
+    Fenced,
+    MoveRefused,
+    OutcomeUnknown,
+    SinkError,
+    Superseded,
+    Unavailable,
+)
 from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.moves.observe import observe
 from cutwater.moves.opening import Movable, candidates
 from cutwater.moves.preview import preview_of
 from cutwater.moves.rewinding import find_target, perform
+from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Version
 from cutwater.protocol.decisions import Claim, LogView
 from cutwater.sinks.base import NO_TARGET, Retreat
@@ -67,6 +85,25 @@ def test_who_is_claimed_from_after_its_own_claim_decides_nothing_either() -> Non
     restored = world.recover()
     check_exact(world, restored)
     assert position(restored.cut) == 9
+
+
+@pytest.mark.parametrize("successor", [True, False])
+def test_a_rewind_that_a_sink_refuses_is_fenced_if_the_log_shows_by_whom(successor: bool) -> None:
+    class Late(Table):
+        def restore(self, permit: CommitPermit, version: Version | None) -> Version:
+            # The decision is written, and a successor has acted on a later slot already.
+            if successor:
+                claim(world)
+            self.slots[Slot(99)] = 0
+            return super().restore(permit, version)
+
+    world = begin([False, False, False])
+    table = world.tables[SINKS[0]]
+    world.tables[SINKS[0]] = Late(world.backend, SINKS[0], table.versions, table.slots)
+
+    with pytest.raises(Fenced if successor else Superseded):
+        world.rewind(0)
+    assert len(world.opened().log.read().decisions) == 4
 
 
 def test_a_checkpoint_that_was_deleted_meanwhile_is_not_gone_back_to() -> None:

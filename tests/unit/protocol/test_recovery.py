@@ -33,6 +33,7 @@ from cutwater.protocol.recovery import (
     VerifyObjects,
     next_action,
     own_claim,
+    taken_over,
 )
 from cutwater.protocol.showing import ShowPermit, grant_shows
 
@@ -90,6 +91,16 @@ def test_a_claim_is_found_by_its_nonce() -> None:
     """Rule F15: a repeated create may find its own entry."""
     assert own_claim(LOG, "mine") == MINE
     assert own_claim(LOG, "yours") is None
+
+
+def test_who_is_taken_over_knows_by_whom() -> None:
+    log = LogView((claim(1, 1), claim(2, 2, "mine"), decision(3), claim(4, 3, "theirs")))
+
+    assert taken_over(log, {"mine"}) == (2, 3)
+    assert taken_over(log, {"too late"}) == (2, 3)
+    assert taken_over(log, {"mine", "theirs"}) is None
+    assert taken_over(log, ()) is None
+    assert taken_over(LogView(), {"mine"}) is None
 
 
 def test_a_process_that_was_claimed_away_steps_aside() -> None:

@@ -3,6 +3,7 @@
 The pipeline is the one made by hand for moves, with directories of files for its tables.
 """
 
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,9 +14,12 @@ from tests.unit.sinks.by_hand import HandmadeRows, in_sight
 
 import cutwater
 from cutwater import sinks
-from cutwater.ids import BatchId, Generation, SinkId
+from cutwater.errors import MoveRefused
+from cutwater.ids import BatchId, CheckpointId, Generation, SinkId, Slot
+from cutwater.protocol.commit import grant
 from cutwater.protocol.cut import Committable
-from cutwater.sinks.base import OpenSink, Sink
+from cutwater.protocol.decisions import Claim
+from cutwater.sinks.base import OpenSink, Sink, SinkContext
 from cutwater.sinks.consistent_view import view_at
 from cutwater.store.opened import OpenStore
 
@@ -33,7 +37,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
         return sink.stage(rows, Generation(1), BatchId(number - 1))
 
     monkeypatch.setattr(Made, "target", target)
-    monkeypatch.setattr(handmade, "_staged", staged)
+    monkeypatch.setattr(handmade, "stage_by_hand", staged)
     return handmade.make(tmp_path)
 
 
@@ -70,6 +74,22 @@ def test_a_rewind_takes_files_out_of_sight_and_another_brings_them_back(made: Ma
     assert versions == {"7"}
     assert made.recover().cut is not None
     assert shown(made) == below(30)
+
+
+def test_a_directory_that_was_made_anew_is_not_taken_for_the_old_one(made: Made) -> None:
+    left = SINKS[0]
+    shutil.rmtree(made.table(left))
+    store = made.opened()
+    sink = made.target(left).open(SinkContext(None, store.pipeline, left))
+    for number in (7, 8, 9):
+        store.log.create(Claim(Slot(number), Generation(number), "again"))
+        staged = handmade.stage_by_hand(made, store, sink, left, number)
+        sink.commit(grant(store.pipeline, Slot(number), CheckpointId(number)), [staged])
+
+    with pytest.raises(MoveRefused, match=r"is another table than .* it has been made anew"):
+        cutwater.rewind("orders", to="2", store=made.store, yes=True)
+
+    assert shown(made) == [list(range(60, 90)), list(range(50))]
 
 
 def test_a_rewind_is_refused_before_it_begins_if_files_are_gone(made: Made) -> None:

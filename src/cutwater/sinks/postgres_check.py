@@ -1,0 +1,55 @@
+"""Why rows cannot go into a PostgreSQL table as it is, asked while a pipeline is planned.
+
+Looks at the server's catalog alone, in a transaction that may write nothing.
+"""
+
+from pyspark.sql.types import StructType
+
+from cutwater.errors import SinkError
+from cutwater.ids import SinkId
+from cutwater.sinks.postgres_catalog import TableName, columns_there, obstacle, server_obstacle
+from cutwater.sinks.postgres_dsn import Dsn
+from cutwater.sinks.postgres_session import Connection, Session
+from cutwater.sinks.postgres_types import check_columns, check_keys, columns_of
+
+
+def check_table(
+    dsn: Dsn, table: TableName, keys: tuple[str, ...], sink: SinkId, rows: StructType | None
+) -> str | None:
+    """Say why rows cannot go into a table; None if nothing is known against it.
+
+    Args:
+        dsn: How to connect.
+        table: The table, which need not be there yet.
+        keys: Those of an upsert.
+        sink: The sink.
+        rows: The columns of its rows, if they are known.
+
+    Raises:
+        SinkError: If the database cannot be reached now.
+    """
+    try:
+        columns = None if rows is None else columns_of(rows, sink)
+        if columns is not None:
+            check_keys(columns, keys, sink)
+    except SinkError as error:
+        return error.reason
+
+    def look(connection: Connection) -> str | None:
+        connection.execute("SET TRANSACTION READ ONLY")
+        why = server_obstacle(connection)
+        if why is not None:
+            return why
+        found = table.resolved(connection)
+        why = obstacle(connection, found, keys)
+        if why is not None:
+            return f"{found} {why}"
+        there = columns_there(connection, found)
+        if columns is not None and there:
+            try:
+                check_columns(columns, there, str(found), sink)
+            except SinkError as error:
+                return error.reason
+        return None
+
+    return Session(dsn, sink).run(look)
