@@ -9,13 +9,15 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cli.command import ROOT, environment
 
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# In a list a block is indented.
+_BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\S+\.py)\n")
 
 
@@ -25,6 +27,21 @@ class Said:
 
     commands: str
     output: str
+
+
+def blocks(name: str) -> list[tuple[str, str]]:
+    """Return the blocks of a page below `docs`: the kind and the text of each."""
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    return [(kind, textwrap.dedent(block)) for _, kind, block in _BLOCK.findall(text)]
+
+
+def write_file(kind: str, text: str, directory: Path) -> Path | None:
+    """Write a block that is a file; None if it is something else."""
+    named = _FILE.match(text) if kind == "python" else None
+    if named is None:
+        return None
+    (directory / named[1]).write_text(text, encoding="utf-8")
+    return directory / named[1]
 
 
 def run_document(name: str, directory: Path, deadline_s: float) -> list[Said]:
@@ -39,11 +56,8 @@ def run_document(name: str, directory: Path, deadline_s: float) -> list[Said]:
     given = environment(CUTWATER_MASTER="local[2]")
     env = {**given, "PATH": f"{tools}:{given['PATH']}"}
     said = []
-    for kind, text in _BLOCK.findall((ROOT / "docs" / name).read_text(encoding="utf-8")):
-        file = _FILE.match(text)
-        if kind == "python" and file:
-            (directory / file[1]).write_text(text, encoding="utf-8")
-        elif kind == "sh":
+    for kind, text in blocks(name):
+        if write_file(kind, text, directory) is None and kind == "sh":
             said.append(Said(text, _run(text, directory, env, deadline_s)))
     return said
 

@@ -51,7 +51,7 @@ def test_the_dashboard_runs_a_pipeline_that_can_be_planned() -> None:
     }
     parameters = [word for name, value in given if name == "--param" for word in (name, value)]
 
-    planned = cutwater("plan", target, *parameters)
+    planned = cutwater("plan", target, "--no-spark", *parameters)
 
     assert planned.returncode == 0, planned.stderr
     assert "auction_sellers" in planned.stdout
