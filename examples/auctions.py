@@ -39,13 +39,12 @@ def create(total: str = "100000", rate: str = "3000", tables: str = "out/auction
     @pipeline.view
     def priced(bids: DataFrame) -> DataFrame:
         euros = (F.col("price") * 0.92).cast("decimal(18,2)")
-        return bids.select("auction", "bidder", "channel", "dateTime", euros.alias("euros"))
+        priced = bids.select("auction", "bidder", "channel", "dateTime", euros.alias("euros"))
+        return priced.withWatermark("dateTime", "2 seconds")
 
     @pipeline.step
     def per_channel(priced: DataFrame) -> DataFrame:
-        windows = priced.withWatermark("dateTime", "2 seconds").groupBy(
-            F.window("dateTime", "2 seconds"), "channel"
-        )
+        windows = priced.groupBy(F.window("dateTime", "2 seconds"), "channel")
         highest = windows.agg(F.max("euros").alias("highest"), F.count("*").alias("bids"))
         return highest.select("window.start", "channel", "highest", "bids")
 

@@ -21,12 +21,12 @@ export const statusPill = (status) => h("span", { class: `pill ${status.toLowerC
 
 function notes(one) {
   const found = [];
-  if (one.is_current) found.push(h("span", { class: "tag current" }, "stands here"));
+  if (one.is_current) found.push(h("span", { class: "tag current", title: "the next run goes on from here" }, "stands here"));
   if (one.name) found.push(h("span", { class: "tag savepoint" }, one.name));
   if (one.rewinds_to !== null) found.push(h("span", { class: "tag" }, `rewind to ${one.rewinds_to}`));
-  if (one.checkpoint_type === "UNALIGNED_CHECKPOINT") found.push(h("span", { class: "tag unaligned" }, "unaligned"));
-  if (one.commit_point === false) found.push(h("span", { class: "tag" }, "recovery point"));
-  if (one.discarded) found.push(h("span", { class: "tag faint" }, "deleted"));
+  if (one.checkpoint_type === "UNALIGNED_CHECKPOINT") found.push(h("span", { class: "tag unaligned", title: "a barrier overtook data, which is stored with it" }, "unaligned"));
+  if (one.commit_point === false) found.push(h("span", { class: "tag", title: "a restart may go on from it; sinks have not committed at it" }, "recovery point"));
+  if (one.discarded) found.push(h("span", { class: "tag faint", title: "newer ones are kept instead" }, "deleted"));
   if (one.problem) found.push(h("span", { class: "tag failed" }, one.problem));
   if (one.failure_message) found.push(h("span", { class: "why" }, one.failure_message));
   return found;

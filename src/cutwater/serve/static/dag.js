@@ -2,9 +2,9 @@
 // The layout is made when the shape changes; every second only texts and classes are set.
 
 import { h, s } from "./dom.js";
-import { bytes, count, duration, rate, short, when } from "./format.js";
+import { brief, bytes, count, duration, rate, short } from "./format.js";
 
-const WIDTH = 212, HEIGHT = 92, GAP_X = 180, GAP_Y = 44, MARGIN = 16;
+const WIDTH = 212, HEIGHT = 92, GAP_X = 200, GAP_Y = 44, MARGIN = 16;
 const WORDS = {
   NONE: "", AWAITED: "waits for the barrier", ALIGNING: "aligning",
   SENT: "barrier sent, storing", ACKNOWLEDGED: "acknowledged",
@@ -67,18 +67,27 @@ function curve(from, to, y2) {
   return { path: `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, text: at(0.44), barrier: at(0.9) };
 }
 
+// What the signs of the drawing mean.
+function legend() {
+  const sign = (kind, text) => h("span", { class: `sign ${kind}` }, text);
+  return h("p", { class: "legend" }, sign("of-source", "source"), sign("of-sink", "sink"), sign("of-flow", "rows flow"), sign("of-behind", "more than 20 batches behind"),
+    sign("of-barrier", "the checkpoint's barrier waits here"), sign("of-done", "✓ the step has stored its part"));
+}
+
 export class Graph {
   constructor() {
     this.shape = "";
     this.note = h("p", { class: "graph-note", "aria-live": "polite" });
     this.box = h("div", { class: "graph", tabindex: "0", role: "region", "aria-label": "Steps and channels" });
-    this.element = h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", {}, "Steps and channels"), this.note), this.box);
+    this.element = h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", {}, "Steps and channels"), this.note), this.box, legend());
   }
 
-  show(dag) {
+  // `open` is the attempt that is under way, if there is one.
+  show(dag, open) {
     const shape = JSON.stringify([dag.steps.map((one) => one.id), dag.channels.map((one) => [one.source, one.reader])]);
     if (shape !== this.shape) { this.shape = shape; this.draw(dag); }
     this.update(dag);
+    this.say(dag, open);
   }
 
   draw(dag) {
@@ -98,13 +107,14 @@ export class Graph {
         flow: s("path", { d: way.path, class: "flow" }),
         rate: s("text", { x: way.text.x, y: way.text.y - 9, class: "edge-text" }),
         backlog: s("text", { x: way.text.x, y: way.text.y + 17, class: "edge-text faint" }),
+        mark: s("text", { x: way.text.x, y: way.text.y + 31, class: "edge-text faint" }),
         barrier: s("g", { class: "barrier", transform: `translate(${way.barrier.x} ${way.barrier.y})` },
           s("rect", { x: -3, y: -13, width: 6, height: 26, rx: 3 })),
         title: s("title", {}),
       };
       // All lines below all texts: where two channels cross, both can be read.
       parts.under = s("g", {}, parts.line, parts.flow);
-      parts.group = s("g", { class: "channel" }, parts.title, parts.rate, parts.backlog, parts.barrier);
+      parts.group = s("g", { class: "channel" }, parts.title, parts.rate, parts.backlog, parts.mark, parts.barrier);
       lines.push(parts.under);
       texts.push(parts.group);
       this.edges.set(`${edge.source}\n${edge.reader}`, parts);
@@ -141,8 +151,8 @@ export class Graph {
       parts.kind.textContent = what.join(", ");
       parts.rate.textContent = step.finished ? "finished" : dag.live ? rate(step.rows_per_second)
         : step.batch === null || step.batch < 0 ? "no batch" : `batch ${count(step.batch)}`;
-      parts.mark.textContent = step.watermark ? `watermark ${when(step.watermark)}` : dag.live ? `batch ${count(step.batch)}` : "";
-      parts.badge.textContent = { ALIGNING: "aligning", SENT: "storing", ACKNOWLEDGED: "✓" }[step.barrier] || "";
+      parts.mark.textContent = step.watermark ? `watermark ${brief(step.watermark)}` : dag.live ? `batch ${count(step.batch)}` : "";
+      parts.badge.textContent = { AWAITED: "waits", ALIGNING: "aligning", SENT: "storing", ACKNOWLEDGED: "✓" }[step.barrier] || "";
       parts.late.textContent = step.late_rows ? `${count(step.late_rows)} late` : "";
       parts.title.textContent = [step.id, step.description, step.target ? `writes ${step.target}` : "",
         step.rows === null ? "" : `${count(step.rows)} rows in this generation`, WORDS[step.barrier]].filter(Boolean).join("\n");
@@ -155,21 +165,28 @@ export class Graph {
       parts.group.setAttribute("class", `channel${mark}`);
       parts.under.setAttribute("class", mark);
       parts.rate.textContent = edge.rows_per_second === null ? "" : rate(edge.rows_per_second);
-      parts.backlog.textContent = behind === null ? "" : behind === 0 ? "no backlog" : `${count(behind)} behind, ${bytes(edge.backlog_bytes)}`;
+      parts.backlog.textContent = behind === null ? "" : behind === 0 ? "no backlog" : `${count(behind)} ${behind === 1 ? "batch" : "batches"} behind, ${bytes(edge.backlog_bytes)}`;
+      parts.mark.textContent = edge.watermark ? `watermark ${brief(edge.watermark)}` : "";
       parts.title.textContent = [`channel ${edge.channel}, read by ${edge.reader}`, edge.reason,
         edge.barrier ? "the barrier is in this channel" : ""].filter(Boolean).join("\n");
     }
-    this.say(dag);
   }
 
-  say(dag) {
-    const acknowledged = dag.steps.filter((one) => one.barrier === "ACKNOWLEDGED").length;
-    this.note.textContent = dag.checkpoint === null
-      ? dag.live ? "" : "as of the checkpoint the pipeline stands on"
-      : `checkpoint ${dag.checkpoint}: ${acknowledged} of ${dag.steps.length} steps have acknowledged`;
+  say(dag, open) {
     this.note.classList.toggle("active", dag.checkpoint !== null);
+    if (dag.checkpoint === null) {
+      this.note.textContent = dag.live ? "" : "as of the checkpoint the pipeline stands on";
+      return;
+    }
+    const waiting = dag.steps.filter((one) => one.barrier !== "ACKNOWLEDGED").map((one) => one.id);
+    const since = open ? `, since ${duration(open.end_to_end_duration)}` : "";
+    const named = waiting.slice(0, 4).join(", ") + (waiting.length > 4 ? ` and ${waiting.length - 4} more` : "");
+    this.note.textContent = `Checkpoint ${dag.checkpoint}${since}: ${dag.steps.length - waiting.length} of ${dag.steps.length} steps have stored their part; `
+      + (waiting.length ? `it waits for ${named}` : "it is being decided");
   }
 }
+
+const KINDS = [["completed", "aligned"], ["unaligned", "barriers overtook data"], ["savepoint", "savepoint"], ["failed", "failed"], ["in_progress", "under way"]];
 
 // A bar for each of the newest checkpoints: as high as it took, coloured by what became of it.
 export function strip(checkpoints, choose) {
@@ -185,5 +202,6 @@ export function strip(checkpoints, choose) {
   return h("div", { class: "strip" },
     s("svg", { viewBox: "0 0 960 70", preserveAspectRatio: "xMinYMax meet", role: "img",
       "aria-label": `How long the newest ${shown.length} checkpoints took; the longest ${duration(longest)}` }, bars),
-    h("p", { class: "faint" }, shown.length ? `the newest ${shown.length}; the longest took ${duration(longest)}` : "no checkpoint yet"));
+    h("p", { class: "legend" }, shown.length ? `the newest ${shown.length}; the longest took ${duration(longest)}` : "no checkpoint yet",
+      shown.length ? KINDS.map(([kind, text]) => h("span", { class: `sign is-${kind}` }, text)) : null));
 }

@@ -62,16 +62,24 @@ function showHead(now) {
   const pill = byId("state");
   pill.textContent = found.state.replace("_", " ");
   pill.className = `pill state-${found.state.toLowerCase()}`;
-  const parts = [`generation ${found.generation}`];
-  if (found.restarts) parts.push(`${found.restarts} restart${found.restarts === 1 ? "" : "s"}`);
-  if (found["start-time"] && found.state !== "NOT_RUNNING") parts.push(`for ${duration(now.at - found["start-time"])}`);
-  byId("facts").textContent = parts.join(" · ");
+  showRestarts(found.restarts);
+  const since = found["start-time"] && found.state !== "NOT_RUNNING" ? ` · for ${duration(now.at - found["start-time"])}` : "";
+  byId("facts").textContent = `generation ${found.generation}${since}`;
   byId("facts").title = `${found.jid}\n${found.store}\n${found.holder || ""}`;
   const bad = { FAILED: "The pipeline has failed.", COMMIT_BLOCKED: "A sink cannot commit.", RESTARTING: "The pipeline restarts." }[found.state];
   if (bad) banner(`${bad} ${found.detail}`, found.state === "RESTARTING" ? "warn" : "failed");
+  else if (found.state === "NOT_RUNNING") banner(`Nobody runs it. What is shown is what its store knows; to go on from there: cutwater run FILE --store ${found.store}`, "info");
   else if (found.url) banner(`${found.holder} runs it; live numbers are at ${found.url}`, "info", found.url);
   else banner("");
   actions.show(found);
+}
+
+// Between two restarts a pipeline looks well: where the reasons are is said for as long as it runs.
+function showRestarts(restarts) {
+  const link = byId("restarts");
+  link.hidden = !restarts;
+  link.href = address("recoveries");
+  link.textContent = `${restarts} restart${restarts === 1 ? "" : "s"}: why?`;
 }
 
 function banner(text, kind = "", link = "") {
@@ -114,7 +122,7 @@ async function fill() {
   const view = page.view;
   const open = page.now.recent.find((one) => one.status === "IN_PROGRESS");
   if (view === "pipeline" && list) {
-    page.parts.graph.show(page.now.dag);
+    page.parts.graph.show(page.now.dag, open);
     page.parts.recent.steps = page.now.dag.steps.length;
     page.parts.recent.show(list.history.slice(0, 10));
     if (open) page.parts.recent.refresh(open);
