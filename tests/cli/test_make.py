@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,6 +57,43 @@ def test_the_dashboard_runs_a_pipeline_that_can_be_planned() -> None:
     assert planned.returncode == 0, planned.stderr
     assert "auction_sellers" in planned.stdout
     assert {name for name, _ in given} <= known
+
+
+@pytest.mark.parametrize(
+    ("scripts", "called", "said"),
+    [
+        ({"chromium": "", "id": "echo 0"}, "", ""),
+        ({"google-chrome": "", "id": "echo 0"}, "", ""),
+        ({"id": "echo 1000"}, "", ""),
+        ({"id": "echo 0"}, "--no-install-recommends chromium", "Installing Chromium"),
+        ({"id": "echo 0", "apt-get": "exit 100"}, "update -qq", "Chromium could not be installed"),
+    ],
+    ids=["there", "another name", "not root", "missing", "cannot be had"],
+)
+def test_a_missing_browser_is_installed_by_root_and_stops_nobody(
+    tmp_path: Path, scripts: dict[str, str], called: str, said: str
+) -> None:
+    log, make = tmp_path / "called", shutil.which("make")
+    log.touch()
+    assert make is not None
+    for name, script in {"apt-get": "", **scripts}.items():
+        (tmp_path / name).write_text(
+            f"#!/bin/sh\n[ ${{0##*/}} = id ] || echo $* >> {log}\n{script}\n"
+        )
+        (tmp_path / name).chmod(0o755)
+
+    done = subprocess.run(
+        [make, "-C", str(ROOT), "--no-print-directory", "browser"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0
+    assert said in done.stdout + done.stderr
+    assert log.read_text().strip().endswith(called)
+    assert bool(log.read_text()) == bool(called)
 
 
 @dataclass

@@ -4,7 +4,7 @@
 import { h, s } from "./dom.js";
 import { brief, bytes, count, duration, rate, short } from "./format.js";
 
-const WIDTH = 212, HEIGHT = 92, GAP_X = 200, GAP_Y = 44, MARGIN = 16;
+const WIDTH = 212, HEIGHT = 92, GAP_X = 240, GAP_Y = 44, MARGIN = 16;
 const WORDS = {
   NONE: "", AWAITED: "waits for the barrier", ALIGNING: "aligning",
   SENT: "barrier sent, storing", ACKNOWLEDGED: "acknowledged",
@@ -56,15 +56,22 @@ function door(dag, place, edge) {
   return place.get(edge.reader).y + HEIGHT * (inputs.indexOf(edge) + 1) / (inputs.length + 1);
 }
 
-function curve(from, to, y2) {
+// Where the texts of an edge are: near whichever end has it alone, so that they meet no others.
+function spot(dag, edge) {
+  const readers = dag.channels.filter((one) => one.source === edge.source).length;
+  const inputs = dag.channels.filter((one) => one.reader === edge.reader).length;
+  return readers > inputs ? 0.6 : inputs > readers ? 0.38 : 0.46;
+}
+
+function curve(from, to, y2, middle) {
   const x1 = from.x + WIDTH, y1 = from.y + HEIGHT / 2, x2 = to.x;
   const bend = Math.max(40, (x2 - x1) / 2);
-  // A point of the curve: texts are near its producer, the barrier waits at the reader's door.
+  // A point of the curve; the barrier waits at the reader's door.
   const at = (t) => {
     const u = 1 - t, mix = (a, b, c, d) => u * u * u * a + 3 * u * u * t * b + 3 * u * t * t * c + t * t * t * d;
     return { x: mix(x1, x1 + bend, x2 - bend, x2), y: mix(y1, y1, y2, y2) };
   };
-  return { path: `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, text: at(0.44), barrier: at(0.9) };
+  return { path: `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, text: at(middle), barrier: at(0.92) };
 }
 
 // What the signs of the drawing mean.
@@ -101,7 +108,7 @@ export class Graph {
     const lines = [], texts = [], boxes = [];
     for (const edge of dag.channels) {
       if (!place.has(edge.source) || !place.has(edge.reader)) continue;
-      const way = curve(place.get(edge.source), place.get(edge.reader), door(dag, place, edge));
+      const way = curve(place.get(edge.source), place.get(edge.reader), door(dag, place, edge), spot(dag, edge));
       const parts = {
         line: s("path", { d: way.path, class: "edge" }),
         flow: s("path", { d: way.path, class: "flow" }),
@@ -179,7 +186,7 @@ export class Graph {
       return;
     }
     const waiting = dag.steps.filter((one) => one.barrier !== "ACKNOWLEDGED").map((one) => one.id);
-    const since = open ? `, since ${duration(open.end_to_end_duration)}` : "";
+    const since = open ? `, ${duration(open.end_to_end_duration)} so far` : "";
     const named = waiting.slice(0, 4).join(", ") + (waiting.length > 4 ? ` and ${waiting.length - 4} more` : "");
     this.note.textContent = `Checkpoint ${dag.checkpoint}${since}: ${dag.steps.length - waiting.length} of ${dag.steps.length} steps have stored their part; `
       + (waiting.length ? `it waits for ${named}` : "it is being decided");
@@ -199,9 +206,9 @@ export function strip(checkpoints, choose) {
     return s("rect", { x: at * 12, y: 68 - height, width: 9, height, rx: 2, class: `bar-${kind}`, onclick: () => choose(one.id) },
       s("title", {}, `${one.id}: ${kind.replace("_", " ")}, ${duration(one.end_to_end_duration)}`));
   });
-  return h("div", { class: "strip" },
-    s("svg", { viewBox: "0 0 960 70", preserveAspectRatio: "xMinYMax meet", role: "img",
-      "aria-label": `How long the newest ${shown.length} checkpoints took; the longest ${duration(longest)}` }, bars),
+  return h("div", {}, h("div", { class: "strip" },
+    s("svg", { viewBox: `0 0 ${shown.length * 12} 70`, width: shown.length * 12, height: 70, role: "img",
+      "aria-label": `How long the newest ${shown.length} checkpoints took; the longest ${duration(longest)}` }, bars)),
     h("p", { class: "legend" }, shown.length ? `the newest ${shown.length}; the longest took ${duration(longest)}` : "no checkpoint yet",
       shown.length ? KINDS.map(([kind, text]) => h("span", { class: `sign is-${kind}` }, text)) : null));
 }

@@ -24,12 +24,14 @@ function merged() {
   const known = new Map(list.history.map((one) => [one.id, one]));
   for (const one of recent) {
     const stored = known.get(one.id);
-    if (!stored || stored.status !== one.status || stored.end_to_end_duration === null) known.set(one.id, { ...one, is_current: stored ? stored.is_current : false });
+    if (!stored || one.status === "IN_PROGRESS" || stored.status !== one.status || stored.end_to_end_duration === null) known.set(one.id, { ...one, is_current: stored ? stored.is_current : false });
   }
   const history = [...known.values()].sort((a, b) => b.id - a.id);
   const counted = (status) => history.filter((one) => one.status === status).length;
   const counts = { ...list.counts, total: history.length, in_progress: counted("IN_PROGRESS"), completed: counted("COMPLETED"), failed: counted("FAILED") };
-  return { ...list, history, counts };
+  const newest = (status, stored) => history.find((one) => one.status === status) || stored;
+  const latest = { ...list.latest, completed: newest("COMPLETED", list.latest.completed), failed: newest("FAILED", list.latest.failed) };
+  return { ...list, history, counts, latest };
 }
 
 function wanted() {
@@ -123,13 +125,13 @@ async function fill() {
   const open = page.now.recent.find((one) => one.status === "IN_PROGRESS");
   if (view === "pipeline" && list) {
     page.parts.graph.show(page.now.dag, open);
-    page.parts.recent.steps = page.now.dag.steps.length;
+    page.parts.recent.steps = page.now.dag.steps.map((one) => one.id);
     page.parts.recent.show(list.history.slice(0, 10));
     if (open) page.parts.recent.refresh(open);
     const mark = JSON.stringify(list.history.slice(0, 80).map((one) => [one.id, one.status, one.status === "IN_PROGRESS" ? 0 : one.end_to_end_duration]));
-    if (page.parts.mark !== mark) { page.parts.mark = mark; page.parts.strip.replaceChildren(strip(list.history, choose)); }
+    if (page.parts.mark !== mark) { page.parts.mark = mark; page.parts.strip.replaceChildren(strip(list.history, choose)); page.parts.strip.querySelector(".strip").scrollLeft = 1e6; }
   } else if (view === "history" && list) {
-    page.parts.history.steps = page.now.dag.steps.length;
+    page.parts.history.steps = page.now.dag.steps.map((one) => one.id);
     page.parts.history.show(list.history);
     if (open) page.parts.history.refresh(open);
   } else if ((view === "overview" || view === "summary") && list) {
