@@ -71,7 +71,7 @@ function curve(from, to, y2, middle) {
     const u = 1 - t, mix = (a, b, c, d) => u * u * u * a + 3 * u * u * t * b + 3 * u * t * t * c + t * t * t * d;
     return { x: mix(x1, x1 + bend, x2 - bend, x2), y: mix(y1, y1, y2, y2) };
   };
-  return { path: `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, text: at(middle), barrier: at(0.92) };
+  return { path: `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, text: at(Math.abs(y2 - y1) < HEIGHT / 2 ? 0.44 : middle), barrier: at(0.92) };
 }
 
 // What the signs of the drawing mean.
@@ -113,8 +113,8 @@ export class Graph {
         line: s("path", { d: way.path, class: "edge" }),
         flow: s("path", { d: way.path, class: "flow" }),
         rate: s("text", { x: way.text.x, y: way.text.y - 9, class: "edge-text" }),
-        backlog: s("text", { x: way.text.x, y: way.text.y + 17, class: "edge-text faint" }),
-        mark: s("text", { x: way.text.x, y: way.text.y + 31, class: "edge-text faint" }),
+        backlog: s("text", { x: way.text.x, y: way.text.y + 18, class: "edge-text faint" }),
+        mark: s("text", { x: way.text.x, y: way.text.y + 32, class: "edge-text faint" }),
         barrier: s("g", { class: "barrier", transform: `translate(${way.barrier.x} ${way.barrier.y})` },
           s("rect", { x: -3, y: -13, width: 6, height: 26, rx: 3 })),
         title: s("title", {}),
