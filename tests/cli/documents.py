@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,16 +56,25 @@ def run_document(name: str, directory: Path, deadline_s: float) -> list[Said]:
         script.chmod(0o755)
     given = environment(CUTWATER_MASTER="local[2]")
     env = {**given, "PATH": f"{tools}:{given['PATH']}"}
-    said = []
-    for kind, text in blocks(name):
-        if write_file(kind, text, directory) is None and kind == "sh":
-            said.append(Said(text, _run(text, directory, env, deadline_s)))
+    said, sessions = [], []
+    try:
+        for kind, text in blocks(name):
+            if write_file(kind, text, directory) is None and kind == "sh":
+                process = _start(text, directory, env)
+                sessions.append(process.pid)
+                said.append(Said(text, _output(process, text, deadline_s)))
+    except BaseException:
+        # What an earlier block has left in the background would run for ever.
+        for session in sessions:
+            with suppress(ProcessLookupError):
+                os.killpg(session, signal.SIGKILL)
+        raise
     return said
 
 
-def _run(text: str, directory: Path, env: Mapping[str, str], deadline_s: float) -> str:
+def _start(text: str, directory: Path, env: Mapping[str, str]) -> "subprocess.Popen[str]":
     # In a session of its own, so that what a page starts in the background can be ended.
-    process = subprocess.Popen(
+    return subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", text],
         cwd=directory,
         env=env,
@@ -74,10 +84,14 @@ def _run(text: str, directory: Path, env: Mapping[str, str], deadline_s: float) 
         text=True,
         start_new_session=True,
     )
+
+
+def _output(process: "subprocess.Popen[str]", text: str, deadline_s: float) -> str:
     try:
         output, errors = process.communicate(timeout=deadline_s)
-        assert process.returncode == 0, f"{text}\n{output}\n{errors}"
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
         raise
+    assert process.returncode == 0, f"{text}\n{output}\n{errors}"
     return output

@@ -68,7 +68,7 @@ function showHead(now) {
   const since = found["start-time"] && found.state !== "NOT_RUNNING" ? ` · for ${duration(now.at - found["start-time"])}` : "";
   byId("facts").textContent = `generation ${found.generation}${since}`;
   byId("facts").title = `${found.jid}\n${found.store}\n${found.holder || ""}`;
-  const bad = { FAILED: "The pipeline has failed.", COMMIT_BLOCKED: "A sink cannot commit.", RESTARTING: "The pipeline restarts." }[found.state];
+  const bad = { FAILED: "The pipeline has failed.", COMMIT_BLOCKED: "A sink cannot commit; it is tried again by itself. Nothing is lost, and nothing new is visible until it can:", RESTARTING: "The pipeline restarts." }[found.state];
   if (bad) banner(`${bad} ${found.detail}`, found.state === "RESTARTING" ? "warn" : "failed");
   else if (found.state === "NOT_RUNNING") banner(`Nobody runs it. What is shown is what its store knows; to go on from there: cutwater run FILE --store ${found.store}`, "info");
   else if (found.url) banner(`${found.holder} runs it; live numbers are at ${found.url}`, "info", found.url);
