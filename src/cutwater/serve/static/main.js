@@ -128,7 +128,7 @@ async function fill() {
     page.parts.recent.steps = page.now.dag.steps.map((one) => one.id);
     page.parts.recent.show(list.history.slice(0, 10));
     if (open) page.parts.recent.refresh(open);
-    const mark = JSON.stringify(list.history.slice(0, 80).map((one) => [one.id, one.status, one.status === "IN_PROGRESS" ? 0 : one.end_to_end_duration]));
+    const mark = JSON.stringify(list.history.slice(0, 80).map((one) => [one.id, one.status, one.status === "IN_PROGRESS" ? Math.floor(one.end_to_end_duration / 1000) : one.end_to_end_duration]));
     if (page.parts.mark !== mark) { page.parts.mark = mark; page.parts.strip.replaceChildren(strip(list.history, choose)); page.parts.strip.querySelector(".strip").scrollLeft = 1e6; }
   } else if (view === "history" && list) {
     page.parts.history.steps = page.now.dag.steps.map((one) => one.id);
