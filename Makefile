@@ -16,10 +16,10 @@ CANDIDATES := python3.13 python3.12 python3.11 python3 python
 # Set when the environment's interpreter is gone, whatever its stamp says.
 STALE := $(shell $(BIN)/python -c '' 2>/dev/null || echo stale)
 
-.PHONY: help setup browser check test long docs demo barrier sim bench clean stale
+.PHONY: help setup browser check test long docs demo dashboard barrier sim bench clean stale
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) browser ## Make .venv with everything in it; does nothing when it is up to date
 	@echo "$(VENV) is up to date"
@@ -56,6 +56,12 @@ docs: $(STAMP) ## Write the documents that are made from the source
 
 demo: $(STAMP) ## Run the auction pipeline on Spark, kill it halfway, go on, check every row
 	@$(BIN)/python examples/demo.py
+
+# Goes on where it was stopped; `make clean` forgets what it has written.
+dashboard: $(STAMP) ## Run the auction pipeline until Ctrl-C and show its dashboard on this machine
+	@$(BIN)/cutwater run examples/auctions.py:create --interval 5s --master 'local[2]' \
+		--store out/dashboard/store --param tables=out/dashboard/tables \
+		--param total=endless --param rate=1000
 
 barrier: $(STAMP) ## Show one barrier flow through a simulated pipeline, step by step
 	@$(BIN)/python -m cutwater.testing.simulation --demo

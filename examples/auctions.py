@@ -1,8 +1,8 @@
-"""The auction pipeline of `make demo`: people, auctions and bids of the NEXMark benchmark.
+"""The auction pipeline of `make demo` and `make dashboard`: events of the NEXMark benchmark.
 
-One stream of events is read as three sources. Bids are enriched and shared by two consumers; every
-two seconds of event time the highest price of each category is found; and each person's auctions
-are joined with their names. Three tables, committed together.
+One stream of events is read as three sources: people, auctions, bids. Bids are enriched and shared
+by two consumers; every two seconds of event time the highest price of each channel is found; and
+each person's auctions are joined with their names. Three tables, committed together.
 """
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,12 +15,13 @@ def create(total: str = "100000", rate: str = "3000", tables: str = "out/auction
     """Make the pipeline.
 
     Args:
-        total: How many events of all kinds.
+        total: How many events of all kinds, or `endless`.
         rate: How many of them a second.
         tables: The directory of the three tables.
     """
     pipeline = Pipeline("auctions")
-    stream = {"total": int(total), "rate": float(rate), "batch_max": 20_000}
+    events = None if total == "endless" else int(total)
+    stream = {"total": events, "rate": float(rate), "batch_max": 20_000}
 
     @pipeline.source
     def bids(spark: SparkSession) -> DataFrame:
@@ -38,13 +39,12 @@ def create(total: str = "100000", rate: str = "3000", tables: str = "out/auction
     @pipeline.view
     def priced(bids: DataFrame) -> DataFrame:
         euros = (F.col("price") * 0.92).cast("decimal(18,2)")
-        return bids.select("auction", "bidder", "channel", "dateTime", euros.alias("euros"))
+        priced = bids.select("auction", "bidder", "channel", "dateTime", euros.alias("euros"))
+        return priced.withWatermark("dateTime", "2 seconds")
 
     @pipeline.step
     def per_channel(priced: DataFrame) -> DataFrame:
-        windows = priced.withWatermark("dateTime", "2 seconds").groupBy(
-            F.window("dateTime", "2 seconds"), "channel"
-        )
+        windows = priced.groupBy(F.window("dateTime", "2 seconds"), "channel")
         highest = windows.agg(F.max("euros").alias("highest"), F.count("*").alias("bids"))
         return highest.select("window.start", "channel", "highest", "bids")
 

@@ -40,3 +40,52 @@ def test_a_bad_deploy_is_rewound_as_its_page_says(tmp_path: Path) -> None:
     assert "250000.0" in bad
     amounts = rows(directory / "tables" / "big_orders", "id", "amount")
     assert amounts == [(1, 1500.0), (4, 2500.0), (5, 3500.0)]
+
+
+@pytest.mark.long
+def test_dead_letters_go_where_their_page_says(tmp_path: Path) -> None:
+    directory = tmp_path / "here"
+    directory.mkdir()
+
+    run_document("how-to/dead-letters.md", directory, SPARK_DEADLINE_S)
+
+    assert rows(directory / "tables" / "good_orders", "id", "amount") == [(1, 10.0)]
+    dead = rows(directory / "tables" / "dead_letters", "body")
+    assert dead == [("not even JSON",), ('{"id": 3, "amount": "a lot"}',)]
+
+
+@pytest.mark.long
+def test_a_pipeline_is_tested_as_its_page_says(tmp_path: Path) -> None:
+    directory = tmp_path / "here"
+    directory.mkdir()
+
+    said = run_document("how-to/test-a-pipeline.md", directory, SPARK_DEADLINE_S)
+
+    assert "3 passed" in said[-1].output
+
+
+@pytest.mark.long
+def test_blue_and_green_part_as_their_page_says(tmp_path: Path) -> None:
+    directory = tmp_path / "here"
+    directory.mkdir()
+
+    said = run_document("how-to/blue-green-by-fork.md", directory, SPARK_DEADLINE_S)
+
+    compared = next(one.output for one in said if "state show orders totals" in one.commands)
+    assert compared.index("6.0") < compared.index("10.0")
+    assert rows(directory / "tables" / "blue" / "totals", "customer", "total") == [
+        ("ada", 6.0),
+        ("bob", 5.0),
+    ]
+    assert rows(directory / "tables" / "green" / "totals", "customer", "total") == [("bob", 5.0)]
+
+
+@pytest.mark.long
+def test_a_backfill_goes_over_into_a_stream_as_its_page_says(tmp_path: Path) -> None:
+    directory = tmp_path / "here"
+    directory.mkdir()
+
+    run_document("how-to/backfill-then-stream.md", directory, SPARK_DEADLINE_S)
+
+    totals = rows(directory / "tables" / "totals", "customer", "total")
+    assert totals == [("ada", 15.0), ("bob", 20.0)]

@@ -57,7 +57,8 @@ def test_the_list_of_checkpoints_updates_by_itself(browser: Browser, served: Ser
 def test_the_barrier_is_seen_on_its_way(browser: Browser, served: Served) -> None:
     with opened(browser, served.url) as page:
         expect(page.locator(".step-name")).to_have_text(["orders", "totals"])
-        expect(page.locator(".edge-text").first).to_have_text("1,235 rows/s")
+        texts = ["1,235 rows/s", "3 batches behind, 12.0 KB", "watermark "]
+        expect(page.locator(".edge-text")).to_contain_text(texts)
 
         with served.running.held():
             taking = threading.Thread(target=served.running.checkpoint)
@@ -65,7 +66,8 @@ def test_the_barrier_is_seen_on_its_way(browser: Browser, served: Served) -> Non
             expect(page.locator(".channel.has-barrier")).to_have_count(1)
             expect(page.locator(".step.acknowledged")).to_contain_text("orders")
             expect(page.locator(".step.aligning")).to_contain_text("totals")
-            expect(page.locator(".graph-note")).to_contain_text("1 of 2 steps have acknowledged")
+            note = "1 of 2 steps have stored their part; it waits for totals"
+            expect(page.locator(".graph-note")).to_contain_text(note)
             page.locator("tr[data-id='1']").click()
             expect(page.locator("tr.detail")).to_contain_text("waiting")
         taking.join()
@@ -124,6 +126,7 @@ def test_five_hundred_checkpoints_are_drawn_at_once(
         request.node.user_properties.append(("500_checkpoints_drawn_ms", drawn))
         assert drawn < 5_000
         expect(page.locator("#state")).to_have_text("NOT RUNNING")
+        expect(page.locator("#banner")).to_contain_text("Nobody runs it.")
         expect(page.get_by_role("button", name="Checkpoint")).to_be_disabled()
         page.get_by_role("tab", name="Summary").click()
         expect(page.locator("main")).to_contain_text("Summary of 500 Completed Checkpoints")
@@ -138,6 +141,21 @@ def test_what_a_pipeline_says_is_text_and_never_markup(browser: Browser, served:
         expect(page.locator("#banner")).to_contain_text(MARKUP)
         assert page.locator("img[src=x]").count() == 0
         assert page.title().startswith("orders")
+
+
+def test_a_pipeline_that_runs_again_says_where_the_reasons_are(
+    browser: Browser, served: Served
+) -> None:
+    with opened(browser, served.url) as page:
+        expect(page.locator("#state")).to_have_text("RUNNING")
+        expect(page.locator("#restarts")).to_be_hidden()
+
+        served.running.restarts = 3
+        page.get_by_role("link", name="3 restarts: why?").click()
+
+        expect(page.get_by_role("tab", name="Recoveries")).to_have_attribute(
+            "aria-selected", "true"
+        )
 
 
 def test_every_view_is_reached_and_used_by_keyboard(browser: Browser, served: Served) -> None:

@@ -73,10 +73,10 @@ class Run:
         for line in self.process.stdout:
             self.said.append(json.loads(line))
             text = self.said[-1].get("text", "")
-            if "dashboard and API at " in text:
-                address, _, where = text.partition("; the token is in ")
-                self.url = address.removeprefix("dashboard and API at ")
-                self.token = Path(where).read_text().strip()
+            if text.startswith("dashboard and API at "):
+                self.url = text.removeprefix("dashboard and API at ")
+            if text.startswith("to change something there: "):
+                self.token = Path(text.partition("the token is in ")[2]).read_text().strip()
                 return
         raise AssertionError(f"it ended before it was served: {self.said} {self.logged}")
 

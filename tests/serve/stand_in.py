@@ -75,6 +75,7 @@ class StandIn:
         self.detail = ""
         self.late_rows = 0
         self.failed = 0
+        self.restarts = 0
         self.backlog = 3
         self.barriers = {"orders": BarrierAt.NOWHERE, "totals": BarrierAt.NOWHERE}
         self.rate = 1234.5
@@ -96,7 +97,7 @@ class StandIn:
             StepStatus(
                 name, kind, 7, 12_345, self.rate, False, mark, self.late_rows, self.barriers[name]
             )
-            for name, kind, mark in (("orders", "query", None), ("totals", "query", wall_ms()))
+            for name, kind, mark in (("orders", "query", wall_ms()), ("totals", "query", wall_ms()))
         )
         with self._lock:
             reports = tuple(self.reports[-20:])
@@ -107,7 +108,7 @@ class StandIn:
             steps,
             (ChannelStatus("orders", "totals", self.backlog, 4096 * self.backlog),),
             reports,
-            0,
+            self.restarts,
             self.detail,
             None,
             sum(one.status == "COMPLETED" for one in reports),

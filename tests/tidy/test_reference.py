@@ -109,6 +109,21 @@ def test_the_python_of_a_document_can_be_parsed(page: Path) -> None:
         ast.parse(textwrap.dedent(text))
 
 
+def sinks_named_like_their_step(text: str) -> list[str]:
+    """Return the sinks in a text that have the name of the step they are of, which is refused."""
+    return re.findall(r'\bsink\(\s*"(\w+)"(?:(?!\bsink\().)*?\bof=\1\b', text, re.DOTALL)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda one: one.stem)
+def test_no_sink_of_a_document_has_the_name_of_its_step(page: Path) -> None:
+    assert not sinks_named_like_their_step(page.read_text("utf-8"))
+
+
+def test_a_sink_with_the_name_of_its_step_would_be_noticed() -> None:
+    assert sinks_named_like_their_step('pipeline.sink("a", one("a"), of=b)') == []
+    assert sinks_named_like_their_step('pipeline.sink(\n  "a",\n  one(),\n  of=a)') == ["a"]
+
+
 def test_a_command_that_there_is_not_would_be_noticed() -> None:
     assert option_unknown("cutwater rum orders.py") == "rum"
     assert option_unknown("cutwater state show orders totals --chekpoint 3") == "--chekpoint"

@@ -95,7 +95,9 @@ class Serving:
             tell(f"no dashboard: {reason}")
             yield
             return
-        tell(f"dashboard and API at {server.url}; {token.hint}")
+        # On a line of its own: an address that something follows is hard to click on.
+        tell(f"dashboard and API at {server.url}")
+        tell(f"to change something there: {token.hint}")
         try:
             yield
         finally:

@@ -21,12 +21,12 @@ export const statusPill = (status) => h("span", { class: `pill ${status.toLowerC
 
 function notes(one) {
   const found = [];
-  if (one.is_current) found.push(h("span", { class: "tag current" }, "stands here"));
+  if (one.is_current) found.push(h("span", { class: "tag current", title: "the next run goes on from here" }, "stands here"));
   if (one.name) found.push(h("span", { class: "tag savepoint" }, one.name));
   if (one.rewinds_to !== null) found.push(h("span", { class: "tag" }, `rewind to ${one.rewinds_to}`));
-  if (one.checkpoint_type === "UNALIGNED_CHECKPOINT") found.push(h("span", { class: "tag unaligned" }, "unaligned"));
-  if (one.commit_point === false) found.push(h("span", { class: "tag" }, "recovery point"));
-  if (one.discarded) found.push(h("span", { class: "tag faint" }, "deleted"));
+  if (one.checkpoint_type === "UNALIGNED_CHECKPOINT") found.push(h("span", { class: "tag unaligned", title: "a barrier overtook data, which is stored with it" }, "unaligned"));
+  if (one.commit_point === false) found.push(h("span", { class: "tag", title: "a restart may go on from it; sinks have not committed at it" }, "recovery point"));
+  if (one.discarded) found.push(h("span", { class: "tag faint", title: "newer ones are kept instead" }, "deleted"));
   if (one.problem) found.push(h("span", { class: "tag failed" }, one.problem));
   if (one.failure_message) found.push(h("span", { class: "why" }, one.failure_message));
   return found;
@@ -87,7 +87,7 @@ export class HistoryTable {
     this.rewind = rewind;
     this.rows = new Map();
     this.open = null;
-    this.steps = 0;
+    this.steps = [];
     this.body = h("tbody", { onclick: (event) => this.clicked(event), onkeydown: (event) => this.pressed(event) });
     this.count = h("span", { class: "faint" });
     this.element = h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", {}, "History"), this.count),
@@ -131,7 +131,7 @@ export class HistoryTable {
     return h("tr", { tabindex: "0", "data-id": one.id, "aria-expanded": this.open === one.id ? "true" : "false",
       class: one.status.toLowerCase() },
     h("td", { class: "id" }, one.id), h("td", {}, statusPill(one.status)),
-    h("td", {}, one.num_subtasks ? `${one.num_acknowledged_subtasks}/${Math.max(one.num_subtasks, one.status === "FAILED" ? this.steps : 0)}` : "–"),
+    h("td", {}, one.num_subtasks ? `${one.num_acknowledged_subtasks}/${Math.max(one.num_subtasks, one.status === "FAILED" ? this.steps.length : 0)}` : "–"),
     h("td", { title: moment(one.trigger_timestamp) }, when(one.trigger_timestamp)), h("td", { title: moment(one.latest_ack_timestamp) }, when(one.latest_ack_timestamp)),
     right(duration(one.end_to_end_duration)), right(bytes(one.checkpointed_size)), right(bytes(one.state_size)),
     right(one.persisted_data ? bytes(one.persisted_data) : "–"), h("td", { class: "notes" }, notes(one)));
@@ -173,7 +173,7 @@ export class HistoryTable {
 
   async load(id, cell) {
     try {
-      cell.replaceChildren(detail(await get(job(this.jobId, `/checkpoints/details/${id}`)), this.rewind));
+      cell.replaceChildren(detail(await get(job(this.jobId, `/checkpoints/details/${id}`)), this.steps, this.rewind));
     } catch (error) {
       cell.replaceChildren(h("p", { class: "why" }, error.message));
     }
@@ -182,12 +182,18 @@ export class HistoryTable {
   // While a checkpoint that is open in the table is under way, its steps go on.
   refresh(one) {
     const row = this.rows.get(one.id);
-    if (this.open === one.id && row && row.detail) row.detail.firstChild.replaceChildren(detail(one, this.rewind));
+    if (this.open === one.id && row && row.detail) row.detail.firstChild.replaceChildren(detail(one, this.steps, this.rewind));
   }
 }
 
-export function detail(one, rewind) {
-  const rows = Object.entries(one.tasks).map(([name, task]) => {
+// In the order of the pipeline, which is the order in which the barrier comes by.
+function inOrder(tasks, steps) {
+  const rank = (name) => (steps.includes(name) ? steps.indexOf(name) : steps.length);
+  return Object.entries(tasks).sort(([one], [other]) => rank(one) - rank(other));
+}
+
+export function detail(one, steps, rewind) {
+  const rows = inOrder(one.tasks, steps).map(([name, task]) => {
     const right = (text) => h("td", { class: "right" }, text);
     return h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, task.num_acknowledged_subtasks ? "✓" : "waiting"),
       right(duration(task.start_delay)), right(duration(task.alignment_duration)), right(duration(task.sync_duration)),

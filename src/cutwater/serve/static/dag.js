@@ -2,9 +2,9 @@
 // The layout is made when the shape changes; every second only texts and classes are set.
 
 import { h, s } from "./dom.js";
-import { bytes, count, duration, rate, short, when } from "./format.js";
+import { brief, bytes, count, duration, rate, short } from "./format.js";
 
-const WIDTH = 212, HEIGHT = 92, GAP_X = 180, GAP_Y = 44, MARGIN = 16;
+const WIDTH = 212, HEIGHT = 92, GAP_X = 240, GAP_Y = 44, MARGIN = 16;
 const WORDS = {
   NONE: "", AWAITED: "waits for the barrier", ALIGNING: "aligning",
   SENT: "barrier sent, storing", ACKNOWLEDGED: "acknowledged",
@@ -56,15 +56,29 @@ function door(dag, place, edge) {
   return place.get(edge.reader).y + HEIGHT * (inputs.indexOf(edge) + 1) / (inputs.length + 1);
 }
 
-function curve(from, to, y2) {
+// Where the texts of an edge are: near whichever end has it alone, so that they meet no others.
+function spot(dag, edge) {
+  const readers = dag.channels.filter((one) => one.source === edge.source).length;
+  const inputs = dag.channels.filter((one) => one.reader === edge.reader).length;
+  return readers > inputs ? 0.6 : inputs > readers ? 0.38 : 0.46;
+}
+
+function curve(from, to, y2, middle) {
   const x1 = from.x + WIDTH, y1 = from.y + HEIGHT / 2, x2 = to.x;
   const bend = Math.max(40, (x2 - x1) / 2);
-  // A point of the curve: texts are near its producer, the barrier waits at the reader's door.
+  // A point of the curve; the barrier waits at the reader's door.
   const at = (t) => {
     const u = 1 - t, mix = (a, b, c, d) => u * u * u * a + 3 * u * u * t * b + 3 * u * t * t * c + t * t * t * d;
     return { x: mix(x1, x1 + bend, x2 - bend, x2), y: mix(y1, y1, y2, y2) };
   };
-  return { path: `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, text: at(0.44), barrier: at(0.9) };
+  return { path: `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, text: at(Math.abs(y2 - y1) < HEIGHT / 2 ? 0.44 : middle), barrier: at(0.92) };
+}
+
+// What the signs of the drawing mean.
+function legend() {
+  const sign = (kind, text) => h("span", { class: `sign ${kind}` }, text);
+  return h("p", { class: "legend" }, sign("of-source", "source"), sign("of-sink", "sink"), sign("of-flow", "rows flow"), sign("of-behind", "more than 20 batches behind"),
+    sign("of-barrier", "the checkpoint's barrier waits here"), sign("of-done", "✓ the step has stored its part"));
 }
 
 export class Graph {
@@ -72,13 +86,15 @@ export class Graph {
     this.shape = "";
     this.note = h("p", { class: "graph-note", "aria-live": "polite" });
     this.box = h("div", { class: "graph", tabindex: "0", role: "region", "aria-label": "Steps and channels" });
-    this.element = h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", {}, "Steps and channels"), this.note), this.box);
+    this.element = h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", {}, "Steps and channels"), this.note), this.box, legend());
   }
 
-  show(dag) {
+  // `open` is the attempt that is under way, if there is one.
+  show(dag, open) {
     const shape = JSON.stringify([dag.steps.map((one) => one.id), dag.channels.map((one) => [one.source, one.reader])]);
     if (shape !== this.shape) { this.shape = shape; this.draw(dag); }
     this.update(dag);
+    this.say(dag, open);
   }
 
   draw(dag) {
@@ -92,19 +108,20 @@ export class Graph {
     const lines = [], texts = [], boxes = [];
     for (const edge of dag.channels) {
       if (!place.has(edge.source) || !place.has(edge.reader)) continue;
-      const way = curve(place.get(edge.source), place.get(edge.reader), door(dag, place, edge));
+      const way = curve(place.get(edge.source), place.get(edge.reader), door(dag, place, edge), spot(dag, edge));
       const parts = {
         line: s("path", { d: way.path, class: "edge" }),
         flow: s("path", { d: way.path, class: "flow" }),
         rate: s("text", { x: way.text.x, y: way.text.y - 9, class: "edge-text" }),
-        backlog: s("text", { x: way.text.x, y: way.text.y + 17, class: "edge-text faint" }),
+        backlog: s("text", { x: way.text.x, y: way.text.y + 18, class: "edge-text faint" }),
+        mark: s("text", { x: way.text.x, y: way.text.y + 32, class: "edge-text faint" }),
         barrier: s("g", { class: "barrier", transform: `translate(${way.barrier.x} ${way.barrier.y})` },
           s("rect", { x: -3, y: -13, width: 6, height: 26, rx: 3 })),
         title: s("title", {}),
       };
       // All lines below all texts: where two channels cross, both can be read.
       parts.under = s("g", {}, parts.line, parts.flow);
-      parts.group = s("g", { class: "channel" }, parts.title, parts.rate, parts.backlog, parts.barrier);
+      parts.group = s("g", { class: "channel" }, parts.title, parts.rate, parts.backlog, parts.mark, parts.barrier);
       lines.push(parts.under);
       texts.push(parts.group);
       this.edges.set(`${edge.source}\n${edge.reader}`, parts);
@@ -141,8 +158,8 @@ export class Graph {
       parts.kind.textContent = what.join(", ");
       parts.rate.textContent = step.finished ? "finished" : dag.live ? rate(step.rows_per_second)
         : step.batch === null || step.batch < 0 ? "no batch" : `batch ${count(step.batch)}`;
-      parts.mark.textContent = step.watermark ? `watermark ${when(step.watermark)}` : dag.live ? `batch ${count(step.batch)}` : "";
-      parts.badge.textContent = { ALIGNING: "aligning", SENT: "storing", ACKNOWLEDGED: "✓" }[step.barrier] || "";
+      parts.mark.textContent = step.watermark ? `watermark ${brief(step.watermark)}` : dag.live ? `batch ${count(step.batch)}` : "";
+      parts.badge.textContent = { AWAITED: "waits", ALIGNING: "aligning", SENT: "storing", ACKNOWLEDGED: "✓" }[step.barrier] || "";
       parts.late.textContent = step.late_rows ? `${count(step.late_rows)} late` : "";
       parts.title.textContent = [step.id, step.description, step.target ? `writes ${step.target}` : "",
         step.rows === null ? "" : `${count(step.rows)} rows in this generation`, WORDS[step.barrier]].filter(Boolean).join("\n");
@@ -155,21 +172,28 @@ export class Graph {
       parts.group.setAttribute("class", `channel${mark}`);
       parts.under.setAttribute("class", mark);
       parts.rate.textContent = edge.rows_per_second === null ? "" : rate(edge.rows_per_second);
-      parts.backlog.textContent = behind === null ? "" : behind === 0 ? "no backlog" : `${count(behind)} behind, ${bytes(edge.backlog_bytes)}`;
+      parts.backlog.textContent = behind === null ? "" : behind === 0 ? "no backlog" : `${count(behind)} ${behind === 1 ? "batch" : "batches"} behind, ${bytes(edge.backlog_bytes)}`;
+      parts.mark.textContent = edge.watermark ? `watermark ${brief(edge.watermark)}` : "";
       parts.title.textContent = [`channel ${edge.channel}, read by ${edge.reader}`, edge.reason,
         edge.barrier ? "the barrier is in this channel" : ""].filter(Boolean).join("\n");
     }
-    this.say(dag);
   }
 
-  say(dag) {
-    const acknowledged = dag.steps.filter((one) => one.barrier === "ACKNOWLEDGED").length;
-    this.note.textContent = dag.checkpoint === null
-      ? dag.live ? "" : "as of the checkpoint the pipeline stands on"
-      : `checkpoint ${dag.checkpoint}: ${acknowledged} of ${dag.steps.length} steps have acknowledged`;
+  say(dag, open) {
     this.note.classList.toggle("active", dag.checkpoint !== null);
+    if (dag.checkpoint === null) {
+      this.note.textContent = dag.live ? "" : "as of the checkpoint the pipeline stands on";
+      return;
+    }
+    const waiting = dag.steps.filter((one) => one.barrier !== "ACKNOWLEDGED").map((one) => one.id);
+    const since = open ? `, ${duration(open.end_to_end_duration)} so far` : "";
+    const named = waiting.slice(0, 4).join(", ") + (waiting.length > 4 ? ` and ${waiting.length - 4} more` : "");
+    this.note.textContent = `Checkpoint ${dag.checkpoint}${since}: ${dag.steps.length - waiting.length} of ${dag.steps.length} steps have stored their part; `
+      + (waiting.length ? `it waits for ${named}` : "it is being decided");
   }
 }
+
+const KINDS = [["completed", "aligned"], ["unaligned", "barriers overtook data"], ["savepoint", "savepoint"], ["failed", "failed"], ["in_progress", "under way"]];
 
 // A bar for each of the newest checkpoints: as high as it took, coloured by what became of it.
 export function strip(checkpoints, choose) {
@@ -182,8 +206,9 @@ export function strip(checkpoints, choose) {
     return s("rect", { x: at * 12, y: 68 - height, width: 9, height, rx: 2, class: `bar-${kind}`, onclick: () => choose(one.id) },
       s("title", {}, `${one.id}: ${kind.replace("_", " ")}, ${duration(one.end_to_end_duration)}`));
   });
-  return h("div", { class: "strip" },
-    s("svg", { viewBox: "0 0 960 70", preserveAspectRatio: "xMinYMax meet", role: "img",
-      "aria-label": `How long the newest ${shown.length} checkpoints took; the longest ${duration(longest)}` }, bars),
-    h("p", { class: "faint" }, shown.length ? `the newest ${shown.length}; the longest took ${duration(longest)}` : "no checkpoint yet"));
+  return h("div", {}, h("div", { class: "strip" },
+    s("svg", { viewBox: `0 0 ${shown.length * 12} 70`, width: shown.length * 12, height: 70, role: "img",
+      "aria-label": `How long the newest ${shown.length} checkpoints took; the longest ${duration(longest)}` }, bars)),
+    h("p", { class: "legend" }, shown.length ? `the newest ${shown.length}; the longest took ${duration(longest)}` : "no checkpoint yet",
+      shown.length ? KINDS.map(([kind, text]) => h("span", { class: `sign is-${kind}` }, text)) : null));
 }

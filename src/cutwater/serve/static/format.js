@@ -39,6 +39,15 @@ export function when(ms) {
   return new Date(ms).toDateString() === new Date().toDateString() ? clock(ms) : moment(ms);
 }
 
+// The same where there is little room: the date without its year, if it is this one.
+export function brief(ms) {
+  if (!known(ms)) return "–";
+  const at = new Date(ms), now = new Date();
+  if (at.getFullYear() !== now.getFullYear()) return moment(ms);
+  const day = at.toDateString() === now.toDateString() ? "" : `${at.getDate()} ${at.toLocaleString("en-US", { month: "short" })} `;
+  return day + clock(ms);
+}
+
 export function count(value) {
   return known(value) ? Math.round(value).toLocaleString("en-US") : "–";
 }

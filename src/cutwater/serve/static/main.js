@@ -24,12 +24,14 @@ function merged() {
   const known = new Map(list.history.map((one) => [one.id, one]));
   for (const one of recent) {
     const stored = known.get(one.id);
-    if (!stored || stored.status !== one.status || stored.end_to_end_duration === null) known.set(one.id, { ...one, is_current: stored ? stored.is_current : false });
+    if (!stored || one.status === "IN_PROGRESS" || stored.status !== one.status || stored.end_to_end_duration === null) known.set(one.id, { ...one, is_current: stored ? stored.is_current : false });
   }
   const history = [...known.values()].sort((a, b) => b.id - a.id);
   const counted = (status) => history.filter((one) => one.status === status).length;
   const counts = { ...list.counts, total: history.length, in_progress: counted("IN_PROGRESS"), completed: counted("COMPLETED"), failed: counted("FAILED") };
-  return { ...list, history, counts };
+  const newest = (status, stored) => history.find((one) => one.status === status) || stored;
+  const latest = { ...list.latest, completed: newest("COMPLETED", list.latest.completed), failed: newest("FAILED", list.latest.failed) };
+  return { ...list, history, counts, latest };
 }
 
 function wanted() {
@@ -62,16 +64,24 @@ function showHead(now) {
   const pill = byId("state");
   pill.textContent = found.state.replace("_", " ");
   pill.className = `pill state-${found.state.toLowerCase()}`;
-  const parts = [`generation ${found.generation}`];
-  if (found.restarts) parts.push(`${found.restarts} restart${found.restarts === 1 ? "" : "s"}`);
-  if (found["start-time"] && found.state !== "NOT_RUNNING") parts.push(`for ${duration(now.at - found["start-time"])}`);
-  byId("facts").textContent = parts.join(" · ");
+  showRestarts(found.restarts);
+  const since = found["start-time"] && found.state !== "NOT_RUNNING" ? ` · for ${duration(now.at - found["start-time"])}` : "";
+  byId("facts").textContent = `generation ${found.generation}${since}`;
   byId("facts").title = `${found.jid}\n${found.store}\n${found.holder || ""}`;
-  const bad = { FAILED: "The pipeline has failed.", COMMIT_BLOCKED: "A sink cannot commit.", RESTARTING: "The pipeline restarts." }[found.state];
+  const bad = { FAILED: "The pipeline has failed.", COMMIT_BLOCKED: "A sink cannot commit; it is tried again by itself. Nothing is lost, and nothing new is visible until it can:", RESTARTING: "The pipeline restarts." }[found.state];
   if (bad) banner(`${bad} ${found.detail}`, found.state === "RESTARTING" ? "warn" : "failed");
+  else if (found.state === "NOT_RUNNING") banner(`Nobody runs it. What is shown is what its store knows; to go on from there: cutwater run FILE --store ${found.store}`, "info");
   else if (found.url) banner(`${found.holder} runs it; live numbers are at ${found.url}`, "info", found.url);
   else banner("");
   actions.show(found);
+}
+
+// Between two restarts a pipeline looks well: where the reasons are is said for as long as it runs.
+function showRestarts(restarts) {
+  const link = byId("restarts");
+  link.hidden = !restarts;
+  link.href = address("recoveries");
+  link.textContent = `${restarts} restart${restarts === 1 ? "" : "s"}: why?`;
 }
 
 function banner(text, kind = "", link = "") {
@@ -114,14 +124,14 @@ async function fill() {
   const view = page.view;
   const open = page.now.recent.find((one) => one.status === "IN_PROGRESS");
   if (view === "pipeline" && list) {
-    page.parts.graph.show(page.now.dag);
-    page.parts.recent.steps = page.now.dag.steps.length;
+    page.parts.graph.show(page.now.dag, open);
+    page.parts.recent.steps = page.now.dag.steps.map((one) => one.id);
     page.parts.recent.show(list.history.slice(0, 10));
     if (open) page.parts.recent.refresh(open);
-    const mark = JSON.stringify(list.history.slice(0, 80).map((one) => [one.id, one.status, one.status === "IN_PROGRESS" ? 0 : one.end_to_end_duration]));
-    if (page.parts.mark !== mark) { page.parts.mark = mark; page.parts.strip.replaceChildren(strip(list.history, choose)); }
+    const mark = JSON.stringify(list.history.slice(0, 80).map((one) => [one.id, one.status, one.status === "IN_PROGRESS" ? Math.floor(one.end_to_end_duration / 1000) : one.end_to_end_duration]));
+    if (page.parts.mark !== mark) { page.parts.mark = mark; page.parts.strip.replaceChildren(strip(list.history, choose)); page.parts.strip.querySelector(".strip").scrollLeft = 1e6; }
   } else if (view === "history" && list) {
-    page.parts.history.steps = page.now.dag.steps.length;
+    page.parts.history.steps = page.now.dag.steps.map((one) => one.id);
     page.parts.history.show(list.history);
     if (open) page.parts.history.refresh(open);
   } else if ((view === "overview" || view === "summary") && list) {
