@@ -130,7 +130,7 @@ def test_what_cannot_be_looked_at_is_said_and_is_no_mistake(tmp_path: Path) -> N
 
 @pytest.fixture
 def database(postgres: PostgresServer, request: pytest.FixtureRequest) -> Database:
-    return postgres.make_database(request.node.name[:50])
+    return postgres.make_database(request.node.name)
 
 
 def test_a_postgres_table_is_looked_at_and_nothing_is_made(database: Database) -> None:

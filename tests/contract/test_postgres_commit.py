@@ -87,7 +87,7 @@ class Shop:
 
 @pytest.fixture
 def shop(postgres: PostgresServer, request: pytest.FixtureRequest) -> Shop:
-    return Shop(postgres.make_database(request.node.name[:50]))
+    return Shop(postgres.make_database(request.node.name))
 
 
 def permit(slot: int) -> CommitPermit:

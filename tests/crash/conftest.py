@@ -28,4 +28,4 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def database(postgres: PostgresServer, request: pytest.FixtureRequest) -> Database:
-    return postgres.make_database(request.node.name[:60])
+    return postgres.make_database(request.node.name)

@@ -6,6 +6,7 @@ new machine needs no other command than `make setup`. PostgreSQL refuses to run 
 runs as another user. The server can be killed and started again, as after a crash.
 """
 
+import hashlib
 import importlib.util
 import os
 import pwd
@@ -81,8 +82,9 @@ class PostgresServer:
         self.start()
 
     def make_database(self, name: str) -> "Database":
-        """Make an empty database, named like this as far as letters go."""
-        name = re.sub(r"\W+", "_", name)[:60]
+        """Make an empty database named like this; no two names are cut alike."""
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = re.sub(r"\W+", "_", name)[:50] + f"_{digest}"
         self.query(f'CREATE DATABASE "{name}"')
         return Database(self, name)
 

@@ -77,7 +77,7 @@ TYPES = [
 
 @pytest.fixture
 def database(postgres: PostgresServer, request: pytest.FixtureRequest) -> Database:
-    return postgres.make_database(request.node.name[:50])
+    return postgres.make_database(request.node.name)
 
 
 @pytest.fixture

@@ -42,10 +42,18 @@ class ChannelScan:
             streaming: Whether the frame counts as streaming.
         """
         files = self._channel.paths(start, end) or [str(self._channel.empty)]
-        rows = self._internals.parquet.scan(files, self._java_schema, streaming=streaming)
+        parquet = self._internals.parquet
         if self._keys and end - start > 1:
-            rows = _newest(rows, self._keys)
-        return rows if self._all_columns is None else rows.select(self._all_columns)
+            rows = _newest(parquet.scan(files, self._java_schema, streaming=streaming), self._keys)
+            return rows if self._all_columns is None else rows.select(self._all_columns)
+        columns = self._projection
+        return parquet.scan(files, self._java_schema, streaming=streaming, columns=columns)
+
+    @cached_property
+    def _projection(self) -> Any:
+        if self._all_columns is None:
+            return None
+        return self._internals.parquet.projection(self._all_columns)
 
     @cached_property
     def _java_schema(self) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 if TYPE_CHECKING:
     from cutwater.spark.internals import Internals
@@ -27,6 +27,7 @@ class _Scanning(NamedTuple):
     no_columns: Any
     parquet: Any
     logical: Any
+    project: Any
 
 
 class _Writing(NamedTuple):
@@ -54,13 +55,16 @@ class ParquetFiles:
     def _hadoop(self) -> Any:
         return self._known.session.sessionState().newHadoopConf()
 
-    def scan(self, files: Sequence[str], java_schema: Any, *, streaming: bool) -> DataFrame:
+    def scan(
+        self, files: Sequence[str], java_schema: Any, *, streaming: bool, columns: Any = None
+    ) -> DataFrame:
         """Return Spark's own scan of some files, without what a reader looks for on the way.
 
         Args:
             files: Absolute paths, each of a file that is there.
             java_schema: The columns, as Java knows them.
             streaming: Whether the frame counts as streaming.
+            columns: What is made of them, as `projection` gives it; None for the columns alone.
         """
         known = self._scanning
         paths = known.sources.checkAndGlobPathIfNecessary(
@@ -84,7 +88,19 @@ class ParquetFiles:
             self._known.no_options,
             self._known.session,
         )
-        return self._known.frame(known.logical.apply(relation, streaming))
+        plan = known.logical.apply(relation, streaming)
+        return self._known.frame(plan if columns is None else known.project(columns, plan))
+
+    def projection(self, columns: Sequence[Column]) -> Any:
+        """Return columns as `scan` takes them: made once, resolved with each scan.
+
+        A `select` of its own would have Spark analyse the scan twice for every batch.
+        """
+        classic = self._known.jvm.org.apache.spark.sql.classic
+        convert = self._known.scala_object(classic, "ColumnNodeToExpressionConverter")
+        java_columns: list[Any] = [one._jc for one in columns]
+        found = [convert.apply(one.node()) for one in java_columns]
+        return self._known.jvm.PythonUtils.toSeq(found)
 
     @cached_property
     def _scanning(self) -> "_Scanning":
@@ -99,6 +115,7 @@ class ParquetFiles:
             no_columns=self._known.no_columns(),
             parquet=self._files.parquet.ParquetFileFormat(),
             logical=self._known.scala_object(self._files, "LogicalRelation"),
+            project=self._known.jvm.org.apache.spark.sql.catalyst.plans.logical.Project,
         )
 
     def write(
