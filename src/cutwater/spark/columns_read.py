@@ -15,7 +15,7 @@ from cutwater.ids import ReaderId
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import native_source
-from cutwater.spark.plan_nodes import plan_of
+from cutwater.spark.plan_nodes import pairs_of, plan_of
 
 _NARROWS: Final = ("Project", "Aggregate")
 """Nodes that need of their input what they mention, and nothing else."""
@@ -124,12 +124,7 @@ def _options(leaf: Any) -> Mapping[str, str] | None:
             options = leaf.relation().options()
         case _:
             return None
-    found = {}
-    pairs = options.iterator()
-    while pairs.hasNext():
-        pair = pairs.next()
-        found[str(pair._1()).lower()] = str(pair._2())
-    return found
+    return {name.lower(): value for name, value in pairs_of(options)}
 
 
 def _names(attributes: Any) -> Iterator[str]:

@@ -72,7 +72,7 @@ def _node(plan: Any) -> PlanNode:
 def _source_of(kind: str, plan: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
     if kind == "StreamingRelation":
         found = plan.dataSource().options()
-        return plan.sourceName(), _pairs(found)
+        return plan.sourceName(), pairs_of(found)
     if kind == "StreamingRelationV2":
         return plan.sourceName(), _pairs_of_java(plan.extraOptions().asCaseSensitiveMap())
     if kind == "StreamingExecutionRelation":
@@ -80,7 +80,8 @@ def _source_of(kind: str, plan: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
     return "", ()
 
 
-def _pairs(options: Any) -> tuple[tuple[str, str], ...]:
+def pairs_of(options: Any) -> tuple[tuple[str, str], ...]:
+    """Return what is in a map of Scala's with text on both sides."""
     found = []
     pairs = options.iterator()
     while pairs.hasNext():
