@@ -8,15 +8,20 @@ from tests.cli.command import SPARK_DEADLINE_S
 from tests.cli.documents import run_document
 
 
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Where a reader of a page has gone to."""
+    here = tmp_path / "here"
+    here.mkdir()
+    return here
+
+
 def rows(table: Path, *columns: str) -> list[tuple[object, ...]]:
     found = DeltaTable(table).to_pyarrow_table(columns=list(columns)).to_pylist()
     return sorted(tuple(row[one] for one in columns) for row in found)
 
 
-def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
-    directory = tmp_path / "here"
-    directory.mkdir()
-
+def test_the_tutorial_does_what_it_says(directory: Path) -> None:
     said = run_document("tutorial/README.md", directory, SPARK_DEADLINE_S)
 
     state = next(one.output for one in said if "state show" in one.commands)
@@ -30,10 +35,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_bad_deploy_is_rewound_as_its_page_says(tmp_path: Path) -> None:
-    directory = tmp_path / "here"
-    directory.mkdir()
-
+def test_a_bad_deploy_is_rewound_as_its_page_says(directory: Path) -> None:
     said = run_document("how-to/rewind-a-bad-deploy.md", directory, SPARK_DEADLINE_S)
 
     bad = next(one.output for one in said if "to_pandas" in one.commands)
@@ -43,10 +45,7 @@ def test_a_bad_deploy_is_rewound_as_its_page_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_dead_letters_go_where_their_page_says(tmp_path: Path) -> None:
-    directory = tmp_path / "here"
-    directory.mkdir()
-
+def test_dead_letters_go_where_their_page_says(directory: Path) -> None:
     run_document("how-to/dead-letters.md", directory, SPARK_DEADLINE_S)
 
     assert rows(directory / "tables" / "good_orders", "id", "amount") == [(1, 10.0)]
@@ -55,20 +54,14 @@ def test_dead_letters_go_where_their_page_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_pipeline_is_tested_as_its_page_says(tmp_path: Path) -> None:
-    directory = tmp_path / "here"
-    directory.mkdir()
-
+def test_a_pipeline_is_tested_as_its_page_says(directory: Path) -> None:
     said = run_document("how-to/test-a-pipeline.md", directory, SPARK_DEADLINE_S)
 
     assert "3 passed" in said[-1].output
 
 
 @pytest.mark.long
-def test_blue_and_green_part_as_their_page_says(tmp_path: Path) -> None:
-    directory = tmp_path / "here"
-    directory.mkdir()
-
+def test_blue_and_green_part_as_their_page_says(directory: Path) -> None:
     said = run_document("how-to/blue-green-by-fork.md", directory, SPARK_DEADLINE_S)
 
     compared = next(one.output for one in said if "state show orders totals" in one.commands)
@@ -81,10 +74,7 @@ def test_blue_and_green_part_as_their_page_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_backfill_goes_over_into_a_stream_as_its_page_says(tmp_path: Path) -> None:
-    directory = tmp_path / "here"
-    directory.mkdir()
-
+def test_a_backfill_goes_over_into_a_stream_as_its_page_says(directory: Path) -> None:
     run_document("how-to/backfill-then-stream.md", directory, SPARK_DEADLINE_S)
 
     totals = rows(directory / "tables" / "totals", "customer", "total")

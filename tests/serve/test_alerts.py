@@ -1,7 +1,7 @@
 """The alerts and the Grafana dashboard that we hand out: every expression has an answer.
 
-Metrics and labels are those of a real answer to a scrape. `promtool`, where there is one, lets each
-alert fire once.
+Metrics and labels are those of a real answer to a scrape. `promtool` lets each alert
+fire once, with `make long` and where there is one.
 """
 
 import json
@@ -113,6 +113,7 @@ def test_every_alert_is_tried_by_its_rule_test() -> None:
     assert fired == {rule["alert"] for rule in alerts()}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus is not installed here")
 def test_prometheus_lets_every_alert_fire() -> None:
     for arguments in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts.test.yml"]):

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
 _ANSWER_S = 20.0
 
@@ -31,46 +32,24 @@ class Wire:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(("127.0.0.1", self._server_port))
-                cut, answered = threading.Event(), threading.Event()
-                for way in (self._ask, self._answer):
-                    given = (client, server, cut, answered)
-                    threading.Thread(target=way, args=given, daemon=True).start()
+                link = _Link(client, server)
+                threading.Thread(target=self._ask, args=(link,), daemon=True).start()
+                threading.Thread(target=link.answer, daemon=True).start()
 
-    def _ask(
-        self,
-        client: socket.socket,
-        server: socket.socket,
-        cut: threading.Event,
-        answered: threading.Event,
-    ) -> None:
+    def _ask(self, link: "_Link") -> None:
         with suppress(OSError):
-            while data := client.recv(1 << 16):
+            while data := link.client.recv(1 << 16):
                 if self.word and self.word in data:
                     self.word = b""
-                    cut.set()
-                    server.sendall(data)
+                    link.is_cut.set()
+                    link.server.sendall(data)
                     # The server must have acted before anybody sees that nobody listens.
-                    answered.wait(_ANSWER_S)
+                    link.answered.wait(_ANSWER_S)
                     self.cuts += 1
-                    client.shutdown(socket.SHUT_RDWR)
+                    link.client.shutdown(socket.SHUT_RDWR)
                     break
-                server.sendall(data)
-        _close(client, server)
-
-    def _answer(
-        self,
-        client: socket.socket,
-        server: socket.socket,
-        cut: threading.Event,
-        answered: threading.Event,
-    ) -> None:
-        with suppress(OSError):
-            while data := server.recv(1 << 16):
-                if cut.is_set():
-                    answered.set()
-                    return
-                client.sendall(data)
-        _close(client, server)
+                link.server.sendall(data)
+        link.close()
 
     def close(self) -> None:
         # An accept that waits is not woken by a close alone.
@@ -79,10 +58,28 @@ class Wire:
         self._listener.close()
 
 
-def _close(*sockets: socket.socket) -> None:
-    for one in sockets:
+@dataclass(slots=True)
+class _Link:
+    """One client, connected."""
+
+    client: socket.socket
+    server: socket.socket
+    is_cut: threading.Event = field(default_factory=threading.Event)
+    answered: threading.Event = field(default_factory=threading.Event)
+
+    def answer(self) -> None:
         with suppress(OSError):
-            one.close()
+            while data := self.server.recv(1 << 16):
+                if self.is_cut.is_set():
+                    self.answered.set()
+                    return
+                self.client.sendall(data)
+        self.close()
+
+    def close(self) -> None:
+        for one in (self.client, self.server):
+            with suppress(OSError):
+                one.close()
 
 
 @contextmanager
