@@ -194,11 +194,16 @@ def ended_ms(progress: Progress) -> float:
 
 
 class Follower:
-    """Gathers the batches of a query that had rows, each once."""
+    """Gathers the batches of a query that had rows, each once.
+
+    Only what is new is taken over from Java: whoever reads all of `recentProgress` with every look
+    keeps a core busy, and this process's Python with it.
+    """
 
     def __init__(self, find: Callable[[], StreamingQuery | None]) -> None:
         """Follow the query that is found."""
         self._find = find
+        self._seen = ""
         self.batches: dict[int, Progress] = {}
 
     def look(self) -> int:
@@ -208,10 +213,20 @@ class Follower:
             failure = query.exception()
             if failure is not None:
                 raise RuntimeError(str(failure))
-            for one in query.recentProgress:
+            for one in self._news(query):
                 if one["numInputRows"]:
                     self.batches[int(one["batchId"])] = one
         return sum(int(one["numInputRows"]) for one in self.batches.values())
+
+    def _news(self, query: StreamingQuery) -> Iterator[Progress]:
+        """Yield what the query has reported since the last look, the newest first."""
+        seen, self._seen = self._seen, ""
+        for one in reversed(query._jsq.recentProgress()):  # noqa: SLF001 - one at a time
+            name = f"{one.batchId()} {one.timestamp()}"
+            self._seen = self._seen or name
+            if name == seen:
+                return
+            yield json.loads(one.json())
 
     def newest(self) -> Progress:
         """Return the last batch with rows."""
