@@ -375,11 +375,7 @@ class OpenDiscard:
         batch: BatchId,  # noqa: ARG002
     ) -> Committable | None:
         """Compute the rows, and stage nothing."""
-        # What Spark's own noop sink does to a stream: the batch is computed as it is planned.
-        execution = rows.frame._jdf.queryExecution()  # noqa: SLF001
-        plan = execution.analyzed()
-        is_planned = plan.getClass().getSimpleName() == "LogicalRDD"
-        (plan.rdd() if is_planned else execution.toRdd()).count()
+        rows.count()
         return None
 
     def problem(self, committable: Committable) -> str | None:  # noqa: ARG002

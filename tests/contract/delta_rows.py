@@ -37,6 +37,9 @@ class ArrowRows:
     def gathered(self) -> "ArrowRows":
         return self
 
+    def count(self) -> int:
+        raise NotImplementedError
+
     def write_parquet(
         self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
     ) -> None:

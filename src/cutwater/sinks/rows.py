@@ -31,6 +31,10 @@ class Rows(Protocol):
         """Return the same rows, to be written by one task into one file."""
         ...
 
+    def count(self) -> int:
+        """Compute them all, every column, with exactly one Spark action, and keep none."""
+        ...
+
     def write_parquet(
         self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
     ) -> None:
@@ -58,6 +62,11 @@ class FrameRows:
     def gathered(self) -> "FrameRows":
         """Return the same rows, to be written by one task into one file."""
         return FrameRows(self.frame.coalesce(1))
+
+    def count(self) -> int:
+        """Compute them all and keep none."""
+        # `DataFrame.count` would let Spark leave out whatever is not needed to count.
+        return int(self.frame._jdf.queryExecution().toRdd().count())  # noqa: SLF001
 
     def write_parquet(
         self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()

@@ -16,6 +16,7 @@ from cutwater.errors import RecoveryError
 from cutwater.sources.pace import Pace, PaceKeywords
 from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import NativeSource, decode_offset, encode_offset
+from cutwater.spark.plan_template import PlanTemplate
 
 _IDLE_S: Final = 0.05
 """How long an idle source keeps Spark from asking again; by itself it asks every 10 ms."""
@@ -45,7 +46,7 @@ class NumberedSource(NativeSource):
         self.pace = pace
         self._numbered = numbered
         self._began: tuple[float, int] | None = None
-        self._template: DataFrame | None = None
+        self._template: PlanTemplate | None = None
         self._answered_s = -math.inf
         super().__init__(internals, numbered.rows(internals.spark.range(0)).schema)
 
@@ -95,8 +96,11 @@ class NumberedSource(NativeSource):
         """
         first, last = (self._numbered.rows_before(self._number(one)) for one in (start, end))
         if self._template is None:
-            self._template = self._numbered.rows(self.internals.streaming_range(0, 0, 1))
-        return self.internals.over_range(self._template, first, last, self.pace.partitions)
+            rows = self._numbered.rows(self.internals.streaming_range(0, 0, 1))
+            self._template = PlanTemplate(self.internals, rows)
+        columns = self._template.columns
+        leaf = self.internals.range_leaf(first, last, self.pace.partitions, columns)
+        return self._template.over(leaf)._jdf  # noqa: SLF001 - for Spark
 
     def _number(self, offset: str | None) -> int:
         if offset is None:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from cutwater.spark.channel import Channel
 from cutwater.spark.internals import Internals
+from cutwater.spark.plan_template import PlanTemplate
 
 _EVENT: Final = "__cutwater_event"
 _RANK: Final = "__cutwater_rank"
@@ -32,6 +33,7 @@ class ChannelScan:
         self._internals = internals
         self._channel = channel
         self._keys = keys
+        self._templates: dict[bool, PlanTemplate] = {}
 
     def rows(self, start: int, end: int, *, streaming: bool) -> DataFrame:
         """Return the rows of the Events between two positions.
@@ -42,18 +44,20 @@ class ChannelScan:
             streaming: Whether the frame counts as streaming.
         """
         files = self._channel.paths(start, end) or [str(self._channel.empty)]
+        template = self._templates.get(streaming)
+        columns = None if template is None else template.columns
         parquet = self._internals.parquet
+        leaf = parquet.leaf(files, self._java_schema, streaming=streaming, columns=columns)
         if self._keys and end - start > 1:
-            rows = _newest(parquet.scan(files, self._java_schema, streaming=streaming), self._keys)
-            return rows if self._all_columns is None else rows.select(self._all_columns)
-        columns = self._projection
-        return parquet.scan(files, self._java_schema, streaming=streaming, columns=columns)
+            return self._all_columns_of(_newest(self._internals.frame(leaf), self._keys))
+        if template is not None:
+            return template.over(leaf)
+        frame = self._all_columns_of(self._internals.frame(leaf))
+        self._templates[streaming] = PlanTemplate(self._internals, frame)
+        return frame
 
-    @cached_property
-    def _projection(self) -> Any:
-        if self._all_columns is None:
-            return None
-        return self._internals.parquet.projection(self._all_columns)
+    def _all_columns_of(self, rows: DataFrame) -> DataFrame:
+        return rows if self._all_columns is None else rows.select(self._all_columns)
 
     @cached_property
     def _java_schema(self) -> Any:

@@ -84,9 +84,7 @@ class Internals:
             f"{_FILES}.parquet.ParquetFileFormat",
             "org.apache.spark.sql.execution.CoalesceExec",
             "org.apache.spark.internal.io.FileCommitProtocol",
-            "org.apache.spark.sql.classic.ColumnNodeToExpressionConverter",
             "org.apache.spark.sql.classic.Dataset",
-            f"{_CATALYST}.plans.logical.Project",
             f"{_CATALYST}.plans.logical.Range",
             f"{_CATALYST}.analysis.UnsupportedOperationChecker",
             f"{_CATALYST}.optimizer.ColumnPruning",
@@ -150,33 +148,17 @@ class Internals:
 
     def streaming_range(self, start: int, end: int, slices: int) -> DataFrame:
         """Return the numbers from start up to end, column `id`, as a frame that is streaming."""
-        plans = self.jvm.org.apache.spark.sql.catalyst.plans.logical
         batch = self.spark.range(start, end, 1, slices)._jdf.queryExecution().analyzed()
-        return self.frame(plans.Range(start, end, 1, batch.numSlices(), batch.output(), True))
+        return self.frame(self.range_leaf(start, end, slices, batch.output()))
 
-    def over_range(self, template: DataFrame, start: int, end: int, slices: int) -> Any:
-        """Return what a template computes, over other numbers, as a Java Dataset.
-
-        Columns are built through dozens of calls into the JVM; an analysed plan is put on
-        another range with a handful.
-
-        Args:
-            template: A chain of projections over a `streaming_range`.
-            start: The first number.
-            end: The number behind the last.
-            slices: In how many partitions.
-        """
-        chain = []
-        node = template._jdf.queryExecution().analyzed()
-        while not node.children().isEmpty():
-            chain.append(node)
-            node = node.children().head()
-        plans = self.jvm.org.apache.spark.sql.catalyst.plans.logical
+    def range_leaf(self, start: int, end: int, slices: int, columns: Any) -> Any:
+        """Return the leaf of a `streaming_range`, over other numbers."""
         some_slices = self.some(self.jvm.java.lang.Integer.valueOf(slices))
-        rebuilt = plans.Range(start, end, 1, some_slices, node.output(), True)
-        for parent in reversed(chain):
-            rebuilt = parent.withNewChildren(self.nil.appended(rebuilt))
-        return self.java_frame(rebuilt)
+        return self._range(start, end, 1, some_slices, columns, True)
+
+    @cached_property
+    def _range(self) -> Any:
+        return self.jvm.org.apache.spark.sql.catalyst.plans.logical.Range
 
     # -- sinks that live in this process
 

@@ -57,6 +57,10 @@ class PlannedBatch:
         """Return the same batch, to be written by one task into one file."""
         return PlannedBatch(self._internals, self._java_frame, self._session, one_file=True)
 
+    def count(self) -> int:
+        """Compute the batch and keep nothing of it."""
+        return int(self._java_frame.queryExecution().toRdd().count())
+
     def write_parquet(
         self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
     ) -> None:

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame
-
 if TYPE_CHECKING:
     from cutwater.spark.internals import Internals
 
@@ -27,7 +25,6 @@ class _Scanning(NamedTuple):
     no_columns: Any
     parquet: Any
     logical: Any
-    project: Any
 
 
 class _Writing(NamedTuple):
@@ -55,16 +52,16 @@ class ParquetFiles:
     def _hadoop(self) -> Any:
         return self._known.session.sessionState().newHadoopConf()
 
-    def scan(
+    def leaf(
         self, files: Sequence[str], java_schema: Any, *, streaming: bool, columns: Any = None
-    ) -> DataFrame:
-        """Return Spark's own scan of some files, without what a reader looks for on the way.
+    ) -> Any:
+        """Return the plan of Spark's own scan, without what a reader looks for on the way.
 
         Args:
             files: Absolute paths, each of a file that is there.
             java_schema: The columns, as Java knows them.
-            streaming: Whether the frame counts as streaming.
-            columns: What is made of them, as `projection` gives it; None for the columns alone.
+            streaming: Whether the plan counts as streaming.
+            columns: The columns of another such leaf, to be taken over; None for new ones.
         """
         known = self._scanning
         paths = known.sources.checkAndGlobPathIfNecessary(
@@ -88,19 +85,9 @@ class ParquetFiles:
             self._known.no_options,
             self._known.session,
         )
-        plan = known.logical.apply(relation, streaming)
-        return self._known.frame(plan if columns is None else known.project(columns, plan))
-
-    def projection(self, columns: Sequence[Column]) -> Any:
-        """Return columns as `scan` takes them: made once, resolved with each scan.
-
-        A `select` of its own would have Spark analyse the scan twice for every batch.
-        """
-        classic = self._known.jvm.org.apache.spark.sql.classic
-        convert = self._known.scala_object(classic, "ColumnNodeToExpressionConverter")
-        java_columns: list[Any] = [one._jc for one in columns]
-        found = [convert.apply(one.node()) for one in java_columns]
-        return self._known.jvm.PythonUtils.toSeq(found)
+        if columns is None:
+            return known.logical.apply(relation, streaming)
+        return known.logical.apply(relation, columns, self._known.none, streaming, self._known.none)
 
     @cached_property
     def _scanning(self) -> "_Scanning":
@@ -115,7 +102,6 @@ class ParquetFiles:
             no_columns=self._known.no_columns(),
             parquet=self._files.parquet.ParquetFileFormat(),
             logical=self._known.scala_object(self._files, "LogicalRelation"),
-            project=self._known.jvm.org.apache.spark.sql.catalyst.plans.logical.Project,
         )
 
     def write(

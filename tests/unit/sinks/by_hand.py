@@ -38,6 +38,9 @@ class HandmadeRows:
     def gathered(self) -> "HandmadeRows":
         return self
 
+    def count(self) -> int:
+        return len(self.ids)
+
     def write_parquet(
         self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
     ) -> None:
