@@ -18,7 +18,7 @@ import json
 import os
 import time
 from argparse import SUPPRESS, Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -28,10 +28,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from benchmarks.chain_report import show
 from benchmarks.measuring import (
     Discard,
     Progress,
-    Spread,
     in_fresh_process,
     interleaved,
     machine,
@@ -42,11 +42,11 @@ from benchmarks.measuring import (
     rounded,
     session,
     spread,
-    table,
     timed,
     wait_for,
     workspace,
 )
+from benchmarks.processes import milliseconds_by_work
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -252,7 +252,11 @@ def measure(
     def through(rows: int) -> Callable[[], bool]:
         return lambda: first.look() >= 0 and second.look() >= rows
 
+    wait_for(through(int(expected * WARM_UP)), "the first rows were counted", poll_s=0.2)
+    work, warm_batches = milliseconds_by_work(), len(second.batches)
     wait_for(through(expected), f"{expected} rows were counted", poll_s=0.2)
+    batches = len(second.batches) - warm_batches
+    work = {one: (ms - work[one]) / batches for one, ms in milliseconds_by_work().items()}
     bulk = [second.batches[number] for number in sorted(second.batches)]
     ended, (warm, warm_rows) = ended_ms(second.newest()), warm_up(bulk, expected)
     hops, ways = [], []
@@ -272,6 +276,7 @@ def measure(
         "warm_rows": sum(int(one["numInputRows"]) for one in bulk) - warm_rows,
         "hop_ms": hops,
         "file_to_count_ms": ways,
+        "work_ms": work,
         "second_batches": len(bulk),
         "second_ms": {
             phase: fmean(float(one["durationMs"].get(phase, 0)) for one in bulk) for phase in phases
@@ -328,65 +333,6 @@ def run_all(given: Namespace) -> dict[str, list[dict[str, Any]]]:
             rate = given.rows / one["seconds"]
             print(f"{mode}: {rounded(rate)} rows/s, hop {spread(one['hop_ms'])} ms", flush=True)
     return found
-
-
-def rates(found: Mapping[str, Sequence[Mapping[str, Any]]], rows: int) -> dict[str, Spread]:
-    """Return rows per second from the start of the queries to the last row counted."""
-    return {mode: spread([rows / one["seconds"] for one in runs]) for mode, runs in found.items()}
-
-
-def running_rates(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Spread]:
-    """Return rows per second of the second query behind the warm-up."""
-    return {
-        mode: spread([one["warm_rows"] / max(one["warm_seconds"], 1e-9) for one in runs])
-        for mode, runs in found.items()
-    }
-
-
-def pooled(runs: Sequence[Mapping[str, Any]], key: str) -> Spread:
-    """Return one spread over the samples of all runs."""
-    return spread([sample for one in runs for sample in one[key]])
-
-
-def show(found: Mapping[str, Sequence[Mapping[str, Any]]], rows: int) -> str:
-    whole, running = rates(found, rows), running_rates(found)
-    lines = []
-    for mode, runs in found.items():
-        ratios = (whole[mode].middle / whole[other].middle for other in ("spark", "tuned"))
-        lines.append(
-            (
-                mode,
-                whole[mode],
-                *(f"{ratio:.2f}" for ratio in ratios),
-                running[mode],
-                pooled(runs, "hop_ms"),
-                pooled(runs, "file_to_count_ms"),
-            )
-        )
-    header = ("", "rows/s", "/spark", "/tuned", "rows/s running", "hop ms", "file to count ms")
-    phases = list(dict.fromkeys(key for runs in found.values() for key in runs[0]["second_ms"]))
-    parts = [
-        (phase, *(rounded(_phase(runs, phase)) for runs in found.values())) for phase in phases
-    ]
-    batches = [
-        rounded(spread([one["second_batches"] for one in runs]).middle) for runs in found.values()
-    ]
-    parts.append(("batches", *batches))
-    inside = spread([one["write_ms"] for one in found["cutwater"]])
-    append = spread([one["append_ms"] for one in found["cutwater"]])
-    return "\n".join(
-        [
-            table(header, lines),
-            "\nThe second query, milliseconds of a batch (mean):\n",
-            table(("", *found), parts),
-            f"\ncutwater, in the first step: write {inside} ms a batch, append {append} ms "
-            "(waiting for room included)",
-        ]
-    )
-
-
-def _phase(runs: Sequence[Mapping[str, Any]], phase: str) -> float:
-    return spread([float(one["second_ms"].get(phase, 0)) for one in runs]).middle
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -34,10 +34,9 @@ from benchmarks.chain import (
     numbers,
     passing,
     plain_session,
-    rates,
-    running_rates,
     warm_up,
 )
+from benchmarks.chain_report import rates, running_rates
 from benchmarks.measuring import (
     Progress,
     in_fresh_process,

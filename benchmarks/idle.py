@@ -21,13 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from benchmarks.measuring import (
     Discard,
-    cpu_seconds,
-    family,
     in_fresh_process,
     interleaved,
-    java_process,
     machine,
-    memory_mb,
     options_of,
     parsed,
     publish,
@@ -37,6 +33,7 @@ from benchmarks.measuring import (
     wait_for,
     workspace,
 )
+from benchmarks.processes import cpu_seconds, family, java_process, memory_mb
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 

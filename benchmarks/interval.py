@@ -17,7 +17,6 @@ from typing import Any, Final
 from benchmarks.measuring import (
     DEADLINE_S,
     Discard,
-    cpu_seconds,
     interleaved,
     machine,
     options_of,
@@ -29,6 +28,7 @@ from benchmarks.measuring import (
     table,
     workspace,
 )
+from benchmarks.processes import cpu_seconds
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 

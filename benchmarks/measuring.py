@@ -17,13 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final, TypeVar
 
+from benchmarks.processes import first_value
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -161,8 +162,8 @@ def command_of(parser: argparse.ArgumentParser, given: argparse.Namespace) -> st
 
 def machine() -> dict[str, object]:
     """Return what a time depends on: the machine, the versions, and how busy it was."""
-    cpu = _first_value(Path("/proc/cpuinfo"), "model name")
-    memory_kb = _first_value(Path("/proc/meminfo"), "MemTotal").split(" ")[0]
+    cpu = first_value(Path("/proc/cpuinfo"), "model name")
+    memory_kb = first_value(Path("/proc/meminfo"), "MemTotal").split(" ")[0]
     return {
         "cores": os.cpu_count(),
         "cpu": cpu,
@@ -172,16 +173,6 @@ def machine() -> dict[str, object]:
         "pyspark": version("pyspark"),
         "load_average": [round(one, 2) for one in os.getloadavg()],
     }
-
-
-def _first_value(file: Path, key: str) -> str:
-    """Return the value of the first `key : value` line; empty without one."""
-    try:
-        lines = file.read_text().splitlines()
-    except OSError:
-        return ""
-    pairs = (line.partition(":") for line in lines)
-    return next((value.strip() for name, _, value in pairs if name.strip() == key), "")
 
 
 def publish(
@@ -280,59 +271,6 @@ def timed(owner: type, method: str, into: list[float]) -> None:
             into.append((time.perf_counter() - start) * 1000)
 
     setattr(owner, method, noted)
-
-
-# -- processes, as the kernel counts them
-
-
-def family(root: int | None = None) -> list[int]:
-    """Return a process (this one) and all below it: where Spark's JVM and its workers are."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            parents.setdefault(parent_of((entry / "stat").read_text()), []).append(int(entry.name))
-    found = [os.getpid() if root is None else root]
-    for process in found:
-        found += parents.get(process, [])
-    return found
-
-
-def parent_of(stat: str) -> int:
-    """Read the parent from `/proc/N/stat`; the name before it may hold anything."""
-    return int(stat.rpartition(")")[2].split()[1])
-
-
-def cpu_seconds_of(stat: str, ticks_per_second: int) -> float:
-    """Read from `/proc/N/stat` the processor time of a process and of its ended children."""
-    return sum(map(int, stat.rpartition(")")[2].split()[11:15])) / ticks_per_second
-
-
-def cpu_seconds() -> float:
-    """Return the processor time of the whole family so far."""
-    ticks, taken = os.sysconf("SC_CLK_TCK"), 0.0
-    for process in family():
-        with suppress(OSError):
-            taken += cpu_seconds_of(Path(f"/proc/{process}/stat").read_text(), ticks)
-    return taken
-
-
-def java_process() -> int | None:
-    """Return Spark's JVM among the family."""
-    for process in family():
-        with suppress(OSError):
-            if Path(f"/proc/{process}/comm").read_text().strip() == "java":
-                return process
-    return None
-
-
-def entries(process: int, kind: str) -> int:
-    """Count what a process has open (`fd`) or runs (`task`)."""
-    return sum(1 for _ in Path(f"/proc/{process}/{kind}").iterdir())
-
-
-def memory_mb(process: int) -> float:
-    """Return what a process has in memory."""
-    return int(_first_value(Path(f"/proc/{process}/status"), "VmRSS").split(" ")[0]) / 1024
 
 
 # -- a sink that costs nothing

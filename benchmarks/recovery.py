@@ -31,7 +31,6 @@ from benchmarks.measuring import (
     DEADLINE_S,
     ROOT,
     Discard,
-    family,
     interleaved,
     machine,
     options_of,
@@ -44,6 +43,7 @@ from benchmarks.measuring import (
     wait_for,
     workspace,
 )
+from benchmarks.processes import family
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 

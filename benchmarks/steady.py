@@ -19,11 +19,7 @@ from typing import Any, Final
 from benchmarks.measuring import (
     Discard,
     Progress,
-    entries,
-    family,
-    java_process,
     machine,
-    memory_mb,
     options_of,
     parsed,
     publish,
@@ -36,6 +32,7 @@ from benchmarks.measuring import (
     workspace,
 )
 from benchmarks.plot import Chart, Line, svg
+from benchmarks.processes import entries, family, java_process, memory_mb
 from pyspark.sql import DataFrame, SparkSession
 
 from cutwater import CheckpointConfig, Pipeline, RestartConfig, sinks, sources

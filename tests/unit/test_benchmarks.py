@@ -16,12 +16,14 @@ import pytest
 from benchmarks import (
     alignment,
     chain,
+    chain_report,
     delta_sink,
     idle,
     interval,
     latency,
     measuring,
     postgres_sink,
+    processes,
     steady,
     unaligned,
 )
@@ -147,14 +149,15 @@ def test_processor_time_is_read_behind_any_process_name() -> None:
 
     stat = f"42 (a ) name) {fields}"
 
-    assert measuring.parent_of(stat) == 41
-    assert measuring.cpu_seconds_of(stat, 100) == 2.0
+    assert processes.parent_of(stat) == 41
+    assert processes.cpu_seconds_of(stat, 100) == 2.0
 
 
 def test_this_process_is_the_first_of_its_family() -> None:
-    assert measuring.family()[0] == os.getpid()
-    assert measuring.entries(os.getpid(), "task") >= 1
-    assert measuring.memory_mb(os.getpid()) > 1
+    assert processes.family()[0] == os.getpid()
+    assert processes.entries(os.getpid(), "task") >= 1
+    assert processes.memory_mb(os.getpid()) > 1
+    assert processes.milliseconds_by_work()[processes.PYTHON] > 0
 
 
 def test_a_timed_method_still_does_its_work() -> None:
@@ -250,16 +253,18 @@ def test_the_chain_shows_each_way_beside_the_others() -> None:
             "file_to_count_ms": [30.0],
             "second_batches": 4,
             "second_ms": {"addBatch": 7.0},
+            "work_ms": {"Python": 3.0},
             "write_ms": 5.0,
             "append_ms": 0.5,
         }
 
     found = {"spark": [run(2.0)], "tuned": [run(1.0)], "cutwater": [run(0.5)]}
 
-    lines = chain.show(found, 100).splitlines()
+    lines = chain_report.show(found, 100).splitlines()
 
     assert lines[3].split()[:5] == ["cutwater", "200", "(200..200)", "4.00", "2.00"]
     assert ["addBatch", "7.00", "7.00", "7.00"] in [line.split() for line in lines]
+    assert ["Python", "3.00", "3.00", "3.00"] in [line.split() for line in lines]
 
 
 def test_frequent_checkpoints_are_compared_with_the_rarest() -> None:
