@@ -1,7 +1,7 @@
 """Executors in processes of their own, as on a cluster, and a driver that is killed above them.
 
-Spark's own `local-cluster` starts a master and two workers, each with an executor that shares the
-file system with the driver, but not its memory.
+Spark's `local-cluster` starts a master and two workers inside the driver's process; a standalone
+cluster outlives the driver. Executors share the file system with the driver, but not its memory.
 """
 
 import random
@@ -12,13 +12,26 @@ import pytest
 from tests.crash.drivers import Drivers
 from tests.crash.stands import rows_of
 from tests.crash.test_killed_drivers import diamond
+from tests.servers.spark_cluster import standalone_cluster
 
-MASTER = "local-cluster[2,1,1024]"
+INSIDE = "local-cluster[2,1,1024]"
 
 
-@pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
-    found = Drivers(tmp_path_factory.mktemp("cluster"), MASTER)
+@pytest.fixture(params=["inside the driver", "standalone"])
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Drivers]:
+    directory = tmp_path_factory.mktemp("cluster")
+    if request.param == "standalone":
+        (directory / "nodes").mkdir()
+        with standalone_cluster(directory / "nodes") as master:
+            yield from _drivers(directory, master)
+    else:
+        yield from _drivers(directory, INSIDE)
+
+
+def _drivers(directory: Path, master: str) -> Iterator[Drivers]:
+    found = Drivers(directory, master)
     yield found
     found.close()
 

@@ -12,7 +12,6 @@ import os
 import pwd
 import re
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +19,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.servers.ports import free_port
 
 USER = "cutwater"
 PASSWORD = "do-not-tell"
@@ -143,7 +144,7 @@ def postgres_server(settings: Mapping[str, str] | None = None) -> Iterator[Postg
     try:
         _give(directory)
         chosen = {**_SETTINGS, **(settings or {})}
-        server = PostgresServer(_programs(directory), directory, _free_port(), chosen)
+        server = PostgresServer(_programs(directory), directory, free_port(), chosen)
         server.make()
         server.start()
         try:
@@ -199,9 +200,3 @@ def _give(path: Path) -> None:
     if not os.getuid():
         user = _other_user()
         os.chown(path, user.pw_uid, user.pw_gid)
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
