@@ -102,6 +102,14 @@ class ParquetFiles:
         found = [convert.apply(one.node()) for one in java_columns]
         return self._known.jvm.PythonUtils.toSeq(found)
 
+    def holds(self, java_schema: Any) -> bool:
+        """Say whether a file can hold these columns, as Spark's own writer asks before it writes.
+
+        Args:
+            java_schema: The columns, as Java knows them.
+        """
+        return bool(self._writing.parquet.supportDataType(java_schema))
+
     @cached_property
     def _scanning(self) -> "_Scanning":
         sources = self._known.scala_object(self._files, "DataSource")
