@@ -147,11 +147,14 @@ def through(
     spark: SparkSession, channel: Channel, step: Callable[[DataFrame], DataFrame], directory: Path
 ) -> tuple[list[Row], str]:
     """Read a channel in a streaming query; return its rows and Spark's executed plan."""
-    source = ChannelSource(Internals(spark), channel, READER, Signal(), Reading())
+    signal = Signal()
+    source = ChannelSource(Internals(spark), channel, READER, signal, Reading())
     found: list[Row] = []
 
     def note(frame: DataFrame, _: int) -> None:
         found.extend(frame.collect())
+        # All was read: nobody need wait for more.
+        signal.close()
 
     query = (
         step(source.frame())
