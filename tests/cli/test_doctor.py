@@ -59,10 +59,13 @@ def test_a_store_that_is_in_use_keeps_what_it_has(tmp_path: Path) -> None:
 
 
 def test_a_remote_spark_is_wrong(tmp_path: Path) -> None:
-    run = cutwater("doctor", cwd=tmp_path, env=environment(SPARK_REMOTE="sc://somewhere"))
+    asked = environment(SPARK_REMOTE="sc://somewhere", SPARK_API_MODE="Connect")
+
+    run = cutwater("doctor", cwd=tmp_path, env=asked)
 
     assert run.returncode == 1
-    assert "A pipeline needs a classic session: unset SPARK_REMOTE." in run.stdout
+    advice = "A pipeline needs a classic session: unset SPARK_REMOTE and SPARK_API_MODE."
+    assert advice in run.stdout
     assert run.stdout.endswith("1 wrong.\n")
 
 

@@ -269,6 +269,28 @@ def test_a_plan_that_cannot_work_is_refused_before_spark_starts(tmp_path: Path) 
     assert run.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "variables", "named"),
+    [
+        ((), {"SPARK_REMOTE": "sc://somewhere"}, "SPARK_REMOTE"),
+        (("--conf", "spark.api.mode=connect"), {}, "spark.api.mode=connect"),
+    ],
+    ids=["variable", "conf"],
+)
+def test_spark_connect_is_refused_in_one_sentence(
+    arguments: tuple[str, ...], variables: dict[str, str], named: str, file: str, tmp_path: Path
+) -> None:
+    run = cutwater("run", file, *arguments, cwd=tmp_path, env=environment(**variables))
+
+    assert run.returncode == 1
+    assert run.stderr.startswith(
+        "[CW-601] A pipeline needs a classic session, not one of Spark Connect: "
+        f"start it without {named}. Nothing was started; "
+    )
+    assert len(run.stderr.splitlines()) == 1
+    assert not (tmp_path / ".cutwater").exists()
+
+
 def test_the_help_lists_every_exit_code() -> None:
     run = cutwater("run", "--help")
 

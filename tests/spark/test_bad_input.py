@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from tests.spark.runs import options, run, table
 
 from cutwater import Pipeline, sinks, sources
-from cutwater.errors import ConfigError, PlanError, RunError, StepError
+from cutwater.errors import ConfigError, RunError, StepError
 
 
 def numbers_into(
@@ -43,21 +43,6 @@ def test_rows_that_do_not_fit_their_columns_are_named(spark: SparkSession, tmp_p
 
     run(numbers_into(tmp_path), spark, options(tmp_path))
     assert table(tmp_path / "table", "value", "early") == [(one, one + 1) for one in range(3000)]
-
-
-def test_a_type_that_no_file_can_hold_is_found_before_the_start(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    pipeline = Pipeline("void")
-
-    @pipeline.source(chain=False)
-    def numbers(spark: SparkSession) -> DataFrame:
-        return sources.sequence(spark, total=10).withColumn("nothing", F.lit(None))
-
-    pipeline.sink("table", sinks.delta(str(tmp_path / "table")), of=numbers)
-
-    with pytest.raises(PlanError, match="column nothing of type void; cast it"):
-        run(pipeline, spark, options(tmp_path))
 
 
 def test_a_corrupt_file_of_a_source_is_named_and_nothing_of_it_is_committed(

@@ -24,7 +24,9 @@ def shop(total: int) -> Pipeline:
 
     @pipeline.source
     def numbers(spark: SparkSession) -> DataFrame:
-        return sources.sequence(spark, total=total, rate=3000, batch_max=1500)
+        rows = sources.sequence(spark, total=total, rate=3000, batch_max=1500)
+        # A type that no Delta table holds, through a channel and into PostgreSQL.
+        return rows.selectExpr("*", "make_dt_interval(0, 0, 0, value) AS took")
 
     @pipeline.step(output_mode="update", partitions=2)
     def parts(numbers: DataFrame) -> DataFrame:
@@ -33,13 +35,16 @@ def shop(total: int) -> Pipeline:
 
     orders = sinks.postgres("env:SHOP_DSN", table="orders")
     newest = sinks.postgres("env:SHOP_DSN", table="newest", write="upsert", keys=["part"])
-    pipeline.sink("orders", orders, of=lambda numbers: numbers.selectExpr("value AS id", "at"))
+    chosen = ("value AS id", "at", "took")
+    pipeline.sink("orders", orders, of=lambda numbers: numbers.selectExpr(*chosen))
     pipeline.sink("newest", newest, of=parts)
     return pipeline
 
 
 def check(database: Database, total: int) -> None:
     assert database.numbers("SELECT id FROM orders ORDER BY 1") == list(range(total))
+    others = "SELECT count(*) FROM orders WHERE took IS DISTINCT FROM make_interval(secs => id)"
+    assert database.numbers(others) == [0]
     expected = sorted((one % PARTS, one) for one in range(total - PARTS, total))
     assert database.query("SELECT part, value FROM newest ORDER BY 1") == [
         [str(part), str(value)] for part, value in expected
@@ -56,7 +61,7 @@ def test_a_pipeline_is_blocked_by_a_row_goes_on_by_itself_and_can_be_rewound(
     database = postgres.make_database("pipeline")
     monkeypatch.setenv("SHOP_DSN", database.dsn)
     monkeypatch.setattr("cutwater.config.CommitOptions", partial(CommitOptions, budget_ms=300))
-    database.query("CREATE TABLE orders (id bigint PRIMARY KEY, at timestamptz)")
+    database.query("CREATE TABLE orders (id bigint PRIMARY KEY, at timestamptz, took interval)")
     database.query("INSERT INTO orders VALUES (0)")
 
     # So many checkpoints are kept that the first one is still there in the end.

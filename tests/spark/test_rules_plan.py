@@ -12,8 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.spark.runs import options, run, table, wait_until
 
-from cutwater import Pipeline, sinks, sources
+from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.errors import CodeChanged, PlanError
+from cutwater.node import SinkTarget
+from cutwater.plan import plan
+from cutwater.spark.explain import look
 
 Read = Callable[[SparkSession], DataFrame]
 Work = Callable[[DataFrame, DataFrame], DataFrame]
@@ -44,10 +47,16 @@ def marked_first(left: DataFrame, right: DataFrame) -> DataFrame:
     return both.groupBy(F.window("at", "1 second")).count().select("count")
 
 
+def ten_seconds(batch_max: int) -> Read:
+    """Ten seconds of event time, a number a millisecond, in batches of so many."""
+    return lambda spark: sources.sequence(spark, total=10_000, batch_max=batch_max)
+
+
 def two_channels(work: Work, directory: Path) -> Pipeline:
+    """One in four times the batches of the other, so that it comes behind."""
     pipeline = Pipeline("merging")
-    pipeline.source(numbers, name="left", chain=False)
-    pipeline.source(numbers, name="right", chain=False)
+    pipeline.source(ten_seconds(500), name="left", chain=False)
+    pipeline.source(ten_seconds(2000), name="right", chain=False)
     pipeline.step(work)
     pipeline.sink("t", sinks.delta(str(directory / "t")), of=work)
     return pipeline
@@ -61,13 +70,83 @@ def test_a_watermark_above_several_channels_is_refused(spark: SparkSession, tmp_
     assert re.search(rf"{re.escape(__file__)}:\d+: step merged_first", message)
 
 
-def test_a_watermark_on_each_of_several_channels_is_fine(
+def test_a_watermark_on_each_of_several_channels_loses_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    running = two_channels(marked_first, tmp_path).start(spark, options(tmp_path))
-    running.kill()
+    """Checkpoints hold one input and the other again and again, and no row is late by it."""
+    often = CheckpointConfig(interval="100ms", min_pause="1ms", unaligned=False)
 
-    assert running.wait(60) is not None
+    result = run(two_channels(marked_first, tmp_path), spark, options(tmp_path, checkpoint=often))
+
+    assert result.finished
+    assert result.checkpoints >= 5
+    # The watermark ends two seconds before 9.999 s: seven windows are closed by it.
+    assert table(tmp_path / "t", "count") == [(2 * 1000,)] * 7
+
+
+# -- types that cannot be held
+
+
+def odd(numbers: DataFrame) -> DataFrame:
+    return numbers.selectExpr(
+        "value",
+        "map('k', array(make_interval(1, 2, 3))) AS span",
+        "array(named_struct()) AS nothings",
+        "named_struct('m', map('K' COLLATE UNICODE_CI, 1)) AS words",
+    )
+
+
+def test_types_that_parquet_cannot_hold_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Everything else comes back as it was: tests/spark/test_channel_types.py."""
+    pipeline = Pipeline("odd")
+    pipeline.source(numbers, chain=False)
+    pipeline.step(odd)
+    pipeline.sink("t", sinks.delta(str(tmp_path / "t")), of=odd)
+    pipeline.sink("out", sinks.console(), of=lambda numbers: numbers.select())
+
+    message = refused(pipeline, spark, tmp_path)
+
+    found = re.findall(rf"{re.escape(__file__)}:\d+: step odd gives column (.*); cast", message)
+    assert found == [
+        "span of type interval, which Parquet cannot hold",
+        "nothings of type struct without fields, which Parquet cannot hold",
+        "words of type map with the key string collate UNICODE_CI, which Parquet cannot hold",
+    ]
+    assert "sink out gives no columns; select some." in message
+
+
+@pytest.mark.parametrize(
+    ("column", "target", "reason"),
+    [
+        ("INTERVAL '1' DAY", "delta", "the type interval day, which a Delta table cannot hold"),
+        ("array(null)", "delta", "column x.element has the type void, which a Delta table cannot"),
+        ("null", "csv", "column x has the type void, which csv files cannot hold; cast it"),
+        ("map(1, 'a')", "csv", "column x has the type map<int,string>, which csv files cannot"),
+        ("null", "postgres", "column x has no type; cast it to one"),
+    ],
+)
+def test_a_type_that_a_sink_cannot_hold_is_refused(
+    spark: SparkSession, tmp_path: Path, column: str, target: str, reason: str
+) -> None:
+    nowhere = "postgresql://nobody@127.0.0.1:1/nothing"
+    targets: dict[str, SinkTarget] = {
+        "delta": sinks.delta(str(tmp_path / "t")),
+        "csv": sinks.files(str(tmp_path / "files"), "csv"),
+        "postgres": sinks.postgres(nowhere, table="t"),
+    }
+    pipeline = Pipeline("odd")
+    pipeline.source(numbers)
+    pipeline.sink("t", targets[target], of=lambda numbers: numbers.selectExpr(f"{column} AS x"))
+
+    if target == "delta":
+        message = refused(pipeline, spark, tmp_path)
+    else:
+        # As `cutwater plan`: a start would have asked for the database by now.
+        with pytest.raises(PlanError) as caught:
+            look(plan(pipeline), spark)
+        message = str(caught.value)
+
+    assert re.search(rf"{re.escape(__file__)}:\d+: sink t: .*{re.escape(reason)}", message)
 
 
 # -- sources that forget (F12)

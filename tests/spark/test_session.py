@@ -17,6 +17,7 @@ from pyspark.sql.functions import col
 
 from cutwater.cli.load import load
 from cutwater.errors import SessionError
+from cutwater.spark.internals import Internals
 from cutwater.spark.session import (
     NEEDED,
     SETTINGS,
@@ -29,6 +30,7 @@ from cutwater.spark.session import (
 )
 
 DEADLINE_S = 120
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 SOURCE = Path(__file__).parents[2] / "src"
 
 OWN_SESSION = """
@@ -211,6 +213,35 @@ def test_a_foreign_session_is_told_what_is_wrong_with_it() -> None:
     assert (found["partitions"], found["chosen"]) == ("1", "7")
     assert found["stopped"] == "This Spark session is stopped: start a new one."
     assert found["raw"].startswith("Hadoop's setting fs.file.impl makes org.apache.hadoop.fs.Raw")
+
+
+def test_watermarks_that_run_ahead_of_the_slowest_input_are_refused(spark: SparkSession) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.streaming.multipleWatermarkPolicy", "Max")
+
+    with pytest.raises(SessionError, match=r"Policy is max: .* dropped as late. Set it to min\."):
+        prepare_session(session)
+
+
+def test_a_class_that_spark_does_not_have_is_named(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is only set by its name, which Spark would miss in the first batch."""
+    Internals(spark).self_check()
+    invented = {**NEEDED, MANAGER: "org.apache.spark.sql.Invented"}
+    monkeypatch.setattr("cutwater.spark.internals.NEEDED", invented)
+
+    with pytest.raises(SessionError, match=r"here has no class org\.apache\.spark\.sql\.Invented,"):
+        Internals(spark).self_check()
+
+
+def test_another_version_of_spark_is_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cutwater.spark.version._FROM", (4, 9))
+
+    with pytest.raises(SessionError, match=r"^.CW-601. This is Spark 4\.3\.\d+, and pipelines run"):
+        Internals(spark).self_check()
 
 
 def test_a_connect_session_is_refused_in_one_sentence() -> None:

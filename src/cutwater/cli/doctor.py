@@ -26,7 +26,9 @@ from cutwater.cli.plan import Conf, Debug, Master
 from cutwater.cli.run import DEFAULT_STORE, store_location
 from cutwater.cli.self_test import Phase, SelfTest
 from cutwater.errors import CutwaterError, SessionError
+from cutwater.spark.connect import connect_variables
 from cutwater.spark.java import find_java
+from cutwater.spark.version import PYSPARK, is_supported
 from cutwater.store.location import Location
 from cutwater.store.probe import probe
 
@@ -46,8 +48,6 @@ well, 1 if something is wrong.
 _GIB: Final = 1024**3
 _DRIVER_BYTES: Final = 2 * _GIB
 _SCRATCH_BYTES: Final = _GIB
-_SPARK_FROM: Final = (4, 0)
-_SPARK_BELOW: Final = (4, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,9 +174,9 @@ def _check_spark(_: DoctorArguments) -> Finding:
         found = version("pyspark")
     except PackageNotFoundError:
         return Finding("Spark", "wrong", "not installed", "Run `pip install cutwater` again.")
-    numbers = tuple(int(part) for part in found.split(".")[:2])
-    if not _SPARK_FROM <= numbers < _SPARK_BELOW:
-        return Finding("Spark", "wrong", found, "Install a version that works: pyspark>=4.0,<4.4.")
+    if not is_supported(found):
+        advice = f"Install a version that works: pip install 'pyspark{PYSPARK}'."
+        return Finding("Spark", "wrong", found, advice)
     elsewhere = os.environ.get("SPARK_HOME")
     if elsewhere:
         advice = f"SPARK_HOME is set, so the Spark in {elsewhere} is used; it must be {found} too."
@@ -185,15 +185,11 @@ def _check_spark(_: DoctorArguments) -> Finding:
 
 
 def _check_remote(_: DoctorArguments) -> Finding:
-    remote = [name for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE") if _is_set(name)]
+    remote = connect_variables()
     if not remote:
         return Finding("Spark Connect", "ok", "not asked for")
     advice = f"A pipeline needs a classic session: unset {' and '.join(remote)}."
     return Finding("Spark Connect", "wrong", "asked for", advice)
-
-
-def _is_set(name: str) -> bool:
-    return os.environ.get(name, "") not in {"", "0"}
 
 
 def _check_java(_: DoctorArguments) -> Finding:

@@ -84,6 +84,28 @@ class CheckedTarget(Protocol):
         ...
 
 
+@runtime_checkable
+class SelectiveTarget(Protocol):
+    """What a target has besides if not all rows can go into one of its kind."""
+
+    def check_rows(self, sink: SinkId, rows: "StructType") -> str | None:
+        """Say why no target of this kind can hold such rows; looks at nothing but the columns.
+
+        Asked at every start, before anything runs. As with `CheckedTarget`, nothing relies on it.
+
+        Args:
+            sink: The sink's name, for errors.
+            rows: The columns of its rows.
+
+        Returns:
+            What is wrong, and what to do, in words that follow the sink's name; None if nothing is.
+
+        Raises:
+            CutwaterError: If that cannot be said here.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Retreat:
     """What taking a target back to a version would do; nothing has been done.

@@ -4,17 +4,56 @@ Columns may be added; one whose type or spelling has changed is refused while a 
 Nullability and metadata are dropped at every level, so that those of one batch bind no other.
 """
 
+from collections.abc import Iterator
+from typing import Final
+
 from pyspark.sql.types import (
     ArrayType,
     DataType,
     MapType,
+    NullType,
     StringType,
     StructField,
     StructType,
+    UserDefinedType,
+    VariantType,
 )
 
 from cutwater.errors import SinkError
 from cutwater.ids import SinkId
+
+_NOT_AS_TEXT: Final = ("geography", "geometry")
+"""Types that Spark writes as no text, in JSON or CSV."""
+
+
+def unheld(rows: StructType, format: str) -> str | None:  # noqa: A002 - as `sinks.files` has it
+    """Say which column a format of files cannot hold; None if it can hold all of them."""
+    for column in rows.fields:
+        for kind in parts(column.dataType):
+            is_place = kind.typeName().startswith(_NOT_AS_TEXT)
+            is_cell = not isinstance(
+                kind, ArrayType | MapType | StructType | NullType | VariantType
+            )
+            if (is_place and format != "parquet") or (not is_cell and format == "csv"):
+                reason = f"column {column.name} has the type {column.dataType.simpleString()}"
+                return f"{reason}, which {format} files cannot hold; cast it or leave it out"
+    return None
+
+
+def parts(kind: DataType) -> Iterator[DataType]:
+    """Give a type and all that is nested in it."""
+    yield kind
+    match kind:
+        case StructType():
+            for field in kind.fields:
+                yield from parts(field.dataType)
+        case ArrayType():
+            yield from parts(kind.elementType)
+        case MapType():
+            yield from parts(kind.keyType)
+            yield from parts(kind.valueType)
+        case UserDefinedType():
+            yield from parts(kind.sqlType())
 
 
 def joined_columns(

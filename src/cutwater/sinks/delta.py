@@ -159,6 +159,18 @@ class DeltaTarget:
         place = found.absolute() if isinstance(found, Path) else found
         return check_delta(place, (self.write, self.keys, self.partition_by), sink, rows)
 
+    def check_rows(self, sink: SinkId, rows: "StructType") -> str | None:
+        """Say why no Delta table can hold the rows.
+
+        Raises:
+            ConfigError: If `deltalake` is not installed.
+        """
+        _need_deltalake()
+        from cutwater.sinks.delta_check import check_rows  # noqa: PLC0415 - an extra
+        from cutwater.sinks.delta_writing import Writing  # noqa: PLC0415 - an extra
+
+        return check_rows(Writing(self.write, self.keys, self.partition_by), sink, rows)
+
     def stored(self) -> StoredTarget:
         """Say how to find the table again: its real directory, whatever links lead to it."""
         found = _place(self.uri)

@@ -19,6 +19,17 @@ from cutwater.sinks.delta_slots import FAILURES, words
 from cutwater.sinks.delta_writing import Writing
 
 
+def check_rows(writing: Writing, sink: SinkId, rows: StructType) -> str | None:
+    """Say why no Delta table can hold rows that are written in this way; None if one can."""
+    try:
+        known = table_schema(rows, writing.partition_by, sink)
+        if writing.keys:
+            Keys.of(known, writing.keys, sink)
+    except (ConfigError, SinkError) as error:
+        return error.reason
+    return None
+
+
 def check_table(
     root: TableRoot, writing: Writing, sink: SinkId, rows: StructType | None
 ) -> str | None:

@@ -7,12 +7,16 @@ in `_cutwater/commits` say which files belong to which version.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from cutwater.errors import ConfigError, SinkError
+from cutwater.ids import SinkId
 from cutwater.sinks.base import OpenSink, SinkContext
 from cutwater.store.targets import StoredTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 FORMATS: Final = ("parquet", "json", "csv")
 
@@ -140,6 +144,12 @@ class FilesTarget:
         settings = {**_EXACT[self.format], **given.writer}
         form = Form(self.format, settings, given.partition_by, given.write == "overwrite")
         return OpenFiles(directory_of(self.uri).absolute(), form, context, given.keep_past)
+
+    def check_rows(self, sink: SinkId, rows: "StructType") -> str | None:  # noqa: ARG002
+        """Say why files of this format cannot hold the rows."""
+        from cutwater.sinks.columns import unheld  # noqa: PLC0415 - needs Spark's types
+
+        return unheld(rows, self.format)
 
     def stored(self) -> StoredTarget:
         """Say how to find the directory again: its real place, whatever links lead to it."""

@@ -121,6 +121,17 @@ class PostgresTarget:
 
         return check_table(self.dsn, name, self.keys, sink, rows)
 
+    def check_rows(self, sink: SinkId, rows: "StructType") -> str | None:
+        """Say why no table of PostgreSQL's can hold the rows.
+
+        Raises:
+            ConfigError: If `psycopg` is not installed.
+        """
+        self._name()
+        from cutwater.sinks.postgres_check import check_rows  # noqa: PLC0415 - an extra
+
+        return check_rows(self.keys, sink, rows)
+
     def stored(self) -> StoredTarget:
         """Say how to find the table again: host, port, database and table, without secrets.
 

@@ -13,6 +13,15 @@ from cutwater.sinks.postgres_session import Connection, Session
 from cutwater.sinks.postgres_types import check_columns, check_keys, columns_of
 
 
+def check_rows(keys: tuple[str, ...], sink: SinkId, rows: StructType) -> str | None:
+    """Say why no table of PostgreSQL's can hold such rows; None if one can."""
+    try:
+        check_keys(columns_of(rows, sink), keys, sink)
+    except SinkError as error:
+        return error.reason
+    return None
+
+
 def check_table(
     dsn: Dsn, table: TableName, keys: tuple[str, ...], sink: SinkId, rows: StructType | None
 ) -> str | None:
@@ -28,12 +37,10 @@ def check_table(
     Raises:
         SinkError: If the database cannot be reached now.
     """
-    try:
-        columns = None if rows is None else columns_of(rows, sink)
-        if columns is not None:
-            check_keys(columns, keys, sink)
-    except SinkError as error:
-        return error.reason
+    why = None if rows is None else check_rows(keys, sink, rows)
+    if why is not None:
+        return why
+    columns = None if rows is None else columns_of(rows, sink)
 
     def look(connection: Connection) -> str | None:
         connection.execute("SET TRANSACTION READ ONLY")

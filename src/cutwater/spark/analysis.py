@@ -7,22 +7,26 @@ found here, before anything starts, and names the function and line.
 """
 
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from cutwater.ids import InputId
+from cutwater.errors import CutwaterError
+from cutwater.ids import InputId, SinkId
 from cutwater.node import Node
 from cutwater.physical_plan import PhysicalStep
 from cutwater.protocol.identity import StepIdentity
+from cutwater.sinks.base import SelectiveTarget
 from cutwater.spark.channel import ChannelForm
 from cutwater.spark.channel_source import ChannelSource
+from cutwater.spark.column_types import nullable, unheld
 from cutwater.spark.identify import identify, origins
 from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import NativeSource, native_source
@@ -135,6 +139,8 @@ class Analysis:
         self._check_sources(step, plan)
         form = _form(step, frame, plan, names)
         self._check_watermarks(where, plan, is_stateful=form.is_stateful)
+        if len(self.problems) == before:
+            self._check_sink(step, frame.schema)
         if len(self.problems) > before:
             return None
         if step.sources and form.may_owe_batch:
@@ -168,16 +174,28 @@ class Analysis:
         self.problems.append(f"{place}: {title} {reason}.")
 
     def _check_columns(self, where: tuple[str, str], schema: StructType) -> None:
+        if not schema.fields:
+            self._add(*where, "gives no columns; select some")
         names: dict[str, str] = {}
         for column in schema.fields:
             same = names.setdefault(column.name.lower(), column.name)
             if same is not column.name:
                 self._add(*where, f"gives two columns called {same}; rename one of them")
-            unwritable = next(_unwritable(column.dataType.jsonValue()), None)
-            if unwritable:
-                self._add(
-                    *where, f"gives column {column.name} of type {unwritable}; cast it to another"
-                )
+        for name, kind in unheld(self.internals, schema):
+            reason = f"gives column {name} of type {kind}, which Parquet cannot hold"
+            self._add(*where, f"{reason}; cast it to another")
+
+    def _check_sink(self, step: PhysicalStep, schema: StructType) -> None:
+        """Let the sink say what no target of its kind can hold, before anything runs."""
+        node = step.sink
+        target: object = None if node is None else node.target
+        if node is None or not isinstance(target, SelectiveTarget):
+            return
+        with suppress(CutwaterError):
+            # A package that is missing is told when the target is opened.
+            problem = target.check_rows(SinkId(node.name), schema)
+            if problem is not None:
+                self.problems.append(f"{node.place}: sink {node.name}: {problem}")
 
     def _check_sources(self, step: PhysicalStep, plan: PlanNode) -> None:
         """Refuse sources that forget what they have read before a cut covers it (rule F12)."""
@@ -250,24 +268,6 @@ def first_line(error: BaseException) -> str:
     return f"raises {type(error).__name__}: {text}".rstrip(". ")
 
 
-def _unwritable(json_type: object) -> Iterator[str]:
-    """Find types that Parquet cannot hold, wherever they are nested."""
-    match json_type:
-        case str():
-            if json_type == "void" or json_type.startswith("interval"):
-                yield json_type
-        case {"type": "struct", "fields": fields}:
-            for one in fields:
-                yield from _unwritable(one["type"])
-        case {"type": "array", "elementType": element}:
-            yield from _unwritable(element)
-        case {"type": "map", "keyType": key, "valueType": value}:
-            yield from _unwritable(key)
-            yield from _unwritable(value)
-        case _:
-            return
-
-
 def _form(
     step: PhysicalStep, frame: DataFrame, plan: PlanNode, names: Mapping[str, str]
 ) -> StepForm:
@@ -333,37 +333,9 @@ def channel_form(schema: StructType) -> ChannelForm:
     Spark keeps a watermark in a column's metadata, and takes none from a source: the column and
     its delay are noted, so that every reader applies them again, and the metadata is left out.
     """
-    stripped = StructType.fromJson(_nullable(schema.jsonValue()))
+    stripped = nullable(schema)
     for column in schema.fields:
         delay = column.metadata.get(_WATERMARK)
         if delay is not None:
             return ChannelForm(stripped, (column.name, f"{delay} milliseconds"))
     return ChannelForm(stripped)
-
-
-def _nullable(json_type: Any) -> Any:  # noqa: ANN401 - JSON
-    match json_type:
-        case {"type": "struct", "fields": fields}:
-            return {
-                "type": "struct",
-                "fields": [
-                    {
-                        "name": one["name"],
-                        "type": _nullable(one["type"]),
-                        "nullable": True,
-                        "metadata": {},
-                    }
-                    for one in fields
-                ],
-            }
-        case {"type": "array", "elementType": element}:
-            return {"type": "array", "elementType": _nullable(element), "containsNull": True}
-        case {"type": "map", "keyType": key, "valueType": value}:
-            return {
-                "type": "map",
-                "keyType": _nullable(key),
-                "valueType": _nullable(value),
-                "valueContainsNull": True,
-            }
-        case _:
-            return json_type

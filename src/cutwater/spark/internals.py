@@ -1,10 +1,11 @@
 """Spark's internal classes, and the check that they are there.
 
-Beside it, `parquet_files`, `plan_nodes` and `operators` read such classes; no other module does.
-Everything here goes through py4j to classes that Spark does not promise to keep. `self_check` asks
-for each of them when a pipeline starts, so that another Spark version says what it lacks at once
-and by name (docs/adr/0007). Tested on Spark 4.3; the package of the streaming runtime moved in
-4.1.
+Beside it, `parquet_files`, `plan_nodes`, `operators` and `columns_read` use such classes through
+py4j, and `session` names some in settings; no other module does. Spark promises to keep none of
+them. `self_check` asks for every one that is called or set by its name when a pipeline starts, so
+that a Spark without it says so at once (docs/adr/0007). The nodes of a plan are known by their
+simple names only, which nobody can ask for; so no other version of Spark is let in than the one
+that is tested (`version`).
 """
 
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from pyspark.sql.types import StructType
 
 from cutwater.errors import SessionError
 from cutwater.spark.parquet_files import ParquetFiles
+from cutwater.spark.session import NEEDED
+from cutwater.spark.version import PYSPARK, is_supported
 
 SOURCE_INTERFACE: Final = "org.apache.spark.sql.execution.streaming.Source"
 SINK_INTERFACE: Final = "org.apache.spark.sql.execution.streaming.Sink"
@@ -28,7 +31,7 @@ ADMISSION_INTERFACE: Final = (
     "org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow"
 )
 
-_STREAMING: Final = "org.apache.spark.sql.execution.streaming"
+_RUNTIME: Final = "org.apache.spark.sql.execution.streaming.runtime"
 _FILES: Final = "org.apache.spark.sql.execution.datasources"
 _CATALYST: Final = "org.apache.spark.sql.catalyst"
 
@@ -64,38 +67,49 @@ class Internals:
         self.session: Any = spark._jsparkSession
 
     def self_check(self) -> None:
-        """Ask for every class this module uses.
+        """Ask for every class that is called or set by its name.
 
         Raises:
-            SessionError: Naming the one that is missing.
+            SessionError: If this is another Spark than the one that is tested, or naming the class
+                that is missing.
         """
+        if not is_supported(self.spark.version):
+            message = (
+                f"This is Spark {self.spark.version}, and pipelines run on Spark {PYSPARK}: "
+                "start the session with one of those."
+            )
+            raise SessionError(message)
         for name in (
             SOURCE_INTERFACE,
             ADMISSION_INTERFACE,
             SINK_INTERFACE,
-            f"{self._runtime_name}.StreamingExecutionRelation",
-            f"{self._runtime_name}.SerializedOffset",
+            f"{_RUNTIME}.StreamingExecutionRelation",
+            f"{_RUNTIME}.SerializedOffset",
             f"{_FILES}.LogicalRelation",
             f"{_FILES}.HadoopFsRelation",
             f"{_FILES}.InMemoryFileIndex",
             f"{_FILES}.DataSource",
             f"{_FILES}.NoopCache",
             f"{_FILES}.FileFormatWriter",
+            f"{_FILES}.FileFormatWriter$OutputSpec",
             f"{_FILES}.parquet.ParquetFileFormat",
             "org.apache.spark.sql.execution.CoalesceExec",
+            "org.apache.spark.api.python.PythonUtils",
             "org.apache.spark.internal.io.FileCommitProtocol",
             "org.apache.spark.sql.classic.Dataset",
+            "org.apache.spark.util.SystemClock",
             f"{_CATALYST}.plans.logical.Range",
             f"{_CATALYST}.analysis.UnsupportedOperationChecker",
             f"{_CATALYST}.optimizer.ColumnPruning",
             f"{_CATALYST}.streaming.InternalOutputModes",
+            *(name for key, name in NEEDED.items() if key.endswith("Class")),
         ):
             try:
                 self.jvm.java.lang.Class.forName(name)
             except Py4JError as error:
                 message = (
-                    f"Spark {self.spark.version} has no class {name}, which channels need. "
-                    "Cutwater is tested with Spark 4.3."
+                    f"Spark {self.spark.version} here has no class {name}, which pipelines need: "
+                    "start the session with the Spark that Apache publishes, unchanged."
                 )
                 raise SessionError(message) from error
         if isinstance(self.jvm.org.apache.spark.sql.classic.Dataset, JavaPackage):
@@ -103,18 +117,8 @@ class Internals:
             raise SessionError(message)
 
     @cached_property
-    def _runtime_name(self) -> str:
-        return f"{_STREAMING}.runtime" if self._version >= (4, 1) else _STREAMING
-
-    @cached_property
-    def _version(self) -> tuple[int, int]:
-        major, minor = (int(part) for part in self.spark.version.split(".")[:2])
-        return major, minor
-
-    @cached_property
     def _runtime(self) -> Any:
-        streaming = self.jvm.org.apache.spark.sql.execution.streaming
-        return streaming.runtime if self._runtime_name.endswith("runtime") else streaming
+        return self.jvm.org.apache.spark.sql.execution.streaming.runtime
 
     @staticmethod
     def scala_object(package: Any, name: str) -> Any:
@@ -180,8 +184,8 @@ class Internals:
         )
         java = manager.startQuery(
             self.some(query.title),
-            # The name of the sink, which only Spark's own sink evolution asks for (4.3).
-            *([self.some(None)] if self._version >= (4, 3) else []),
+            # The name of the sink, which only Spark's own sink evolution asks for.
+            self.some(None),
             self.some(query.checkpoint),
             query.frame._jdf,
             self.no_options,

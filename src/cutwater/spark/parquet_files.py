@@ -89,6 +89,14 @@ class ParquetFiles:
             return known.logical.apply(relation, streaming)
         return known.logical.apply(relation, columns, self._known.none, streaming, self._known.none)
 
+    def holds(self, java_schema: Any) -> bool:
+        """Say whether a file can hold these columns, as Spark's own writer asks before it writes.
+
+        Args:
+            java_schema: The columns, as Java knows them.
+        """
+        return bool(self._writing.parquet.supportDataType(java_schema))
+
     @cached_property
     def _scanning(self) -> "_Scanning":
         sources = self._known.scala_object(self._files, "DataSource")

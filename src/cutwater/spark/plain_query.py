@@ -23,6 +23,7 @@ from cutwater.spark.state_files import Operator, operators
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 _LOGS: Final = (OFFSETS, COMMITS)
 
 
@@ -89,6 +90,11 @@ def look(directory: Path) -> PlainQuery:
     log = query_log.read_batch(directory, batch)
     if log.settings.get(_EVOLUTION) == "true":
         raise RecoveryError(f"{directory} is of a query with named sources, which is not known.")
+    if log.settings.get(_POLICY, "").lower() == "max":
+        raise RecoveryError(
+            f"{directory} is of a query with {_POLICY}=max, which Spark keeps with its "
+            "state: in a pipeline, rows of the slower input could be dropped as late."
+        )
     files = query_files.files_of(directory, batch)
     found = operators(directory, batch)
     ids = query_log.state_ids(directory, batch)

@@ -27,6 +27,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from cutwater.errors import SessionError
+from cutwater.spark.connect import refuse_connect
 from cutwater.spark.java import cache_directories, make_private, use_java
 
 _STATE: Final = "spark.sql.streaming.stateStore"
@@ -57,6 +58,8 @@ _LOOPBACK: Final[Mapping[str, str]] = {
 
 SETTINGS: Final[Mapping[str, str]] = {
     **NEEDED,
+    # A package of Spark's, if it is installed, makes Connect the default.
+    "spark.api.mode": "classic",
     "spark.scheduler.mode": "FAIR",
     f"{_STATE}.maintenanceInterval": "15s",
     "spark.sql.session.timeZone": "UTC",
@@ -70,6 +73,9 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 """The settings of our own session on this machine, but for those that depend on its cores."""
 
+# Which of a query's watermarks counts; Spark keeps it with the query's state, so `max` is refused
+# whatever the pipeline is today: after a change of code it may be one that loses rows.
+_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _SPARKS_PARTITIONS: Final = "200"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
@@ -81,7 +87,6 @@ _LOG_OFF: Final = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
     "org.apache.spark.sql.execution.datasources.FileFormatWriter",
-    "org.apache.spark.sql.execution.streaming.MicroBatchExecution",
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
     "org.apache.spark.util.Utils",
 )
@@ -120,8 +125,10 @@ def embedded_session(
         conf: Settings of the user's; they win.
 
     Raises:
-        SessionError: If there is no Java, or Spark does not start; it says why.
+        SessionError: If Spark Connect is asked for, there is no Java, or Spark does not start; it
+            says why.
     """
+    refuse_connect(master, conf or {})
     cores = _local_cores(master)
     settings = {key: SETTINGS[key] for key in SETTINGS if cores or key not in _LOOPBACK}
     if cores:
@@ -154,8 +161,9 @@ def check_session(spark: SparkSession) -> tuple[str, ...]:
         What cannot be changed any more and will hurt, a sentence or two each.
 
     Raises:
-        SessionError: If no pipeline can run in it: it is a Spark Connect session, is stopped, or
-            has a local file system under which Spark loses state.
+        SessionError: If no pipeline can run in it: it is a Spark Connect session, is stopped, has
+            a local file system under which Spark loses state, or lets watermarks run ahead of the
+            slowest input (rule F9).
     """
     if getattr(spark, "_jsparkSession", None) is None:
         raise SessionError(
@@ -171,6 +179,11 @@ def check_session(spark: SparkSession) -> tuple[str, ...]:
         raise SessionError(
             f"Hadoop's setting fs.file.impl makes {kind} the local file system, under which Spark "
             "never writes a snapshot of its state: start the session without it."
+        )
+    if str(spark.conf.get(_POLICY)).lower() == "max":
+        raise SessionError(
+            f"{_POLICY} is max: a checkpoint holds one input of a step while the others "
+            "run on, and the rows of the held one would be dropped as late. Set it to min."
         )
     warnings: list[str] = []
     mode = context.getConf().get("spark.scheduler.mode", "FIFO")

@@ -7,6 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    GeographyType,
+    GeometryType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
 from tests.unit.sinks.by_hand import (
     PIPELINE,
     SINK,
@@ -357,3 +369,30 @@ def test_a_store_remembers_all_that_a_directory_needs(root: Path) -> None:
     assert isinstance(first, OpenFiles)
     assert again._form == first._form
     assert again._keep_past == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "cannot"),
+    [
+        (YearMonthIntervalType(), []),
+        (VariantType(), ["csv"]),
+        (NullType(), ["csv"]),
+        (ArrayType(StringType()), ["csv"]),
+        (GeometryType(4326), ["json", "csv"]),
+        (MapType(StringType(), StructType().add("x", GeographyType(4326))), ["json", "csv"]),
+    ],
+    ids=lambda one: one.simpleString() if isinstance(one, DataType) else "",
+)
+def test_types_that_a_format_does_not_have_are_known_beforehand(
+    root: Path, kind: DataType, cannot: list[str]
+) -> None:
+    rows = StructType().add("id", "long").add("odd", kind)
+    said = {
+        one: sinks.files(str(root), one).check_rows(SINK, rows)
+        for one in ("parquet", "json", "csv")
+    }
+
+    assert [one for one in said if said[one] is not None] == cannot
+    for one in cannot:
+        reason = f"column odd has the type {kind.simpleString()}, which {one} files cannot hold"
+        assert said[one] == f"{reason}; cast it or leave it out"

@@ -111,6 +111,12 @@ def plan_next_batch(query: Path) -> None:
     shutil.copyfile(query / "offsets" / "6", query / "offsets" / "7")
 
 
+def replace_in(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
 # -- what is refused
 
 
@@ -135,6 +141,10 @@ def plan_next_batch(query: Path) -> None:
         (
             lambda query: (query / "offsets" / "6").write_text("v2\n{}\norders:1"),
             "offsets/6 begins with 'v2'",
+        ),
+        (
+            lambda query: replace_in(query / "offsets" / "6", 'Policy":"min"', 'Policy":"max"'),
+            "multipleWatermarkPolicy=max, which Spark keeps",
         ),
     ],
 )
