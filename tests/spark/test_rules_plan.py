@@ -110,6 +110,15 @@ def own_static(spark: SparkSession, rows: DataFrame, path: str) -> DataFrame:
     return rows.join(spark.read.schema("value long").parquet(path), "value")
 
 
+def own_by_the_newer_reader(spark: SparkSession, rows: DataFrame, path: str) -> DataFrame:
+    older = spark.conf.get("spark.sql.sources.useV1SourceList")
+    spark.conf.set("spark.sql.sources.useV1SourceList", "")
+    try:
+        return own_static(spark, rows, path)
+    finally:
+        spark.conf.set("spark.sql.sources.useV1SourceList", str(older))
+
+
 def own_in_a_subquery(spark: SparkSession, rows: DataFrame, path: str) -> DataFrame:
     spark.read.schema("value long").parquet(path).createOrReplaceTempView("own_table")
     rows.createOrReplaceTempView("own_rows")
@@ -121,7 +130,9 @@ def own_stream(spark: SparkSession, rows: DataFrame, path: str) -> DataFrame:
     return rows.unionByName(spark.readStream.schema("value long, at timestamp").parquet(path))
 
 
-@pytest.mark.parametrize("work", [own_static, own_in_a_subquery, own_stream])
+@pytest.mark.parametrize(
+    "work", [own_static, own_by_the_newer_reader, own_in_a_subquery, own_stream]
+)
 @pytest.mark.parametrize("written", ["t", "other"], ids=["own", "somebody else's"])
 def test_a_step_that_reads_what_a_sink_of_its_pipeline_writes_is_refused(
     spark: SparkSession,
