@@ -269,7 +269,7 @@ class Effects:
                 tries += 1
                 if tries >= _RECORD_TRIES:
                     # Nothing can be decided until it is there: people must be told.
-                    self.on_blocked(f"the store does not take the record of a commit: {_why(error)}")
+                    self.on_blocked(f"the store takes no record of a commit: {_why(error)}")
                 self._closed.wait(_RETRY_S)
             else:
                 if tries:
