@@ -152,14 +152,14 @@ def test_a_full_disk_is_named_and_nothing_is_lost(
 ) -> None:
     with pytest.raises(RunError, match="No space left on device"):
         run(
-            numbers_into(tmp_path, total=2_000_000),
+            numbers_into(tmp_path, total=800_000),
             spark,
             options(tmp_path, scratch=small_disk),
         )
 
-    run(numbers_into(tmp_path, total=2_000_000), spark, options(tmp_path))
+    run(numbers_into(tmp_path, total=800_000), spark, options(tmp_path))
     values = [row[0] for row in table(tmp_path / "table", "value")]
-    assert values == list(range(2_000_000))
+    assert values == list(range(800_000))
 
 
 RARELY = CheckpointConfig(interval="1h", tolerable_failed=0, retained=1000)
@@ -168,6 +168,7 @@ RARELY = CheckpointConfig(interval="1h", tolerable_failed=0, retained=1000)
 def test_a_full_store_is_named_wherever_it_was_needed_and_room_is_all_it_needs(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(effects, "_RETRY_S", 0.1)
     with disk(tmp_path / "disk", "4m") as small:
         given = replace(options(tmp_path, checkpoint=RARELY), store=small / "store")
         running = numbers_into(tmp_path, total=10**9, rate=1000.0).start(spark, given)
@@ -181,11 +182,11 @@ def test_a_full_store_is_named_wherever_it_was_needed_and_room_is_all_it_needs(
             return done
 
         # Decided, and the sinks have committed: the record of that finds no room.
-        monkeypatch.setattr(effects, "act", then_full)
-        asking = threading.Thread(target=running.checkpoint, args=(DEADLINE_S,))
-        asking.start()
-        blocked = wait_until(running, lambda one: one.state == "COMMIT_BLOCKED", "a full store")
-        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(effects, "act", then_full)
+            asking = threading.Thread(target=running.checkpoint, args=(DEADLINE_S,))
+            asking.start()
+            blocked = wait_until(running, lambda one: one.state == "COMMIT_BLOCKED", "a full store")
         ballast[0].unlink()
         asking.join(DEADLINE_S)
         wait_until(running, lambda one: one.state == "RUNNING", "room in the store")
