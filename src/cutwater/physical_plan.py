@@ -100,7 +100,7 @@ class PhysicalStep:
         Args:
             spark: The session, for those that ask for it.
             frames: For each input, its DataFrame.
-            adapt: Changes what a source returns before anybody reads it.
+            adapt: Sees what each node returns, and may change it before anybody reads it.
         """
         read = {(one.node, one.parameter): frames[one.id] for one in self.inputs}
         results: dict[str, object] = {}
@@ -112,7 +112,7 @@ class PhysicalStep:
                 for parameter, producer in node.inputs
             }
             results[node.name] = node.call(spark, arguments)
-            if adapt is not None and node.kind is Kind.SOURCE:
+            if adapt is not None:
                 results[node.name] = adapt(node, results[node.name])
         return results[self.nodes[-1].name]
 

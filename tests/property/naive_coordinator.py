@@ -164,7 +164,7 @@ class NaiveCoordinator:
                 self.fail_if_possible(number, FailureReason.CANCELLED)
             case events.Published(number, digest):
                 self.on_published(number, digest)
-            case events.PublishFailed(number):
+            case events.ReserveFailed(number) | events.PublishFailed(number):
                 self.fail_if_possible(number, FailureReason.STORE_FAILED)
             case events.DecisionMade(number, outcome):
                 self.on_decision(number, outcome)

@@ -351,6 +351,7 @@ class ChannelMachine(RuleBasedStateMachine):
         assert self.log.base == self.log.end == self.model.end()
         assert not self.log._events
         assert self.log.controls == 0
+        assert self.log.controls_freed == len(list(self.model.controls()))
 
 
 TestChannel = ChannelMachine.TestCase

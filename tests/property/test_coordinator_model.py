@@ -522,7 +522,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def answer_number(self, number: CheckpointId, how: How, lag: int) -> None:
         self.numbers.remove(number)
         self.take_snapshots(number, lag)
-        self.tell(events.Reserved(number, how is How.WELL, self.now_ms))
+        if how is How.WORST:
+            self.tell(events.ReserveFailed(number, self.now_ms))
+        else:
+            self.tell(events.Reserved(number, how is How.WELL, self.now_ms))
 
     def answer_manifest(self, number: CheckpointId, how: How) -> None:
         self.manifests.remove(number)
@@ -602,6 +605,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             if attempt.stage is not Stage.RESERVING:
                 yield events.Reserved(number, True, now_ms)
                 yield events.Reserved(number, False, now_ms)
+                yield events.ReserveFailed(number, now_ms)
             if attempt.stage is not Stage.PUBLISHING:
                 yield events.Published(number, "hash", now_ms)
                 yield events.PublishFailed(number, now_ms)

@@ -83,6 +83,18 @@ def table(path: Path, *columns: str) -> Rows:
     return sorted(tuple(row[one] for one in columns) for row in rows)
 
 
+def wait_for_rows(path: Path, count: int, *columns: str) -> Rows:
+    """Wait until a table shows so many rows, and return them."""
+    deadline = time.monotonic() + DEADLINE_S
+    rows: Rows = []
+    while len(rows) < count:
+        assert time.monotonic() < deadline, f"{rows} in {path}"
+        # The directory is there a moment before its first entry.
+        if any((path / "_delta_log").glob("*.json")):
+            rows = table(path, *columns)
+    return rows
+
+
 def collected(frame: DataFrame) -> Rows:
     """What a batch computation gives, sorted."""
     return ordered(tuple(row) for row in frame.collect())

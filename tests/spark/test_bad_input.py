@@ -1,29 +1,41 @@
 """What a user or a machine can get wrong: a clear error, nothing half-committed, restart works."""
 
+import errno
 import itertools
 import json
+import re
 import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.runs import options, run, table
+from tests.spark.runs import DEADLINE_S, options, run, table, wait_for_rows, wait_until
 
-from cutwater import Pipeline, sinks, sources
+from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.errors import ConfigError, RunError, StepError
+from cutwater.sinks.committing import act
+from cutwater.spark import effects
 
 
 def numbers_into(
-    directory: Path, *, total: int = 3000, calls: "itertools.count[int] | None" = None
+    directory: Path,
+    *,
+    total: int = 3000,
+    rate: float | None = None,
+    calls: "itertools.count[int] | None" = None,
 ) -> Pipeline:
     """A source, a stateless step behind a channel, a table; the step may change its mind."""
     pipeline = Pipeline("numbers")
 
     @pipeline.source(chain=False)
     def numbers(spark: SparkSession) -> DataFrame:
-        return sources.sequence(spark, total=total, batch_max=max(500, total // 20))
+        return sources.sequence(spark, total=total, batch_max=max(500, total // 20), rate=rate)
 
     @pipeline.step
     def wide(numbers: DataFrame) -> DataFrame:
@@ -45,29 +57,33 @@ def test_rows_that_do_not_fit_their_columns_are_named(spark: SparkSession, tmp_p
     assert table(tmp_path / "table", "value", "early") == [(one, one + 1) for one in range(3000)]
 
 
-def test_a_corrupt_file_of_a_source_is_named_and_nothing_of_it_is_committed(
+def test_a_corrupt_file_that_appears_is_named_and_mended_it_is_read(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    incoming = tmp_path / "incoming"
+    incoming, shown = tmp_path / "incoming", tmp_path / "table"
     spark.range(100).coalesce(1).write.parquet(str(incoming))
-    bad = incoming / "part-bad.parquet"
-    bad.write_bytes(b"PAR1 this is no Parquet file PAR1")
+    spark.range(100, 150).coalesce(1).write.parquet(str(tmp_path / "whole"))
+    (whole,) = (tmp_path / "whole").glob("part-*.parquet")
     pipeline = Pipeline("files")
 
     @pipeline.source
     def rows(spark: SparkSession) -> DataFrame:
         return spark.readStream.schema("id long").parquet(str(incoming))
 
-    pipeline.sink("table", sinks.delta(str(tmp_path / "table")), of=rows)
+    pipeline.sink("table", sinks.delta(str(shown)), of=rows)
+    running = pipeline.start(spark, options(tmp_path))
+    assert running.checkpoint(DEADLINE_S).status == "COMPLETED"
+    wait_for_rows(shown, 100, "id")
 
-    with pytest.raises(StepError, match=r"part-bad\.parquet"):
-        run(pipeline, spark, options(tmp_path, available_now=True))
+    (tmp_path / "bad").write_bytes(b"PAR1 this is no Parquet file PAR1")
+    (tmp_path / "bad").rename(incoming / "part-new.parquet")
+    with pytest.raises(StepError, match=r"part-new\.parquet"):
+        running.wait(DEADLINE_S)
 
-    assert not (tmp_path / "table" / "_delta_log").exists()
-    bad.unlink()
-    spark.range(100, 150).coalesce(1).write.mode("append").parquet(str(incoming))
-    run(pipeline, spark, options(tmp_path / "again", available_now=True))
-    assert table(tmp_path / "table", "id") == [(one,) for one in range(150)]
+    assert table(shown, "id") == [(one,) for one in range(100)]
+    whole.rename(incoming / "part-new.parquet")
+    run(pipeline, spark, options(tmp_path, available_now=True))
+    assert table(shown, "id") == [(one,) for one in range(150)]
 
 
 def test_a_scratch_that_cannot_be_written_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -84,15 +100,36 @@ def test_a_scratch_that_cannot_be_written_is_refused(spark: SparkSession, tmp_pa
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 300 kilobytes."""
-    path = tmp_path / "small"
+    with disk(tmp_path / "small", "300k") as path:
+        yield path
+
+
+@contextmanager
+def disk(path: Path, size: str) -> Iterator[Path]:
+    """Mount a disk of that size for a while."""
     path.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(path)], check=False
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], check=False
     )
     if mounted.returncode != 0:
         pytest.skip("mount: a small disk needs the right to mount a tmpfs")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def fill(path: Path) -> Path:
+    """Write until nothing more fits; return what must be deleted to make room."""
+    ballast = path / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+    return ballast
 
 
 def test_a_full_disk_is_named_and_nothing_is_lost(
@@ -100,14 +137,80 @@ def test_a_full_disk_is_named_and_nothing_is_lost(
 ) -> None:
     with pytest.raises(RunError, match="No space left on device"):
         run(
-            numbers_into(tmp_path, total=2_000_000),
+            numbers_into(tmp_path, total=800_000),
             spark,
             options(tmp_path, scratch=small_disk),
         )
 
-    run(numbers_into(tmp_path, total=2_000_000), spark, options(tmp_path))
+    run(numbers_into(tmp_path, total=800_000), spark, options(tmp_path))
     values = [row[0] for row in table(tmp_path / "table", "value")]
-    assert values == list(range(2_000_000))
+    assert values == list(range(800_000))
+
+
+RARELY = CheckpointConfig(interval="1h", tolerable_failed=0, retained=1000)
+
+
+def test_a_full_store_is_named_wherever_it_was_needed_and_room_is_all_it_needs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(effects, "_RETRY_S", 0.1)
+    with disk(tmp_path / "disk", "4m") as small:
+        given = replace(options(tmp_path, checkpoint=RARELY), store=small / "store")
+        running = numbers_into(tmp_path, total=10**9, rate=1000.0).start(spark, given)
+        wait_until(running, lambda one: one.steps[-1].rows > 0, "rows of the sink")
+        assert running.checkpoint(DEADLINE_S).status == "COMPLETED"
+        ballast: list[Path] = []
+
+        def then_full(*given: Any) -> Any:  # noqa: ANN401 - as it was
+            done = act(*given)
+            ballast.append(fill(small))
+            return done
+
+        # Decided, and the sinks have committed: the record of that finds no room.
+        with monkeypatch.context() as patch:
+            patch.setattr(effects, "act", then_full)
+            asking = threading.Thread(target=running.checkpoint, args=(DEADLINE_S,))
+            asking.start()
+            blocked = wait_until(running, lambda one: one.state == "COMMIT_BLOCKED", "a full store")
+        ballast[0].unlink()
+        asking.join(DEADLINE_S)
+        wait_until(running, lambda one: one.state == "RUNNING", "room in the store")
+
+        # And the same before anything is decided.
+        again = fill(small)
+        failed = running.checkpoint(DEADLINE_S)
+        with pytest.raises(RunError) as raised:
+            running.wait(DEADLINE_S)
+        values = [row[0] for row in table(tmp_path / "table", "value")]
+        again.unlink()
+        total = len(values) + 20_000
+        assert run(numbers_into(tmp_path, total=total), spark, given).finished
+
+    for told in (blocked.detail, failed.failure, str(raised.value)):
+        assert re.search(rf"{re.escape(str(small))}/store: No space left on device", told), told
+    assert values == list(range(len(values)))
+    assert [row[0] for row in table(tmp_path / "table", "value")] == list(range(total))
+
+
+def test_a_full_disk_of_a_table_is_named_and_room_is_all_it_needs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    given = options(tmp_path)
+    with disk(tmp_path / "disk", "4m") as small:
+        running = numbers_into(small, total=10**9, rate=1000.0).start(spark, given)
+        wait_for_rows(small / "table", 1, "value")
+        ballast = fill(small)
+        with pytest.raises(StepError, match="No space left on device") as raised:
+            running.wait(DEADLINE_S)
+        values = [row[0] for row in table(small / "table", "value")]
+        ballast.unlink()
+        total = len(values) + 20_000
+
+        assert run(numbers_into(small, total=total), spark, given).finished
+
+        assert str(small / "table") in str(raised.value)
+        assert values == list(range(len(values)))
+        assert [row[0] for row in table(small / "table", "value")] == list(range(total))
 
 
 def test_a_damaged_manifest_is_an_error_and_not_a_fresh_start(

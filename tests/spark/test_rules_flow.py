@@ -20,8 +20,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from tests.spark.runs import DEADLINE_S, options, run, table, wait_until
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
+from cutwater.ids import BatchId
 from cutwater.run import PipelineRun
+from cutwater.sinks.rows import Rows
 from cutwater.spark.channel_file import read_entries
+from cutwater.spark.output import ChannelOutput, Written
 from cutwater.spark.progress import RunStatus
 from cutwater.spark.session import ship_by_value
 
@@ -40,6 +43,7 @@ class Watch:
         self._scratch = scratch
         self.entries: dict[str, list[dict[str, object]]] = {}
         self.ends: dict[str, dict[int, list[dict[str, object]]]] = {}
+        self.most_kept: dict[str, int] = {}
 
     def until_end(self, running: PipelineRun) -> None:
         """Watch until the pipeline has come to its end."""
@@ -56,6 +60,8 @@ class Watch:
             step = log.parts[-3]
             if len(found) > len(self.entries.get(step, ())):
                 self.entries[step] = found
+            kept = len(list((log.parent / "data").iterdir()))
+            self.most_kept[step] = max(kept, self.most_kept.get(step, 0))
         for file in self._scratch.glob("*/g*/*/query/offsets/[0-9]*"):
             ends = self.ends.setdefault(file.parts[-4], {})
             lines = file.read_text().splitlines()[2:] if int(file.name) not in ends else []
@@ -81,9 +87,13 @@ class Watch:
         ]
 
 
-def numbers(total: int, batch_max: int, rate: float | None = None) -> Callable[..., DataFrame]:
+def numbers(
+    total: int, batch_max: int, rate: float | None = None, partitions: int = 1
+) -> Callable[..., DataFrame]:
     def read(spark: SparkSession) -> DataFrame:
-        return sources.sequence(spark, total=total, batch_max=batch_max, rate=rate, partitions=1)
+        return sources.sequence(
+            spark, total=total, batch_max=batch_max, rate=rate, partitions=partitions
+        )
 
     return read
 
@@ -96,7 +106,7 @@ def events_of(path: Path, name: str, rows: list[dict[str, object]]) -> None:
     hidden.rename(path / name)
 
 
-# -- barriers (F1, F6)
+# -- barriers (F1, F6), and files that nobody needs any more (F26)
 
 
 def test_every_barrier_lies_between_two_batches_of_its_reader(
@@ -123,6 +133,9 @@ def test_every_barrier_lies_between_two_batches_of_its_reader(
     passed = [place for place in places if _is_behind(place, reached[-1])]
     assert len(passed) > 3
     assert all(place in reached for place in passed), (passed, reached)
+    # Dozens of Events; what was read of them goes while the pipeline runs.
+    kept = {step: (watch.most_kept[step], len(watch.events(step))) for step in ("left", "right")}
+    assert all(most < events / 2 for most, events in kept.values()), kept
     assert table(tmp_path / "t", "value") == [(one,) for one in range(6000)]
 
 
@@ -200,10 +213,59 @@ def backlog(status: RunStatus, channel: str) -> int:
     return max(one.messages for one in status.channels if one.name == channel)
 
 
+# -- one action for each batch (F32)
+
+
+def test_a_batch_is_one_spark_job_and_a_small_one_is_one_file(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline("jobs")
+    pipeline.source(numbers(1000, 200, partitions=2), name="numbers", chain=False)
+
+    @pipeline.step
+    def passed(numbers: DataFrame) -> DataFrame:
+        return numbers.where("value >= 0").select("value")
+
+    @pipeline.step(partitions=2)
+    def distinct(passed: DataFrame) -> DataFrame:
+        return passed.dropDuplicates(["value"])
+
+    for name, of in (("t", passed), ("u", distinct), ("v", distinct)):
+        pipeline.sink(name, sinks.delta(str(tmp_path / name)), of=of)
+    context, write = spark.sparkContext, ChannelOutput.write
+    jobs: dict[str, list[int]] = {}
+    files: dict[str, list[int]] = {}
+
+    def jobs_of_this_thread() -> set[int]:
+        context._jsc.sc().listenerBus().waitUntilEmpty()
+        group = context.getLocalProperty("spark.jobGroup.id")
+        return set(context.statusTracker().getJobIdsForGroup(group))
+
+    def counted(self: ChannelOutput, rows: Rows, batch: BatchId) -> Written:
+        before = jobs_of_this_thread()
+        written = write(self, rows, batch)
+        assert written.event is not None
+        jobs.setdefault(self._channel.id, []).append(len(jobs_of_this_thread() - before))
+        files.setdefault(self._channel.id, []).append(len(written.event.files))
+        return written
+
+    monkeypatch.setattr(ChannelOutput, "write", counted)
+    result = run(pipeline, spark, options(tmp_path))
+
+    assert result.finished
+    assert jobs.keys() == {"numbers", "passed", "distinct"}
+    assert {count for counts in jobs.values() for count in counts} == {1}, jobs
+    # The first result of a query is written by as many tasks as there are: it may be large.
+    assert files["numbers"] == [2, 1, 1, 1, 1]
+    assert set(files["passed"]) == {1}, files
+    for name in ("t", "u", "v"):
+        assert table(tmp_path / name, "value") == [(one,) for one in range(1000)]
+
+
 # -- silence (F23)
 
 
-def test_an_idle_pipeline_runs_no_batches_however_often_it_is_checkpointed(
+def test_an_idle_pipeline_runs_no_batches_and_keeps_no_files_of_rows(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     events_of(tmp_path / "in", "one", [{"value": one} for one in range(10)])
@@ -237,9 +299,12 @@ def test_an_idle_pipeline_runs_no_batches_however_often_it_is_checkpointed(
         "more checkpoints than an empty batch would take",
     )
     watch.look()
+    left = list((tmp_path / "scratch").glob("*/g*/*/channel/data/*"))
     running.stop()
     running.wait(DEADLINE_S)
 
+    assert before["lines"] >= 1
+    assert left == []
     assert {one.name: one.batch for one in later.steps} == {
         one.name: one.batch for one in quiet.steps
     }

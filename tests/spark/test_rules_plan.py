@@ -16,7 +16,7 @@ from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.errors import CodeChanged, PlanError
 from cutwater.node import SinkTarget
 from cutwater.plan import plan
-from cutwater.spark.explain import look
+from cutwater.spark.explain import explain, look
 
 Read = Callable[[SparkSession], DataFrame]
 Work = Callable[[DataFrame, DataFrame], DataFrame]
@@ -178,6 +178,66 @@ def test_a_source_that_forgets_what_it_has_read_is_refused(
 
     assert reason in message
     assert re.search(rf"{re.escape(__file__)}:\d+: source {read.__name__} ", message)
+
+
+# -- tables of the pipeline's own (F40)
+
+
+def own_static(spark: SparkSession, rows: DataFrame, path: str) -> DataFrame:
+    return rows.join(spark.read.schema("value long").parquet(path), "value")
+
+
+def own_by_the_newer_reader(spark: SparkSession, rows: DataFrame, path: str) -> DataFrame:
+    older = spark.conf.get("spark.sql.sources.useV1SourceList")
+    spark.conf.set("spark.sql.sources.useV1SourceList", "")
+    try:
+        return own_static(spark, rows, path)
+    finally:
+        spark.conf.set("spark.sql.sources.useV1SourceList", str(older))
+
+
+def own_in_a_subquery(spark: SparkSession, rows: DataFrame, path: str) -> DataFrame:
+    spark.read.schema("value long").parquet(path).createOrReplaceTempView("own_table")
+    rows.createOrReplaceTempView("own_rows")
+    most = "SELECT max(value) FROM own_table"
+    return spark.sql(f"SELECT * FROM own_rows WHERE value > ({most})")
+
+
+def own_stream(spark: SparkSession, rows: DataFrame, path: str) -> DataFrame:
+    return rows.unionByName(spark.readStream.schema("value long, at timestamp").parquet(path))
+
+
+@pytest.mark.parametrize(
+    "work", [own_static, own_by_the_newer_reader, own_in_a_subquery, own_stream]
+)
+@pytest.mark.parametrize("written", ["t", "other"], ids=["own", "somebody else's"])
+def test_a_step_that_reads_what_a_sink_of_its_pipeline_writes_is_refused(
+    spark: SparkSession,
+    tmp_path: Path,
+    work: Callable[[SparkSession, DataFrame, str], DataFrame],
+    written: str,
+) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "t")
+    pipeline = Pipeline("circle")
+    pipeline.source(numbers)
+
+    @pipeline.view
+    def known(spark: SparkSession, numbers: DataFrame) -> DataFrame:
+        return work(spark, numbers, str(tmp_path / "link"))
+
+    pipeline.step(lambda known: known.select("value"), name="kept")
+    pipeline.sink("t", sinks.delta(str(tmp_path / written)), of="kept")
+
+    if written == "t":
+        with pytest.raises(PlanError) as caught:
+            explain(plan(pipeline), spark)
+        found = rf"{re.escape(__file__)}:\d+: view known reads file:{re.escape(str(tmp_path))}/"
+        assert re.search(found, str(caught.value).replace(" reads /", " reads file:/"))
+        assert re.search(rf"which sink t \({re.escape(__file__)}:\d+\) writes", str(caught.value))
+        assert "read kept itself" in str(caught.value)
+    else:
+        assert explain(plan(pipeline), spark)
 
 
 # -- another shape (F16)

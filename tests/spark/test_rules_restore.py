@@ -5,7 +5,6 @@ processes.
 """
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.runs import DEADLINE_S, Rows, options, run, table, wait_until
+from tests.spark.runs import DEADLINE_S, options, run, table, wait_for_rows, wait_until
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.store.catalog import find_pipeline
@@ -45,18 +44,6 @@ def add_file(directory: Path, name: str, rows: list[dict[str, object]]) -> None:
     hidden = directory / f".{name}"
     hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
     hidden.rename(directory / name)
-
-
-def wait_for_rows(path: Path, count: int, *columns: str) -> Rows:
-    """Wait until a table shows so many rows, and return them."""
-    deadline = time.monotonic() + DEADLINE_S
-    rows: Rows = []
-    while len(rows) < count:
-        assert time.monotonic() < deadline, f"{rows} in {path}"
-        # The directory is there a moment before its first entry.
-        if any((path / "_delta_log").glob("*.json")):
-            rows = table(path, *columns)
-    return rows
 
 
 # -- a batch that is owed (F22)
@@ -145,6 +132,59 @@ def test_a_second_run_reads_exactly_the_rest(
     assert second.finished
     assert shown == [(one, one * 2) for one in range(100)]
     assert table(tmp_path / "t", "value", "twice") == [(one, one * 2) for one in range(150)]
+
+
+# -- what was in flight is read in pieces of the usual size (F42)
+
+
+def in_pieces(directory: Path, trigger: str | None) -> Pipeline:
+    """Two steps that read one Event in each batch: a query and batch jobs."""
+    pipeline = Pipeline("pieces")
+
+    @pipeline.source(chain=False)
+    def numbers(spark: SparkSession) -> DataFrame:
+        return sources.sequence(spark, total=400, batch_max=50, partitions=1)
+
+    @pipeline.step(trigger=trigger, max_batch="1B", partitions=1)
+    def firsts(numbers: DataFrame) -> DataFrame:
+        return numbers.dropDuplicates(["value"])
+
+    @pipeline.step(trigger=trigger, max_batch="1B")
+    def doubled(numbers: DataFrame) -> DataFrame:
+        return numbers.selectExpr("value", "value * 2 AS twice")
+
+    pipeline.sink("t", sinks.delta(str(directory / "t")), of=firsts)
+    pipeline.sink("u", sinks.delta(str(directory / "u")), of=doubled)
+    return pipeline
+
+
+def test_what_was_in_flight_is_read_within_the_limit_of_a_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    forced = CheckpointConfig(interval="1h", unaligned="forced")
+    # Of eight Events they read at most one, and would read the next in an hour.
+    running = in_pieces(tmp_path, "1h").start(spark, options(tmp_path, checkpoint=forced))
+    wait_until(
+        running,
+        lambda status: (
+            status.steps[0].rows == 400 and all(one.messages >= 7 for one in status.channels)
+        ),
+        "seven Events in flight to each",
+    )
+    report = running.checkpoint(60)
+    running.kill()
+    running.wait(DEADLINE_S)
+    assert report.unaligned
+
+    again = in_pieces(tmp_path, None).start(spark, options(tmp_path, available_now=True))
+    result = again.wait(DEADLINE_S)
+
+    assert result is not None
+    assert result.finished
+    batches = {one.name: one.batch for one in again.status().steps if one.name != "numbers"}
+    assert batches == {"firsts": 7, "doubled": 7}
+    assert table(tmp_path / "t", "value") == [(one,) for one in range(400)]
+    assert table(tmp_path / "u", "value", "twice") == [(one, one * 2) for one in range(400)]
 
 
 # -- what was staged and is staged again

@@ -336,6 +336,11 @@ class ChannelLog:
         return self._control_end - self._control_base
 
     @property
+    def controls_freed(self) -> int:
+        """How many control messages every reader has passed and been told of."""
+        return self._control_base
+
+    @property
     def last_batch(self) -> BatchId:
         """The batch of the last Event appended in this generation, or `NO_BATCH`."""
         return self._last_batch

@@ -62,11 +62,12 @@ class Coordinator:
             events.Clock: self._on_clock,
             events.Requested: self._on_requested,
             events.Reserved: self._on_reserved,
+            events.ReserveFailed: self._on_store_failed,
             events.Acknowledged: self._on_acknowledged,
             events.Declined: self._on_declined,
             events.StepFailed: self._on_step_failed,
             events.Published: self._on_published,
-            events.PublishFailed: self._on_publish_failed,
+            events.PublishFailed: self._on_store_failed,
             events.DecisionMade: self._on_decision,
             events.SinkCommitted: self._on_sink_committed,
             events.SinkFailed: self._on_sink_failed,
@@ -174,7 +175,7 @@ class Coordinator:
         ours = event.generation == self._generation and event.step in self._topology
         if attempt is None or not ours or not attempt.can_fail:
             return ()
-        return self._fail(attempt, event.reason, event.now_ms, f"declined by {event.step}")
+        return self._fail(attempt, event.reason, event.now_ms, event.detail)
 
     def _on_cancelled(self, event: events.Cancelled) -> Commands:
         attempt = self._attempts.get(event.checkpoint_id)
@@ -204,12 +205,12 @@ class Coordinator:
             events.CreateDecision(self._ledger.next_slot, self._publishing, event.manifest_sha256),
         )
 
-    def _on_publish_failed(self, event: events.PublishFailed) -> Commands:
+    def _on_store_failed(self, event: events.ReserveFailed | events.PublishFailed) -> Commands:
         attempt = self._attempts.get(event.checkpoint_id)
         if attempt is None:
             return ()
-        ATTEMPT.next(attempt.phase, PhaseTrigger.DECIDE)
-        return self._fail(attempt, FailureReason.STORE_FAILED, event.now_ms)
+        ATTEMPT.next(attempt.phase, event.answers)
+        return self._fail(attempt, FailureReason.STORE_FAILED, event.now_ms, event.detail)
 
     def _on_decision(self, event: events.DecisionMade) -> Commands:
         attempt = self._attempts.get(event.checkpoint_id)

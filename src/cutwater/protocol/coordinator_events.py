@@ -6,7 +6,7 @@ Every event that time matters for carries `now_ms`: the machine has no clock of 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final
+from typing import ClassVar, Final
 
 from cutwater.ids import NO_CHECKPOINT, BatchId, CheckpointId, Generation, SinkId, Slot, StepId
 from cutwater.protocol.barrier import Barrier
@@ -14,7 +14,7 @@ from cutwater.protocol.commit import CommitCommand
 from cutwater.protocol.cut import CheckpointKind, Committable, Cut, StepSnapshot, Version
 from cutwater.protocol.decisions import DecisionOutcome
 from cutwater.protocol.failure import FailureReason
-from cutwater.protocol.pending import AckResult, CheckpointRequest
+from cutwater.protocol.pending import AckResult, CheckpointRequest, PhaseTrigger
 from cutwater.protocol.transitions import TransitionTable
 from cutwater.protocol.trigger import RequestResult
 
@@ -68,6 +68,23 @@ class Reserved:
 
 
 @dataclass(frozen=True, slots=True)
+class ReserveFailed:
+    """The attempt's number could not be taken; whether it is ours is not known, and unimportant.
+
+    Attributes:
+        checkpoint_id: The attempt; its number is not used again.
+        now_ms: When that was known.
+        detail: For people: why not.
+    """
+
+    answers: ClassVar[PhaseTrigger] = PhaseTrigger.RESERVED
+
+    checkpoint_id: CheckpointId
+    now_ms: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledged:
     """A step's part is stored."""
 
@@ -84,6 +101,12 @@ class Declined:
     checkpoint_id: CheckpointId
     reason: FailureReason
     now_ms: int
+    cause: str = ""
+
+    @property
+    def detail(self) -> str:
+        """Who has declined and, as far as it is known, why; for people."""
+        return f"{self.step}: {self.cause}" if self.cause else f"declined by {self.step}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +128,13 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class PublishFailed:
-    """The manifest could not be written."""
+    """The manifest could not be written; `detail` says why, for people."""
+
+    answers: ClassVar[PhaseTrigger] = PhaseTrigger.DECIDE
 
     checkpoint_id: CheckpointId
     now_ms: int
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +220,7 @@ CoordinatorEvent = (
     Clock
     | Requested
     | Reserved
+    | ReserveFailed
     | Acknowledged
     | Declined
     | StepFailed

@@ -21,7 +21,7 @@ class FailureReason(Enum):
     INFLIGHT_TOO_LARGE = ("a step would have recorded more than max_inflight_bytes", True)
     SINK_CANNOT_OVERTAKE = ("an overtaking barrier reached a step that takes whole cuts only", True)
     INCONSISTENT_CUT = ("the snapshots do not form a consistent cut", True)
-    STORE_FAILED = ("the store refused to take the checkpoint's description", True)
+    STORE_FAILED = ("the store did not take what describes the checkpoint", True)
     ID_TAKEN = ("the attempt's number had already been used", False)
     SUBSUMED = ("a later attempt was decided first", False)
     CANCELLED = ("somebody cancelled it", False)

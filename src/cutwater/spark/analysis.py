@@ -7,7 +7,7 @@ found here, before anything starts, and names the function and line.
 """
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from cutwater.errors import CutwaterError
 from cutwater.ids import InputId, SinkId
-from cutwater.node import Node
+from cutwater.node import Kind, Node
 from cutwater.physical_plan import PhysicalStep
 from cutwater.protocol.identity import StepIdentity
 from cutwater.sinks.base import SelectiveTarget
@@ -30,6 +30,7 @@ from cutwater.spark.column_types import nullable, unheld
 from cutwater.spark.identify import identify, origins
 from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import NativeSource, native_source
+from cutwater.spark.own_targets import OwnTargets
 from cutwater.spark.plan_nodes import PlanNode, plan_of
 from cutwater.spark.pulse import PulseSource
 from cutwater.spark.query_streams import Stream, StreamKind
@@ -108,6 +109,7 @@ class Analysis:
     """Looks at steps, one after the other, and gathers what is wrong with them."""
 
     internals: Internals
+    own: OwnTargets
     problems: list[str] = field(default_factory=list)
 
     def look(self, step: PhysicalStep, frames: Mapping[InputId, DataFrame]) -> StepForm | None:
@@ -118,8 +120,9 @@ class Analysis:
         """
         before = len(self.problems)
         names: dict[str, str] = {}
+        made: list[tuple[Node, DataFrame]] = []
         try:
-            frame = step.evaluate(self.internals.spark, frames, partial(self._name, names))
+            frame = step.evaluate(self.internals.spark, frames, partial(self._note, names, made))
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises
             self._add(*failing_place(step, error), first_line(error))
             return None
@@ -137,6 +140,7 @@ class Analysis:
             self._add(*where, f"cannot run as a stream: {reason}")
         self._check_columns(where, frame.schema)
         self._check_sources(step, plan)
+        self._check_reads(plan, made)
         form = _form(step, frame, plan, names)
         self._check_watermarks(where, plan, is_stateful=form.is_stateful)
         if len(self.problems) == before:
@@ -147,10 +151,13 @@ class Analysis:
             return self._with_pulse(step)
         return form
 
-    def _name(self, names: dict[str, str], node: Node, frame: object) -> object:
-        """Note which streams a source node reads, so that each is known again by its name."""
+    def _note(
+        self, names: dict[str, str], made: list[tuple[Node, DataFrame]], node: Node, frame: object
+    ) -> object:
+        """Note what a node makes; of a source also its streams, so that each is known by name."""
         if isinstance(frame, DataFrame):
-            for leaf in plan_of(frame).walk():
+            made.append((node, frame))
+            for leaf in plan_of(frame).walk() if node.kind is Kind.SOURCE else ():
                 if leaf.source:
                     names[leaf.source] = node.name
         return frame
@@ -161,7 +168,7 @@ class Analysis:
 
         def with_pulse(node: Node, frame: object) -> object:
             assert isinstance(frame, DataFrame)
-            self._name(names, node, frame)
+            self._note(names, [], node, frame)
             if node is not step.sources[0]:
                 return frame
             return frame.unionByName(PulseSource(self.internals, frame.schema).frame())
@@ -214,6 +221,26 @@ class Analysis:
                     f"has cleanSource={clean}: files would be gone before a checkpoint covers "
                     "them; leave it off",
                 )
+
+    def _check_reads(self, plan: PlanNode, made: Sequence[tuple[Node, DataFrame]]) -> None:
+        """Refuse to read what a sink of this pipeline writes: no cut holds that way (rule F40)."""
+        for path in sorted({one for node in plan.walk() for one in node.reads}):
+            writer = self.own.writer_of(path)
+            if writer is None:
+                continue
+            reads = (
+                one
+                for one, frame in made
+                if any(path in node.reads for node in plan_of(frame).walk())
+            )
+            reader = next(reads)
+            self._add(
+                str(reader.place),
+                reader.title,
+                f"reads {path}, which {writer.title} ({writer.place}) writes: what it finds there "
+                f"would depend on when it looks, and is in no checkpoint; read "
+                f"{writer.inputs[0].node} itself, or let another pipeline read the table",
+            )
 
     def _check_watermarks(
         self, where: tuple[str, str], plan: PlanNode, *, is_stateful: bool

@@ -142,6 +142,13 @@ class AttemptBook:
         with self._lock:
             return self._reports[last.id].status != "IN_PROGRESS"
 
+    @property
+    def last_failure(self) -> str:
+        """Why the attempt that a stop waits for has failed."""
+        last = self._last
+        report = None if last is None or last.id is None else self._reports.get(last.id)
+        return (report.failure if report else None) or "nobody can say why"
+
     def abandon(self, reason: str) -> None:
         """Tell everybody who waits that nothing will come of it; end what is open."""
         with self._lock:

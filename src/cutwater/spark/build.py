@@ -38,6 +38,7 @@ from cutwater.spark.channel_source import ChannelOffset, ChannelSource, Reading
 from cutwater.spark.columns_read import columns_read, rows_depend_on_columns
 from cutwater.spark.context import RunContext
 from cutwater.spark.output import ChannelOutput, Output, SinkOutput
+from cutwater.spark.own_targets import OwnTargets
 from cutwater.spark.phases import Phase, Phases
 from cutwater.spark.query_change import SOURCES, ChangedQuery, donor_of, rebuild
 from cutwater.spark.query_step import PARTITIONS, QueryStep
@@ -141,7 +142,8 @@ class Build:
     # -- calling the functions
 
     def _evaluate(self) -> None:
-        analysis = Analysis(self.context.internals)
+        plan, spark = self.context.plan, self.context.spark
+        analysis = Analysis(self.context.internals, OwnTargets.of(plan, spark))
         for step in self.context.plan.steps:
             frames = self._frames(step)
             if frames is None:

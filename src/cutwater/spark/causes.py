@@ -17,6 +17,7 @@ _RAISED: Final = re.compile(
 _CAUSED: Final = re.compile(r"Caused by: (?P<error>[\w.$]+): (?P<text>.*)")
 _JAVA: Final = re.compile(r"^: (?P<error>[\w.$]+): (?P<text>.*)$", re.MULTILINE)
 _READING: Final = re.compile(r"[Rr]eading (?:Parquet )?file:? (\S+?)[,.]?(?=\s|$)")
+_WRITING: Final = re.compile(r"Task failed while writing rows to (\S+?)\.?(?=\s|$)")
 _LENGTH_MAX: Final = 400
 
 
@@ -48,6 +49,9 @@ def cause_of(error: BaseException, files: Collection[str] = ()) -> tuple[str, st
     read = _READING.findall(text)
     if read and read[-1] not in reason:
         reason = f"{reason.rstrip('.')} (while reading {read[-1]})"
+    written = _WRITING.findall(text)
+    if written and "No space left on device" in reason:
+        reason = f"{reason.rstrip('.')} (while writing to {written[-1]})"
     return where, _one_line(reason)
 
 

@@ -239,8 +239,7 @@ class Channel:
         """Delete the files of Events that nobody needs any more."""
         with self._lock:
             freed = self._log.free()
-            if freed:
-                self._file.free(self._log.base)
+            self._file.free(self._log.base, self._log.controls_freed)
         for directory in {Path(name).parts[0] for event in freed for name in event.files}:
             shutil.rmtree(self.data / directory, ignore_errors=True)
 

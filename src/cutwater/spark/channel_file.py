@@ -5,6 +5,7 @@ it runs, and after it has died. It lives in scratch and is not needed for recove
 """
 
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, assert_never
 
@@ -18,14 +19,30 @@ SEGMENT_ENTRIES: Final = 1000
 _SUFFIX: Final = ".log"
 
 
+@dataclass(slots=True)
+class _Segment:
+    """One file of the log, and how much of the channel lies up to its end.
+
+    Attributes:
+        path: The file.
+        end: How many Events.
+        controls: How many control messages, of those that were written here.
+    """
+
+    path: Path
+    end: int = 0
+    controls: int = 0
+
+
 class ChannelFile:
     """The writer of one channel's log."""
 
     def __init__(self, directory: Path) -> None:
         """Begin a log in a directory that is there and empty."""
         self._directory = directory
-        self._segments: deque[tuple[int, Path]] = deque()
+        self._segments: deque[_Segment] = deque()
         self._entries = 0
+        self._controls = 0
         self._rolled = 0
         self._file: BinaryIO | None = None
 
@@ -37,25 +54,39 @@ class ChannelFile:
             message: The message.
         """
         if self._file is None or self._entries == SEGMENT_ENTRIES:
-            self._roll(place)
+            self._roll()
         assert self._file is not None
         self._file.write(framed(_encode(place, message)))
         self._file.flush()
         self._entries += 1
+        self._controls += not isinstance(message, Event)
+        segment = self._segments[-1]
+        segment.end, segment.controls = place.position, self._controls
 
-    def _roll(self, place: Place) -> None:
+    def _roll(self) -> None:
         self.close()
         # Numbered, since a segment of barriers alone begins where the one before it began.
         path = self._directory / f"{self._rolled:08d}{_SUFFIX}"
         self._rolled += 1
         self._file = path.open("xb")
-        self._segments.append((place.position, path))
+        self._segments.append(_Segment(path))
         self._entries = 0
 
-    def free(self, base: Place) -> None:
-        """Drop segments that hold nothing at or behind the base."""
-        while len(self._segments) > 1 and self._segments[1][0] <= base.position:
-            self._segments.popleft()[1].unlink(missing_ok=True)
+    def free(self, base: Place, controls: int) -> None:
+        """Drop segments of which everything has been passed; the one that is written stays.
+
+        A pipeline that is silent has barriers all the same, so they count as Events do.
+
+        Args:
+            base: The place of the first Event that somebody needs.
+            controls: How many control messages nobody needs any more.
+        """
+        while len(self._segments) > 1:
+            first = self._segments[0]
+            if first.end > base.position or first.controls > controls:
+                return
+            first.path.unlink(missing_ok=True)
+            self._segments.popleft()
 
     def close(self) -> None:
         """Close the file; a later append begins a new segment."""

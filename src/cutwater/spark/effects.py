@@ -43,6 +43,8 @@ from cutwater.store.forms import Attempt, Committed
 
 _LOG: Final = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5
+_RESERVE_TRIES: Final = 6
+_RECORD_TRIES: Final = 6
 _WORKERS: Final = 8
 
 
@@ -79,6 +81,7 @@ class Effects:
         self._restored: CheckpointId | None = None
         self.uploaded: dict[CheckpointId, int] = {}
         self.superseded: Superseded | None = None
+        self.on_blocked: Callable[[str], None] = lambda _: None
 
     def restored(self, cut: Cut, slot: Slot) -> None:
         """Note the cut that recovery has checked, and seen through with all before it."""
@@ -124,15 +127,20 @@ class Effects:
 
     def _reserve(self, command: events.ReserveId) -> None:
         attempt = Attempt(command.checkpoint_id, self._generation, command.kind, now_ms())
-        while not self._closed.is_set():
+        why = ""
+        for _ in range(_RESERVE_TRIES):
             try:
                 won = self._context.store.attempts.reserve(attempt)
             except StoreError as error:
                 _LOG.warning("checkpoint %s: %s", command.checkpoint_id, error)
-                self._closed.wait(_RETRY_S)
+                why = _why(error)
             else:
                 self._post(events.Reserved(command.checkpoint_id, won, now_ms()))
                 return
+            if self._closed.wait(_RETRY_S):
+                return
+        # A store that is full or away stays so for a while: people must be told.
+        self._post(events.ReserveFailed(command.checkpoint_id, now_ms(), why))
 
     def begin_attempt(self, barrier: Barrier) -> None:
         """Note which objects the attempt need not store again."""
@@ -178,9 +186,9 @@ class Effects:
         except (StoreError, OSError, CutwaterError) as error:
             # Also what was unpinned because the attempt is over: then nobody minds the decline.
             _LOG.info("checkpoint %s of %s: %s", checkpoint_id, step.name, error)
-            reason = FailureReason.SNAPSHOT_FAILED
+            reason, why = FailureReason.SNAPSHOT_FAILED, _why(error)
             self._post(
-                events.Declined(step.name, self._generation, checkpoint_id, reason, now_ms())
+                events.Declined(step.name, self._generation, checkpoint_id, reason, now_ms(), why)
             )
             return
         refs = [*state, *(ref for part in in_flight for one in part.events for ref in one.blobs)]
@@ -196,7 +204,7 @@ class Effects:
             sha256 = self._context.store.manifests.publish(cut)
         except StoreError as error:
             _LOG.warning("checkpoint %s: %s", cut.checkpoint_id, error)
-            self._post(events.PublishFailed(cut.checkpoint_id, now_ms()))
+            self._post(events.PublishFailed(cut.checkpoint_id, now_ms(), _why(error)))
             return
         self._post(events.Published(cut.checkpoint_id, sha256, now_ms()))
 
@@ -251,14 +259,21 @@ class Effects:
     def _record(self, command: RecordCommit) -> None:
         permit = command.permit
         committed = Committed(permit.slot, permit.checkpoint_id, command.versions)
+        tries = 0
         while not self._closed.is_set():
             try:
                 self._context.store.commits.record(committed)
             except (Unavailable, OutcomeUnknown) as error:
                 # A record never changes, so that writing it again is safe whatever has happened.
                 _LOG.warning("commit of slot %s: %s", permit.slot, error)
+                tries += 1
+                if tries >= _RECORD_TRIES:
+                    # Nothing can be decided until it is there: people must be told.
+                    self.on_blocked(f"the store takes no record of a commit: {_why(error)}")
                 self._closed.wait(_RETRY_S)
             else:
+                if tries:
+                    self.on_blocked("")
                 self.collector.committed_through = permit.slot
                 self._post(events.CommitRecorded(permit.slot, now_ms()))
                 return
@@ -298,3 +313,9 @@ class Effects:
             if isinstance(sink, KeepsPast) and cuts:
                 shown = {one.visible.get(name) for one in cuts}
                 sink.retain(shown, [one for cut in cuts for one in cut.carried.get(name, ())])
+
+
+def _why(error: CutwaterError | OSError) -> str:
+    """Give an error in words that can stand in brackets."""
+    text = error.message if isinstance(error, CutwaterError) else str(error)
+    return text.rstrip(".")

@@ -20,6 +20,7 @@ from cutwater.spark.analysis import Analysis, StepForm
 from cutwater.spark.channel import Channel, ChannelForm, Signal
 from cutwater.spark.channel_source import ChannelSource, Reading
 from cutwater.spark.internals import Internals
+from cutwater.spark.own_targets import OwnTargets
 from cutwater.spark.pulse import PulseSource
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
@@ -70,7 +71,7 @@ def look(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepForm]:
     """
     internals = Internals(spark)
     internals.self_check()
-    analysis = Analysis(internals)
+    analysis = Analysis(internals, OwnTargets.of(plan, spark))
     forms: dict[StepId, StepForm] = {}
     for step in plan.steps:
         # A step behind one that is wrong cannot be looked at: its columns are not known.

@@ -94,6 +94,7 @@ class Generation:
         self.blocked = ""
         self._inbox: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._effects = Effects(context, restore.generation, self._inbox.put, self._defect)
+        self._effects.on_blocked = partial(setattr, self, "blocked")
         self._watch = CommitWatch(self._step_failed)
         services = Services(
             post=self._inbox.put,
@@ -300,7 +301,8 @@ class Generation:
             self._go_on(last)
         elif self._finishing and not decided:
             # What was processed is not committed: the work is not done, whatever the steps say.
-            error = RunError(f"the last checkpoint failed {last.tries} times.")
+            why = self.book.last_failure
+            error = RunError(f"the last checkpoint failed {last.tries} times: {why}.")
             self._fail(_Failed(None, error))
         else:
             if not decided:
@@ -349,8 +351,9 @@ class Generation:
             case CommitBlocked(_, sink, reason):
                 self.blocked = f"sink {sink} cannot commit: {reason}"
                 self.book.blocked(sink, reason)
-            case events.RestartPipeline(_, detail):
+            case events.RestartPipeline(reason, detail):
                 failure = self._failure
+                detail = detail if failure else f"{reason.sentence} ({detail})"
                 self._outcome = Outcome(
                     End.FAILED,
                     failure.step if failure else None,

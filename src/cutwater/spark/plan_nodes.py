@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
 from cutwater.spark.operators import StateOperator, state_operator
@@ -26,6 +27,7 @@ class PlanNode:
         options: For such a leaf: the options it was made with.
         relation: For such a leaf: which use it is; two that are equal share one source.
         state: What it keeps state by, if it does.
+        reads: The paths of the files that it, or a plan in one of its expressions, reads.
         text: For the top of a plan: all of it as Spark prints it.
     """
 
@@ -37,6 +39,7 @@ class PlanNode:
     options: tuple[tuple[str, str], ...] = ()
     relation: str = ""
     state: StateOperator | None = None
+    reads: tuple[str, ...] = ()
     text: str = ""
 
     def walk(self) -> Sequence["PlanNode"]:
@@ -57,15 +60,18 @@ def _node(plan: Any) -> PlanNode:
     kind = plan.getClass().getSimpleName()
     children = plan.children()
     source, options = _source_of(kind, plan)
+    inner = [_node(one) for one in _all_of(plan.subqueries())]
+    read_inside = [path for one in inner for node in one.walk() for path in node.reads]
     return PlanNode(
         kind=kind,
         is_streaming=plan.isStreaming(),
         children=tuple(_node(children.apply(at)) for at in range(children.size())),
-        has_subquery=not plan.subqueries().isEmpty(),
+        has_subquery=bool(inner),
         source=source,
         options=options,
         relation=f"{source} {plan.output().toString()}" if source else "",
         state=state_operator(kind, plan),
+        reads=(*_paths_of(kind, plan, options), *read_inside),
     )
 
 
@@ -78,6 +84,27 @@ def _source_of(kind: str, plan: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
     if kind == "StreamingExecutionRelation":
         return str(plan.source().toString()), ()
     return "", ()
+
+
+def _paths_of(kind: str, plan: Any, options: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    """Return from which paths a leaf reads files, if it does and says so."""
+    try:
+        if kind == "LogicalRelation":
+            found = _all_of(plan.relation().location().rootPaths())
+        elif kind.startswith("DataSourceV2"):
+            found = _all_of(plan.table().paths())
+        elif kind == "HiveTableRelation":
+            found = [plan.tableMeta().location()]
+        else:
+            found = [value for name, value in options if name.lower() == "path"]
+    except Py4JError:
+        # A relation of another kind: rows of a database, or of a format that has no files.
+        return ()
+    return tuple(str(one) for one in found)
+
+
+def _all_of(sequence: Any) -> list[Any]:
+    return [sequence.apply(at) for at in range(sequence.size())]
 
 
 def pairs_of(options: Any) -> tuple[tuple[str, str], ...]:

@@ -111,6 +111,8 @@ class Heartbeat:
         """End, and say so in the store if it answers."""
         self._over.set()
         self._thread.join()
+        # Also if the store does not take the release: this process may start it again at once.
+        _LIVE.discard(self._lease.nonce)
         try:
             self._leases.release(replace(self._lease, beat_at_ms=wall_ms()))
         except StoreError as error:

@@ -547,7 +547,7 @@ def test_control_messages_that_every_reader_has_passed_are_freed() -> None:
     held = log.controls
     log.free()
 
-    assert (held, log.controls) == (1, 0)
+    assert (held, log.controls, log.controls_freed) == (1, 0, 1)
 
 
 def test_a_watermark_that_was_passed_with_its_events_is_freed() -> None:

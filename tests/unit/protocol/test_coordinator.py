@@ -73,6 +73,7 @@ from cutwater.protocol.coordinator_events import (
     Mode,
     PublishFailed,
     PublishManifest,
+    ReserveFailed,
     ReserveId,
     RestartPipeline,
     SinkFenced,
@@ -477,6 +478,34 @@ def test_a_manifest_that_cannot_be_written_fails_the_attempt() -> None:
     commands = tell(machine, PublishFailed(ONE, 0))
 
     assert commands == (EndAttempt(ONE, False, FailureReason.STORE_FAILED),)
+
+
+def test_why_the_store_did_not_take_a_manifest_is_told() -> None:
+    commands = tell(publishing(), PublishFailed(ONE, 0, "the disk is full"))
+
+    assert commands == (EndAttempt(ONE, False, FailureReason.STORE_FAILED, "the disk is full"),)
+
+
+def test_a_number_that_cannot_be_taken_fails_the_attempt() -> None:
+    """A store that is full or away is told of; the attempt does not wait for its deadline."""
+    machine = coordinator()
+    tell(machine, *opened())
+
+    commands = tell(machine, ReserveFailed(ONE, 0, "the disk is full"))
+
+    assert commands == (EndAttempt(ONE, False, FailureReason.STORE_FAILED, "the disk is full"),)
+    assert tell(machine, ReserveFailed(ONE, 1)) == ()
+
+
+def test_a_number_that_was_taken_cannot_fail_any_more() -> None:
+    assert "not allowed in COLLECTING" in refusal_of(collecting(), ReserveFailed(ONE, 0))
+
+
+def test_a_step_says_why_it_declines() -> None:
+    silent = declined()
+
+    assert silent.detail == f"declined by {TABLE}"
+    assert replace(silent, cause="the disk is full").detail == f"{TABLE}: the disk is full"
 
 
 def test_a_written_decision_ends_the_attempt_and_lets_the_sinks_act() -> None:

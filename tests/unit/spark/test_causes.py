@@ -46,6 +46,15 @@ def test_a_file_that_could_not_be_read_is_named() -> None:
     )
 
 
+def test_a_directory_that_is_full_is_named() -> None:
+    text = f"[TASK_WRITE_FAILED] Task failed while writing rows to file:/t/_cutwater/b.\n{JAVA}"
+
+    assert cause_of(RuntimeError(text)) == (
+        "",
+        "IOException: No space left on device (while writing to file:/t/_cutwater/b).",
+    )
+
+
 def test_any_other_error_gives_its_first_line() -> None:
     assert cause_of(ValueError("no such column\nplan:\n...")) == ("", "ValueError: no such column.")
     assert cause_of(KeyError()) == ("", "KeyError.")

@@ -63,7 +63,7 @@ def test_segments_that_nobody_needs_are_dropped(
     for batch in range(100):
         end = end.after(1)
         log.append(end, Event(BatchId(batch), 1, 1, (f"b{batch}",)))
-        log.free(Place(max(0, batch - 5), 0))
+        log.free(Place(max(0, batch - 5), 0), 0)
     log.close()
 
     assert len(list(tmp_path.iterdir())) == 1

@@ -129,6 +129,8 @@ def test_a_heartbeat_goes_on_while_the_store_is_away(caplog: pytest.LogCaptureFi
     assert found is not None
     assert (found.nonce, found.released) == (lease.nonce, False)
     assert "the store is down" in caplog.text
+    # The store did not take the release; this process knows all the same that nobody holds it.
+    assert holder_of(backend, PIPELINE, "orders") is None
 
 
 def test_a_heartbeat_ends_when_somebody_else_has_taken_over(

@@ -6,7 +6,7 @@ and results go back to it.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cutwater.ids import CheckpointId, Slot
 from cutwater.protocol import coordinator_events as events
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from cutwater.testing.simulation.world import World
 
 Task = Iterator[None]
+
+_RESERVE_TRIES: Final = 10
 
 
 class Effects:
@@ -107,8 +109,14 @@ class Effects:
     # -- attempts
 
     def _reserve(self, process: Process, command: events.ReserveId) -> Task:
-        while self.store.out_of_reach:
+        for _ in range(_RESERVE_TRIES):
+            if not self.store.out_of_reach:
+                break
             yield
+        else:
+            failed = events.ReserveFailed(command.checkpoint_id, self.world.now_ms)
+            process.inbox.append(failed)
+            return
         won = self.store.create(attempt_name(command.checkpoint_id), pack(process.generation))
         yield
         process.inbox.append(events.Reserved(command.checkpoint_id, won, self.world.now_ms))
