@@ -1,6 +1,6 @@
 """What a checkpoint costs behind a backlog: barriers that wait for the data, and that overtake it.
 
-The diamond of `examples/diamond.py`: one branch waits for every row, so whatever the source is
+The diamond of `examples/diamond.py`: one branch waits for every row, so whatever its source is
 ahead piles up in front of it. The bound of the channels keeps that backlog steady: the source fills
 it and then waits. Checkpoints are asked for one after the other while it is full. Then the pipeline
 is killed, restored from the last of them and run to its end, and its table is compared with what it
@@ -113,7 +113,7 @@ def measure(
     quick = options(directory, CheckpointConfig(interval="2s"))
     if pipeline(given, total, 0, shown).start(spark, quick).wait(DEADLINE_S) is None:
         raise RuntimeError(f"{case} did not end after it was restored")
-    found = DeltaTable(shown).to_pyarrow_table(columns=["value", "twice", "thrice", "at"])
+    found = DeltaTable(shown).to_pyarrow_table(columns=["value", "twice", "thrice", "price", "at"])
     return Outcome(case, taken, total, wrong_rows(found, total, given.rate))
 
 
@@ -164,6 +164,7 @@ def wrong_rows(found: pa.Table, total: int, rate: float) -> int:
     right = (
         (found["twice"].to_numpy() == numbers * 2)
         & (found["thrice"].to_numpy() == numbers * 3)
+        & (found["price"].to_numpy() == numbers // 100 % 7 + 1)
         & (found["at"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy() == micros)
     )
     return int((~right).sum())

@@ -2,8 +2,11 @@
 
 One stream of events is read as three sources: people, auctions, bids. Bids are enriched and shared
 by two consumers; every two seconds of event time the highest price of each channel is found; and
-each person's auctions are joined with their names. Three tables, committed together.
+each person's auctions are joined with their names. Three tables, committed together. Whatever is
+kept is forgotten as event time goes on, so that it can run for ever.
 """
+
+import math
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -11,17 +14,31 @@ from pyspark.sql import functions as F
 from cutwater import Pipeline, sinks, sources
 
 
-def create(total: str = "100000", rate: str = "3000", tables: str = "out/auctions") -> Pipeline:
+def create(
+    total: str = "100000",
+    rate: str = "3000",
+    tables: str = "out/auctions",
+    active: str = "1000",
+) -> Pipeline:
     """Make the pipeline.
 
     Args:
         total: How many events of all kinds, or `endless`.
         rate: How many of them a second.
         tables: The directory of the three tables.
+        active: How many people open auctions and bid at a time: so many of the newest.
     """
     pipeline = Pipeline("auctions")
     events = None if total == "endless" else int(total)
-    stream = {"total": events, "rate": float(rate), "batch_max": 20_000}
+    market = sources.Market(active_people=int(active))
+    stream = {"total": events, "rate": float(rate), "batch_max": 20_000, "market": market}
+    # Whoever is older opens no auction any more, and need not be remembered.
+    active_s = math.ceil(market.active_events / float(rate))
+    opened_by = f"""
+        seller = person
+        AND dateTime >= joined
+        AND dateTime <= joined + INTERVAL {active_s} SECONDS
+    """
 
     @pipeline.source
     def bids(spark: SparkSession) -> DataFrame:
@@ -30,11 +47,14 @@ def create(total: str = "100000", rate: str = "3000", tables: str = "out/auction
     @pipeline.source(chain=False)
     def auctions(spark: SparkSession) -> DataFrame:
         rows = sources.nexmark(spark, "auction", **stream)
-        return rows.select("id", "seller", "category", "dateTime")
+        chosen = rows.select("id", "seller", "category", "dateTime")
+        return chosen.withWatermark("dateTime", "2 seconds")
 
     @pipeline.source(chain=False)
     def people(spark: SparkSession) -> DataFrame:
-        return sources.nexmark(spark, "person", **stream).select("id", "name", "city")
+        rows = sources.nexmark(spark, "person", **stream)
+        chosen = rows.selectExpr("id AS person", "name", "city", "dateTime AS joined")
+        return chosen.withWatermark("joined", "2 seconds")
 
     @pipeline.view
     def priced(bids: DataFrame) -> DataFrame:
@@ -50,8 +70,8 @@ def create(total: str = "100000", rate: str = "3000", tables: str = "out/auction
 
     @pipeline.step
     def sellers(auctions: DataFrame, people: DataFrame) -> DataFrame:
-        who = people.withColumnRenamed("id", "seller")
-        return auctions.join(who, "seller").select("id", "seller", "name", "city", "category")
+        joined = auctions.join(people, F.expr(opened_by))
+        return joined.select("id", "seller", "name", "city", "category")
 
     pipeline.sink("high_bids", sinks.delta(f"{tables}/high_bids"), of=large_bids)
     pipeline.sink("channels", sinks.delta(f"{tables}/channels"), of=per_channel)

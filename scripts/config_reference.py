@@ -26,9 +26,7 @@ Written by `scripts/config_reference.py` from `CheckpointConfig`, `RestartConfig
 A value is the first of these that is given: a flag of the command; a variable of the environment;
 the TOML file; the default. The file is the one that `cutwater --config FILE` or `CUTWATER_CONFIG`
 names, or `cutwater.toml` in the working directory. `cutwater config show` tells every value and
-where it comes from. A program passes the same things as
-`RunOptions(checkpoint=CheckpointConfig(…), restart=RestartConfig(…))` and reads neither file nor
-environment.
+where it comes from.
 
 ```toml
 store = "s3://bucket/orders"
@@ -48,6 +46,25 @@ attempts = "none"
 Times are text with a unit (`500ms`, `5s`, `10m`, `1h`), sizes too (`64KB`, `256MB`, `1GB`).
 `"none"` stands for nothing where nothing is allowed. An unknown key is an error. `[spark]` is
 handed to Spark as it is; `--conf` wins over it.
+
+A program passes the same things, and reads neither file nor environment:
+
+```python
+from cutwater import CheckpointConfig, RestartConfig
+from cutwater.run import RunOptions
+
+pipeline.run(spark, CheckpointConfig(interval="5s"))  # all else has its default
+pipeline.run(
+    spark,
+    RunOptions(
+        store="s3://bucket/orders",
+        checkpoint=CheckpointConfig(interval="5s"),
+        restart=RestartConfig(strategy="exponential"),
+    ),
+)
+```
+
+`start` takes the same and returns at once, with a handle that can checkpoint, stop and report.
 """
 _GENERAL: Final = {
     "store": "Where checkpoints are kept: a directory that lasts, or `s3://`, `gs://`, `az://`.",

@@ -36,6 +36,7 @@ from cutwater.step_options import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from cutwater.config import CheckpointConfig
     from cutwater.run import PipelineRun, RunOptions
     from cutwater.spark.progress import RunResult
 
@@ -273,12 +274,15 @@ class Pipeline:
         self._add(Kind.SINK, sink_name, same, as_it_is, target=target)
         return None
 
-    def start(self, spark: "SparkSession", options: "RunOptions") -> "PipelineRun":
+    def start(
+        self, spark: "SparkSession", options: "RunOptions | CheckpointConfig"
+    ) -> "PipelineRun":
         """Start the pipeline on a session; returns while it runs.
 
         Args:
             spark: A classic session, an embedded one or your own.
-            options: Where checkpoints are kept, and everything else about the run.
+            options: Where checkpoints are kept, and everything else about the run; or only when
+                they are taken, and they are kept where `cutwater run` keeps them.
 
         Raises:
             CutwaterError: If it cannot be started; nothing is left half-started.
@@ -287,8 +291,12 @@ class Pipeline:
 
         return start(self, spark, options)
 
-    def run(self, spark: "SparkSession", options: "RunOptions") -> "RunResult":
+    def run(self, spark: "SparkSession", options: "RunOptions | CheckpointConfig") -> "RunResult":
         """Run the pipeline until every source has ended or somebody stops it.
+
+        Args:
+            spark: As for `start`.
+            options: As for `start`.
 
         Raises:
             CutwaterError: What made it fail.

@@ -23,6 +23,7 @@ from cutwater.plan import plan
 from cutwater.protocol.change import Allowances, Change
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
+from cutwater.settings import STORE_DEFAULT
 from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext
 from cutwater.sinks.checking import check_targets
 from cutwater.sinks.executors import share_disk
@@ -72,14 +73,15 @@ class RunOptions:
 
     Attributes:
         store: Where checkpoints are kept: a directory on durable disk, or the address of a
-            bucket, such as `s3://bucket/prefix` (docs/reference/stores.md).
+            bucket, such as `s3://bucket/prefix` (docs/reference/stores.md). As for `cutwater run`,
+            `./.cutwater/store` unless told.
         scratch: A fast directory that every executor sees; None for one of the system's own.
         checkpoint: When checkpoints are taken.
         restart: What follows a failure.
         available_now: Process what is there now, take a last checkpoint and end.
-        start_from: `latest`; `none` to begin anew, which only a pipeline that has never taken a
-            checkpoint may; or a checkpoint's number, a savepoint's name or a time: then the
-            pipeline is rewound first, its sinks included, and every start does so again.
+        start_from: `latest`; `none` to begin at the beginning or not at all: refused once the
+            pipeline has taken a checkpoint; or a checkpoint's number, a savepoint's name or a
+            time: then it is rewound first, its sinks included, and every start does so again.
         takeover: Start although another process seems to run the pipeline; it is fenced out.
         name: Run it under this name instead of its own, as a fork of it is run.
         may_rewind: Whether to go back in time if `start_from` is not where it stands.
@@ -89,7 +91,7 @@ class RunOptions:
             while all state is kept. Does nothing once a checkpoint knows the new source.
     """
 
-    store: str | Path
+    store: str | Path = STORE_DEFAULT
     scratch: Path | None = None
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     restart: RestartConfig = field(default_factory=RestartConfig)
@@ -226,8 +228,15 @@ class PipelineRun:
             self.wait()
 
 
-def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> PipelineRun:
+def start(
+    pipeline: "Pipeline", spark: "SparkSession", options: RunOptions | CheckpointConfig
+) -> PipelineRun:
     """Start a pipeline; returns when its first generation runs.
+
+    Args:
+        pipeline: The pipeline.
+        spark: The session it runs on.
+        options: How it is run; `CheckpointConfig` alone stands for the options that it is part of.
 
     Raises:
         PlanError: If the pipeline cannot be planned or run on Spark.
@@ -238,6 +247,8 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
             that would write to its original's tables.
         CutwaterError: Whatever else keeps it from starting.
     """
+    if isinstance(options, CheckpointConfig):
+        options = RunOptions(checkpoint=options)
     name = options.name or pipeline.name
     goes_back = options.start_from not in {"latest", "none"}
     physical = replace(plan(pipeline), pipeline=name)
@@ -254,7 +265,9 @@ def start(pipeline: "Pipeline", spark: "SparkSession", options: RunOptions) -> P
     store = OpenStore.of(backend, identity)
     lease = take_lease(backend, identity, name, takeover=options.takeover)
     if options.start_from == "none" and store.log.read().head is not None:
-        raise ConfigError("from", f"{name} has checkpoints; none would forget them")
+        reason = "to begin anew would bring its rows a second time"
+        way = "use another store, or another name, and other tables"
+        raise ConfigError("from", f"{name} has checkpoints, and {reason}; {way}")
     targets = stored_targets(physical)
     shared = shared_targets(backend, identity, targets)
     if shared is not None:

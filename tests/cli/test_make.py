@@ -143,6 +143,28 @@ def dashboard(clone: Path) -> Iterator[Run]:
 
 
 @pytest.mark.long
+def test_the_demo_is_killed_goes_on_and_finds_every_row_once(tmp_path: Path) -> None:
+    words = ["--total", "30000", "--rate", "1500", "--out", str(tmp_path / "out")]
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "demo.py"), *words],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=SPARK_DEADLINE_S,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    killed, _, recovered = run.stdout.partition("2. Killed with SIGKILL.")
+    assert "auctions finished" not in killed
+    assert "auctions finished: all input is processed." in recovered
+    verdicts = re.findall(r"(high_bids|channels|auction_sellers)[^\n]*\b0\W+0\W+same", recovered)
+    assert verdicts == ["high_bids", "channels", "auction_sellers"]
+    assert "Verdict: every row exactly once." in recovered
+
+
+@pytest.mark.long
 def test_the_dashboard_answers_stops_with_a_checkpoint_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / ".venv").symlink_to(sys.prefix)

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from tests.cli.command import ROOT, SPARK_DEADLINE_S, command, cutwater, environment
+from tests.cli.test_run import line_with
 
 UNION = str(ROOT / "examples" / "union.py") + ":create"
 MASTER = ("--master", "local[2]")
+TOTAL = 30_000
 BROKEN = """
 from pyspark.sql import functions as F
 from cutwater import Pipeline, sinks
@@ -24,7 +26,7 @@ orders = Pipeline("orders")
 @orders.source
 def numbers(spark):
     files = spark.readStream.schema("value long").option("maxFilesPerTrigger", 1)
-    return files.json("incoming")
+    return files.json(spark.conf.get("spark.orders.incoming"))
 
 
 def check(value):
@@ -125,6 +127,66 @@ def test_a_signal_ends_with_a_checkpoint_and_the_next_run_goes_on_exactly(
     assert rows(tmp_path) == expected(20_000, 10_000)
 
 
+@pytest.mark.long
+def test_a_run_ends_when_its_time_is_up_and_at_once_when_interrupted_twice(tmp_path: Path) -> None:
+    limited = cutwater(
+        *diamond(tmp_path, 0, "--duration", "12s", "--interval", "1s"),
+        cwd=tmp_path,
+        deadline_s=SPARK_DEADLINE_S,
+    )
+    before = values(tmp_path)
+    # Barriers that may not overtake wait for seconds behind the slow branch, also the last one.
+    hasty = subprocess.Popen(
+        command(*diamond(tmp_path, 4000, "--no-unaligned", "--interval", "1h")),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for(hasty, lambda: has_read(tmp_path / "scratch", 6), "a backlog")
+        hasty.send_signal(signal.SIGINT)
+        line_with(hasty, "SIGINT: taking a final checkpoint; Ctrl-C again to stop at once")
+        hasty.send_signal(signal.SIGINT)
+        said, complaints = hasty.communicate(timeout=SPARK_DEADLINE_S)
+    finally:
+        if hasty.poll() is None:
+            hasty.kill()
+            hasty.communicate()
+    between = values(tmp_path)
+    rest = cutwater(
+        *diamond(tmp_path, 0, "--available-now"), cwd=tmp_path, deadline_s=SPARK_DEADLINE_S
+    )
+
+    assert (limited.returncode, limited.stderr) == (0, "")
+    assert "12 s are over: taking a final checkpoint" in limited.stdout
+    assert "diamond stopped. " in limited.stdout
+    assert 0 < len(before) < TOTAL
+    assert before == list(range(len(before)))
+    assert hasty.returncode == 130, complaints
+    assert "stopped at once, without a checkpoint" in said
+    assert between == before
+    assert (rest.returncode, rest.stderr) == (0, "")
+    assert values(tmp_path) == list(range(TOTAL))
+
+
+def diamond(directory: Path, slow_us: int, *more: str) -> tuple[str, ...]:
+    flags = ("--store", str(directory / "store"), "--scratch", str(directory / "scratch"))
+    given = {"total": TOTAL, "rate": 1000, "slow_us": slow_us, "table": directory / "table"}
+    params = (word for key, value in given.items() for word in ("--param", f"{key}={value}"))
+    return ("run", f"{ROOT / 'examples' / 'diamond.py'}:create", *MASTER, *flags, *params, *more)
+
+
+def values(directory: Path) -> list[int]:
+    return sorted(DeltaTable(directory / "table").to_pyarrow_table()["value"].to_pylist())
+
+
+def has_read(scratch: Path, batches: int) -> bool:
+    """Say whether the source of the numbers has filled its channel with so many batches."""
+    return len(list(scratch.glob("**/numbers/channel/data/b*"))) >= batches
+
+
 def test_a_file_with_an_error_is_one_line_and_spark_is_not_started(tmp_path: Path) -> None:
     file = tmp_path / "orders.py"
     file.write_text("from cutwater import Pipeline\n\norders = Pipelin('orders')\n")
@@ -149,10 +211,17 @@ def test_a_step_that_fails_ends_the_run_with_its_line(tmp_path: Path) -> None:
         made.write_text("\n".join(f'{{"value": {10 * tens + one}}}' for one in range(10)))
         os.utime(made, (tens, tens))
 
-    run = cutwater("run", str(file), *MASTER, cwd=tmp_path, deadline_s=SPARK_DEADLINE_S)
+    run = cutwater(
+        *("run", str(file), *MASTER, "--conf", "spark.orders.incoming=incoming"),
+        cwd=tmp_path,
+        env=environment(CUTWATER_RESTART_STRATEGY="exponential", CUTWATER_RESTART_DELAY="100ms"),
+        deadline_s=SPARK_DEADLINE_S,
+    )
 
     assert run.returncode == 1
-    last = run.stderr.splitlines()[-1]
+    *before, last = run.stderr.splitlines()
+    pauses = re.findall(r"; restarting in (\d+) ms$", "\n".join(before), re.MULTILINE)
+    assert pauses == ["100", "200", "400"]
     assert last.startswith("[CW-602] step checked (")
     assert f"{file}:{line} in check) failed: ValueError: seventy is too much." in last
     poison = tmp_path / "incoming" / "7.json"

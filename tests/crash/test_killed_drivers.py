@@ -122,8 +122,8 @@ def diamond(drivers: Drivers, directory: Path, **checkpoint: object) -> Killing:
 
 def check_diamond(directory: Path, total: int) -> None:
     table = directory / "tables" / "joined"
-    assert rows_of(table, None, "value", "twice", "thrice") == [
-        (one, one * 2, one * 3) for one in range(total)
+    assert rows_of(table, None, "value", "twice", "thrice", "price") == [
+        (one, one * 2, one * 3, one // 100 % 7 + 1) for one in range(total)
     ]
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.crash.drivers import Drivers
-from tests.crash.stands import rows_of
-from tests.crash.test_killed_drivers import diamond
+from tests.crash.test_killed_drivers import check_diamond, diamond
 from tests.servers.spark_cluster import standalone_cluster
 
 INSIDE = "local-cluster[2,1,1024]"
@@ -45,5 +44,4 @@ def test_a_diamond_on_a_cluster_survives_its_drivers(cluster: Drivers, tmp_path:
     total = patient.finish()
 
     assert overtaken.cuts[-1].in_flight_bytes > 0
-    joined = rows_of(tmp_path / "tables" / "joined", None, "value", "twice", "thrice")
-    assert joined == [(one, one * 2, one * 3) for one in range(total)]
+    check_diamond(tmp_path, total)

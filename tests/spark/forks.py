@@ -27,7 +27,7 @@ FORCED: dict[str, Any] = {
     "retained": 1000,
 }
 
-Rows = list[tuple[int, int, int]]
+Rows = list[tuple[int, ...]]
 
 
 def parameters(table: Path, *, quick: bool) -> dict[str, str]:
@@ -45,11 +45,11 @@ def rows_of(table: Path, version: str | None = None) -> Rows:
     if version == "none" or not (table / "_delta_log").exists():
         return []
     found = DeltaTable(table, version=None if version is None else int(version))
-    rows = found.to_pyarrow_table(columns=["value", "twice", "thrice"]).to_pylist()
-    return sorted((row["value"], row["twice"], row["thrice"]) for row in rows)
+    rows = found.to_pyarrow_table(columns=["value", "twice", "thrice", "price"]).to_pylist()
+    return sorted((row["value"], row["twice"], row["thrice"], row["price"]) for row in rows)
 
 
-ALL: Rows = [(one, one * 2, one * 3) for one in range(TOTAL)]
+ALL: Rows = [(one, one * 2, one * 3, one // 100 % 7 + 1) for one in range(TOTAL)]
 
 
 @dataclass(frozen=True)

@@ -3,23 +3,29 @@
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from tests.spark.runs import collected, example, options, ordered, run, table
 
-from cutwater import sources
+import cutwater
+from cutwater import CheckpointConfig, sources
+from cutwater.errors import ConfigError
 
 
-def test_the_diamond_joins_every_row_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_diamond_joins_every_row_of_two_sources_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     create = example("diamond").create
-    pipeline = create(total="4000", slow_us="50", table=str(tmp_path / "t"))
+    pipeline = create(total="3950", slow_us="50", table=str(tmp_path / "t"))
 
     result = run(pipeline, spark, options(tmp_path))
 
     assert result.finished
     assert result.checkpoints > 1
-    assert table(tmp_path / "t", "value", "twice", "thrice") == [
-        (number, number * 2, number * 3) for number in range(4000)
+    # The last price holds for half as many numbers as the others.
+    assert table(tmp_path / "t", "value", "twice", "thrice", "price") == [
+        (number, number * 2, number * 3, number // 100 % 7 + 1) for number in range(3950)
     ]
 
 
@@ -60,12 +66,17 @@ def test_state_of_transform_with_state_counts_every_row(
     ]
 
 
-def test_a_union_keeps_the_rows_of_both(spark: SparkSession, tmp_path: Path) -> None:
-    create = example("union").create
+def test_a_union_keeps_the_rows_of_both_and_begins_only_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = example("union").create(total="5000", table=str(tmp_path / "t"))
+    anew = options(tmp_path, start_from="none")
 
-    result = run(create(total="5000", table=str(tmp_path / "t")), spark, options(tmp_path))
+    result = run(pipeline, spark, anew)
 
     assert result.finished
+    with pytest.raises(ConfigError, match="union has checkpoints, and to begin anew would bring"):
+        pipeline.start(spark, anew)
     assert table(tmp_path / "t", "channel", "value") == sorted(
         [("web", one) for one in range(5000)] + [("store", one) for one in range(2500)]
     )
@@ -87,12 +98,18 @@ def test_three_sinks_of_one_source(spark: SparkSession, tmp_path: Path) -> None:
     assert sums == [sum(amount for _, amount in amounts[:4000])]
 
 
-def test_a_static_side_gives_names(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_static_side_gives_names_and_checkpoints_go_to_the_usual_place(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = example("static_join")
+    monkeypatch.chdir(tmp_path)
 
-    result = run(module.create(total="4000", table=str(tmp_path / "t")), spark, options(tmp_path))
+    result = module.create(total="4000", table=str(tmp_path / "t")).run(
+        spark, CheckpointConfig(interval="1s")
+    )
 
     assert result.finished
+    assert cutwater.read(spark, ".cutwater/store", "static_join", "named_visits").count() == 4000
     found = ordered(table_with_nulls(tmp_path / "t"))
     assert found == ordered((one, module.COUNTRIES.get(one % 6)) for one in range(4000))
 
@@ -104,24 +121,33 @@ def table_with_nulls(path: Path) -> list[tuple[int, str | None]]:
     return [(row["value"], row["name"]) for row in rows]
 
 
-def test_the_auctions_match_a_batch_computation(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_auctions_match_a_batch_computation_and_are_forgotten(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     create = example("auctions").create
-    total, rate = 20_000, 5_000
+    total, rate, market = 24_000, 6_000, sources.Market(active_people=100)
 
-    result = run(
-        create(total=str(total), rate=str(rate), tables=str(tmp_path)), spark, options(tmp_path)
-    )
+    pipeline = create(total=str(total), rate=str(rate), tables=str(tmp_path), active="100")
+    result = run(pipeline, spark, options(tmp_path))
 
     assert result.finished
+    # The watermark is two seconds behind the last of four. A person is active for another second.
+    kept = [
+        cutwater.state(spark, tmp_path / "store", "auctions", "sellers", operator=side).count()
+        for side in ("left", "right")
+    ]
+    assert kept == pytest.approx([1440 * 2 / 4, 480 * 3 / 4], abs=10)
     events = spark.range(total)
-    auctions = sources.nexmark_rows(events, "auction", rate=rate)
-    people = sources.nexmark_rows(events, "person", rate=rate).withColumnRenamed("id", "seller")
-    expected = auctions.join(people.select("seller", "name", "city"), "seller")
+    auctions, people, bids = (
+        sources.nexmark_rows(events, kind, rate=rate, market=market)
+        for kind in ("auction", "person", "bid")
+    )
+    who = people.selectExpr("id AS seller", "name", "city")
+    expected = auctions.join(who, "seller")
     columns = ("id", "seller", "name", "city", "category")
     assert ordered(table(tmp_path / "auction_sellers", *columns)) == collected(
         expected.select(*columns)
     )
-    bids = sources.nexmark_rows(events, "bid", rate=rate)
     euros = (F.col("price") * 0.92).cast("decimal(18,2)").alias("euros")
     high = bids.select("auction", "bidder", euros).where("euros > 1000")
     assert ordered(table(tmp_path / "high_bids", "auction", "bidder", "euros")) == collected(high)

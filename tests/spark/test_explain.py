@@ -51,24 +51,31 @@ def test_the_tree_shows_how_every_step_of_the_diamond_runs(spark: SparkSession) 
 
     assert drawn(pipeline, spark) == "\n".join(
         [
-            "pipeline diamond: 4 steps, 3 channels, 1 sink",
+            "pipeline diamond: 5 steps, 4 channels, 1 sink",
             "├── step numbers (append mode)",
-            "│   ├── source numbers  [diamond.py:38]",
+            "│   ├── source numbers  [diamond.py:50]",
             "│   ├── runs as a query, keeps no state",
             "│   │   rows: value bigint, at timestamp",
             "│   └── channel numbers → fast, slow",
             "│       why: source numbers is used by fast and slow: it is read once, "
             "for all its uses",
+            "├── step prices (append mode)",
+            "│   ├── source prices  [diamond.py:54]",
+            "│   ├── runs as a query, keeps no state, watermark 10 s behind offered",
+            "│   │   rows: lot bigint, offered timestamp, price bigint",
+            "│   └── channel prices → both",
+            "│       why: source prices is not chained into both, which reads fast and slow as "
+            "well: a step reads outside sources or channels, never both",
             "├── step fast (append mode)",
             "│   ├── reads channel numbers as fast(numbers)",
-            "│   ├── step fast  [diamond.py:42]",
+            "│   ├── step fast  [diamond.py:64]",
             "│   ├── runs as batches, keeps no state, watermark 10 s behind at",
             "│   │   rows: value bigint, at timestamp, twice bigint",
             "│   └── channel fast → both",
             "│       why: step fast has its own state and pace, and is used by both",
             "├── step slow (append mode, max_batch 64KB)",
             "│   ├── reads channel numbers as slow(numbers)",
-            "│   ├── step slow  [diamond.py:46]",
+            "│   ├── step slow  [diamond.py:68]",
             "│   ├── runs as batches, keeps no state, watermark 10 s behind since",
             "│   │   rows: number bigint, since timestamp, thrice bigint",
             "│   └── channel slow → both",
@@ -76,11 +83,12 @@ def test_the_tree_shows_how_every_step_of_the_diamond_runs(spark: SparkSession) 
             "└── step both (append mode)",
             "    ├── reads channel fast as both(fast)",
             "    ├── reads channel slow as both(slow)",
-            "    ├── step both  [diamond.py:53]",
-            "    ├── sink joined → delta out/diamond  [diamond.py:58]",
+            "    ├── reads channel prices as both(prices)",
+            "    ├── step both  [diamond.py:75]",
+            "    ├── sink joined → delta out/diamond  [diamond.py:82]",
             "    │   write append, commits at every checkpoint, visibility checkpoint",
             "    └── runs as a query, keeps state in 2 partitions, watermark 10 s behind at",
-            "        rows: value bigint, twice bigint, thrice bigint, at timestamp",
+            "        rows: value bigint, twice bigint, thrice bigint, price bigint, at timestamp",
         ]
     )
 
@@ -112,7 +120,7 @@ def test_a_delay_is_told_in_the_json_of_the_step_that_has_it(spark: SparkSession
 
     written = as_json(planned, explain(planned, spark))
 
-    told = json.loads(json.dumps(written))["steps"][1]["spark"]
+    told = json.loads(json.dumps(written))["steps"][2]["spark"]
     assert told["watermark"] == {"column": "at", "delay_ms": 10_000}
     assert (told["way"], told["stateful"], told["partitions"]) == ("batch", False, None)
 

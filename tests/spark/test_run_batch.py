@@ -72,10 +72,12 @@ def test_every_sink_gets_its_rows_and_nothing_is_made(spark: SparkSession, tmp_p
 def test_a_join_of_two_branches_is_that_of_all_rows(spark: SparkSession) -> None:
     pipeline = example("diamond").create(slow_us="0")
 
-    joined = run_batch(pipeline, {"numbers": rows(spark, 50)})["joined"]
+    prices = rows(spark, 1).selectExpr("value AS lot", "at AS offered", "9 AS price")
 
-    assert collected(joined.select("value", "twice", "thrice")) == sorted(
-        ((one, one * 2, one * 3) for one in range(50)), key=repr
+    joined = run_batch(pipeline, {"numbers": rows(spark, 50), "prices": prices})["joined"]
+
+    assert collected(joined.select("value", "twice", "thrice", "price")) == sorted(
+        ((one, one * 2, one * 3, 9) for one in range(50)), key=repr
     )
 
 

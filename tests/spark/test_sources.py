@@ -286,6 +286,19 @@ def test_nobody_and_nothing_is_named_before_it_exists(spark: SparkSession, marke
         assert frame.join(known, earlier, "left_anti").count() == 0
 
 
+@pytest.mark.parametrize("market", [Market(active_people=150), Market(active_people=3)])
+def test_a_person_is_active_for_as_long_as_the_market_says(
+    spark: SparkSession, market: Market
+) -> None:
+    base = 1_767_225_600_000
+    for kind, key in (("auction", "seller"), ("bid", "bidder")):
+        rows = nexmark_rows(spark.range(100_000), cast("EventKind", kind), market=market)
+        # A thousand events a second: an event's number is its milliseconds.
+        since = f"unix_millis(dateTime) - {base} - 50 * ({key} - 1000)"
+        (longest,) = rows.selectExpr(f"max({since})").collect()[0]
+        assert market.active_events - 100 < longest < market.active_events
+
+
 def test_hot_auctions_sellers_and_bidders_get_their_share(spark: SparkSession) -> None:
     auctions = nexmark_rows(spark.range(200_000), "auction")
     bids = nexmark_rows(spark.range(200_000), "bid")

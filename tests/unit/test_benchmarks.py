@@ -1,9 +1,11 @@
 """The benchmarks run and print what they promise; nothing here looks at a time.
 
 Those on Spark are not run here: what is checked are their options and their pure parts.
+`tests/cli/test_benchmarks_on_spark.py` runs them.
 """
 
 import argparse
+import importlib
 import json
 import os
 import xml.etree.ElementTree as ET
@@ -17,12 +19,10 @@ from benchmarks import (
     alignment,
     chain,
     chain_report,
-    delta_sink,
     idle,
     interval,
     latency,
     measuring,
-    postgres_sink,
     processes,
     steady,
     unaligned,
@@ -30,7 +30,11 @@ from benchmarks import (
 from benchmarks.plot import Chart, Line, svg, ticks
 from deltalake import write_deltalake
 
-ON_SPARK = (chain, delta_sink, idle, interval, latency, postgres_sink, steady, unaligned)
+DIRECTORY = Path(alignment.__file__).parent
+ON_SPARK = sorted(
+    one.stem for one in DIRECTORY.glob("*.py") if "\nSMOKE: Final = " in one.read_text()
+)
+"""All benchmarks but that of the pure machine."""
 
 
 def test_the_alignment_benchmark_prints_every_row(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,15 +60,26 @@ def test_the_alignment_benchmark_prints_every_row(capsys: pytest.CaptureFixture[
 # -- options and result files
 
 
-@pytest.mark.parametrize("module", ON_SPARK)
+def module_of(name: str) -> ModuleType:
+    return importlib.import_module(f"benchmarks.{name}")
+
+
+def test_every_benchmark_on_spark_is_found_and_told_of() -> None:
+    others = {"alignment", "chain_report", "measuring", "plot", "processes"}
+    told = (DIRECTORY / "README.md").read_text()
+
+    assert others | set(ON_SPARK) == {one.stem for one in DIRECTORY.glob("*.py")}
+    assert [name for name in ON_SPARK if f"| `{name}` |" not in told] == []
+
+
+@pytest.mark.parametrize("name", ON_SPARK)
 def test_every_benchmark_on_spark_says_how_it_is_used(
-    module: ModuleType, capsys: pytest.CaptureFixture[str]
+    name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        module.main(["--help"])
+        module_of(name).main(["--help"])
 
     said = capsys.readouterr().out
-    name = module.__name__.removeprefix("benchmarks.")
     assert ended.value.code == 0
     assert said.startswith(f"usage: python -m benchmarks.{name} ")
     assert f"benchmarks/results/{name}.json" in said
@@ -72,11 +87,9 @@ def test_every_benchmark_on_spark_says_how_it_is_used(
     assert "--worker" not in said
 
 
-@pytest.mark.parametrize("module", ON_SPARK)
-def test_a_benchmark_names_its_own_command_in_its_docstring(module: ModuleType) -> None:
-    name = module.__name__.removeprefix("benchmarks.")
-
-    assert f"    python -m benchmarks.{name} [--" in (module.__doc__ or "")
+@pytest.mark.parametrize("name", ON_SPARK)
+def test_a_benchmark_names_its_own_command_in_its_docstring(name: str) -> None:
+    assert f"    python -m benchmarks.{name} [--" in (module_of(name).__doc__ or "")
 
 
 def parser_for_tests() -> argparse.ArgumentParser:
@@ -180,7 +193,15 @@ def diamond_rows(count: int) -> pa.Table:
     start = np.datetime64("2026-01-01T00:00:00", "us")
     at = start + (numbers * 500).astype("timedelta64[us]")
     stamps = pa.array(at).cast(pa.timestamp("us", "UTC"))
-    return pa.table({"value": numbers, "twice": numbers * 2, "thrice": numbers * 3, "at": stamps})
+    return pa.table(
+        {
+            "value": numbers,
+            "twice": numbers * 2,
+            "thrice": numbers * 3,
+            "price": numbers // 100 % 7 + 1,
+            "at": stamps,
+        }
+    )
 
 
 def test_a_right_table_has_no_wrong_rows_in_any_order() -> None:
@@ -197,9 +218,10 @@ def test_a_right_table_has_no_wrong_rows_in_any_order() -> None:
         (pa.concat_tables([diamond_rows(100), diamond_rows(3)]), 3),
         (diamond_rows(102), 2),
         (diamond_rows(100).set_column(2, "thrice", pa.array(np.arange(100) * 2)), 99),
-        (diamond_rows(100).set_column(3, "at", diamond_rows(100)["at"].take([0] * 100)), 99),
+        (diamond_rows(100).set_column(3, "price", pa.array(np.arange(100) // 50 + 1)), 50),
+        (diamond_rows(100).set_column(4, "at", diamond_rows(100)["at"].take([0] * 100)), 99),
     ],
-    ids=["missing", "twice", "too many", "another value", "another time"],
+    ids=["missing", "twice", "too many", "another value", "another price", "another time"],
 )
 def test_wrong_rows_are_counted(rows: pa.Table, wrong: int) -> None:
     assert unaligned.wrong_rows(rows, 100, 2000.0) == wrong

@@ -132,8 +132,9 @@ class RunArguments:
         typer.Option(
             "--from",
             metavar="latest|none|ID|NAME|TIME",
-            help="The checkpoint to begin with: the latest, none at all, the number of one, the "
-            "name of a savepoint, or a time. One that is not the latest is a rewind: needs --yes.",
+            help="The checkpoint to begin with: the latest, the number of one, the name of a "
+            "savepoint, or a time. One that is not the latest is a rewind: needs --yes. With none, "
+            "the pipeline begins at its beginning, and is refused if it has taken a checkpoint.",
         ),
     ] = "latest"
     yes: Annotated[

@@ -92,6 +92,14 @@ class Market:
             if type(value) is not int or not 1 <= value < 2**31:
                 raise ConfigError(field.name, f"{value!r} is not a whole number above 0")
 
+    @property
+    def active_events(self) -> int:
+        """Within so many events after its own, of all kinds, a person is named for the last time.
+
+        Divided by the rate, it is for how long a join has to remember people.
+        """
+        return _ROUND * max(self.active_people, _HOT_EVERY)
+
 
 STANDARD: Final = Market()
 """The market of the benchmark."""

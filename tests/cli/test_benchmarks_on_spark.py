@@ -1,0 +1,52 @@
+"""Every benchmark on Spark runs to its end with tiny sizes; nothing here looks at a time."""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.command import ROOT, SPARK_DEADLINE_S, environment
+from tests.unit.test_benchmarks import ON_SPARK
+
+
+def samples(measured: object) -> Iterator[float]:
+    """All numbers in a result, however deep."""
+    match measured:
+        case bool() | str() | None:
+            return
+        case int() | float():
+            yield measured
+        case list():
+            for one in measured:
+                yield from samples(one)
+        case dict():
+            yield from samples(list(measured.values()))
+        case _:
+            raise AssertionError(measured)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ON_SPARK)
+def test_a_benchmark_on_spark_runs_and_writes_its_samples(name: str, tmp_path: Path) -> None:
+    result = tmp_path / "results" / f"{name}.json"
+    words = ["--smoke", "--work", str(tmp_path), "--output", str(result)]
+
+    run = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", *words],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=SPARK_DEADLINE_S,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    written = json.loads(result.read_text())
+    assert written["command"] == f"python -m benchmarks.{name} --smoke"
+    found = list(samples(written["measured"]))
+    assert any(one > 0 for one in found)
+    assert all(math.isfinite(one) for one in found)
