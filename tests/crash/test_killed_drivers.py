@@ -157,8 +157,9 @@ def damage_all_below(directory: Path) -> None:
     """Change a byte in the middle of every file; its size stays."""
     # What was pinned has several names.
     damaged: set[int] = set()
-    for file in [one for one in directory.rglob("*") if one.is_file()]:
-        # A dead driver's JVM outlives it by a moment, and its tasks clear up behind them.
+    # A dead driver's JVM outlives it by a moment, and its tasks clear up behind them: files vanish,
+    # and so do directories, which `walk` leaves out.
+    for file in [Path(at, name) for at, _, names in os.walk(directory) for name in names]:
         with suppress(FileNotFoundError):
             facts = file.stat()
             if facts.st_size and facts.st_ino not in damaged:
