@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -56,8 +56,19 @@ def cutwater(
     env: Mapping[str, str] | None = None,
     deadline_s: float = DEADLINE_S,
 ) -> subprocess.CompletedProcess[str]:
+    return run_to_end(command(*arguments), cwd=cwd, env=env, deadline_s=deadline_s)
+
+
+def run_to_end(
+    words: Sequence[str],
+    *,
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    deadline_s: float = DEADLINE_S,
+) -> subprocess.CompletedProcess[str]:
+    """Run a process to its end; what it says is kept."""
     return subprocess.run(
-        command(*arguments),
+        words,
         cwd=cwd,
         env=env or environment(),
         capture_output=True,

@@ -2,13 +2,11 @@
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.command import ROOT, SPARK_DEADLINE_S, environment
+from tests.cli.command import SPARK_DEADLINE_S, command, run_to_end
 from tests.unit.test_benchmarks import ON_SPARK
 
 
@@ -34,15 +32,7 @@ def test_a_benchmark_on_spark_runs_and_writes_its_samples(name: str, tmp_path: P
     result = tmp_path / "results" / f"{name}.json"
     words = ["--smoke", "--work", str(tmp_path), "--output", str(result)]
 
-    run = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{name}", *words],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=SPARK_DEADLINE_S,
-        check=False,
-    )
+    run = run_to_end(command(*words, program=f"benchmarks.{name}"), deadline_s=SPARK_DEADLINE_S)
 
     assert run.returncode == 0, run.stdout + run.stderr
     written = json.loads(result.read_text())

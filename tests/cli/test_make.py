@@ -17,7 +17,7 @@ import httpx
 import pytest
 from deltalake import DeltaTable
 from scripts import cli_reference
-from tests.cli.command import ROOT, SPARK_DEADLINE_S, cutwater, environment
+from tests.cli.command import ROOT, SPARK_DEADLINE_S, cutwater, environment, run_to_end
 
 
 def made(*arguments: str) -> str:
@@ -145,15 +145,8 @@ def dashboard(clone: Path) -> Iterator[Run]:
 @pytest.mark.long
 def test_the_demo_is_killed_goes_on_and_finds_every_row_once(tmp_path: Path) -> None:
     words = ["--total", "30000", "--rate", "1500", "--out", str(tmp_path / "out")]
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "demo.py"), *words],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=SPARK_DEADLINE_S,
-        check=False,
-    )
+    demo = [sys.executable, str(ROOT / "examples" / "demo.py"), *words]
+    run = run_to_end(demo, cwd=tmp_path, deadline_s=SPARK_DEADLINE_S)
 
     assert run.returncode == 0, run.stdout + run.stderr
     killed, _, recovered = run.stdout.partition("2. Killed with SIGKILL.")

@@ -5,7 +5,8 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,19 +64,26 @@ def expected(web: int, stores: int) -> list[tuple[str, int]]:
 def stopped(tmp_path: Path) -> Iterator["subprocess.CompletedProcess[str]"]:
     """A run that got SIGTERM after a checkpoint with rows, long before its input ended."""
     flags = ("--param", "rate=300", "--interval", "1s")
+    with begun(tmp_path, union(tmp_path, 20_000, *flags)) as process:
+        wait_for_file(process, tmp_path / "table" / "_delta_log" / f"{0:020}.json")
+        process.send_signal(signal.SIGTERM)
+        said, complaints = process.communicate(timeout=SPARK_DEADLINE_S)
+        yield subprocess.CompletedProcess(process.args, process.returncode, said, complaints)
+
+
+@contextmanager
+def begun(directory: Path, words: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
+    """Begin to run `cutwater` in a directory; in the end it does not run any more."""
     process = subprocess.Popen(
-        command(*union(tmp_path, 20_000, *flags)),
-        cwd=tmp_path,
+        command(*words),
+        cwd=directory,
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        wait_for_file(process, tmp_path / "table" / "_delta_log" / f"{0:020}.json")
-        process.send_signal(signal.SIGTERM)
-        said, complaints = process.communicate(timeout=SPARK_DEADLINE_S)
-        yield subprocess.CompletedProcess(process.args, process.returncode, said, complaints)
+        yield process
     finally:
         if process.poll() is None:
             process.kill()
@@ -136,24 +144,13 @@ def test_a_run_ends_when_its_time_is_up_and_at_once_when_interrupted_twice(tmp_p
     )
     before = values(tmp_path)
     # Barriers that may not overtake wait for seconds behind the slow branch, also the last one.
-    hasty = subprocess.Popen(
-        command(*diamond(tmp_path, 4000, "--no-unaligned", "--interval", "1h")),
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    patient = diamond(tmp_path, 4000, "--no-unaligned", "--interval", "1h")
+    with begun(tmp_path, patient) as hasty:
         wait_for(hasty, lambda: has_read(tmp_path / "scratch", 6), "a backlog")
         hasty.send_signal(signal.SIGINT)
         line_with(hasty, "SIGINT: taking a final checkpoint; Ctrl-C again to stop at once")
         hasty.send_signal(signal.SIGINT)
         said, complaints = hasty.communicate(timeout=SPARK_DEADLINE_S)
-    finally:
-        if hasty.poll() is None:
-            hasty.kill()
-            hasty.communicate()
     between = values(tmp_path)
     rest = cutwater(
         *diamond(tmp_path, 0, "--available-now"), cwd=tmp_path, deadline_s=SPARK_DEADLINE_S

@@ -2,11 +2,9 @@
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.cli.command import ROOT, environment
+from tests.cli.command import command, run_to_end
 
 DEADLINE_S = 120
 
@@ -14,15 +12,8 @@ DEADLINE_S = 120
 def test_a_prune_killed_anywhere_loses_nothing_and_is_finished_by_the_next(
     tmp_path: Path,
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.pruner", str(tmp_path)],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    words = command(str(tmp_path), program="tests.crash.pruner")
+    done = run_to_end(words, deadline_s=DEADLINE_S)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
 

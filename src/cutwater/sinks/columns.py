@@ -4,7 +4,7 @@ Columns may be added; one whose type or spelling has changed is refused while a 
 Nullability and metadata are dropped at every level, so that those of one batch bind no other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from pyspark.sql.types import (
@@ -92,20 +92,37 @@ def joined_columns(
 
 
 def loose(schema: StructType) -> StructType:
-    """Return a schema in which everything is nullable and nothing carries metadata."""
-    return StructType([StructField(one.name, _loose_type(one.dataType)) for one in schema])
+    """Return a schema as files know it: like `nullable`, and every kind of text is a text."""
+    return nullable(schema, _as_in_files)
 
 
-def _loose_type(kind: DataType) -> DataType:
-    match kind:
-        case StructType():
-            return loose(kind)
-        case ArrayType():
-            return ArrayType(_loose_type(kind.elementType))
-        case MapType():
-            return MapType(_loose_type(kind.keyType), _loose_type(kind.valueType))
-        case StringType():
-            # Also what Spark calls char and varchar: files know texts only.
-            return StringType()
-        case _:
-            return kind
+def _as_in_files(kind: DataType) -> DataType:
+    # Also what Spark calls char and varchar.
+    return StringType() if isinstance(kind, StringType) else kind
+
+
+def nullable(
+    schema: StructType, cell: Callable[[DataType], DataType] = lambda kind: kind
+) -> StructType:
+    """Return a schema in which everything is nullable and nothing carries metadata.
+
+    Types stay what they are, collations of strings included: on the way through JSON, Spark puts
+    those among the metadata.
+
+    Args:
+        schema: The columns.
+        cell: What becomes of a type that holds no others.
+    """
+
+    def of(kind: DataType) -> DataType:
+        match kind:
+            case StructType():
+                return nullable(kind, cell)
+            case ArrayType():
+                return ArrayType(of(kind.elementType))
+            case MapType():
+                return MapType(of(kind.keyType), of(kind.valueType))
+            case _:
+                return cell(kind)
+
+    return StructType([StructField(one.name, of(one.dataType)) for one in schema.fields])

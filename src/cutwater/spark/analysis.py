@@ -24,9 +24,10 @@ from cutwater.node import Kind, Node
 from cutwater.physical_plan import PhysicalStep
 from cutwater.protocol.identity import StepIdentity
 from cutwater.sinks.base import SelectiveTarget
+from cutwater.sinks.columns import nullable
 from cutwater.spark.channel import ChannelForm
 from cutwater.spark.channel_source import ChannelSource
-from cutwater.spark.column_types import nullable, unheld
+from cutwater.spark.column_types import unheld
 from cutwater.spark.identify import identify, origins
 from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import NativeSource, native_source

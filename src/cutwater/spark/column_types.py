@@ -1,4 +1,4 @@
-"""Which types the columns of a step's rows may have, and what a channel makes of them.
+"""Which types the columns of a step's rows may have.
 
 Rows wait as Parquet, in a channel or where a sink stages them. What Parquet cannot hold, Spark
 says when the first batch is written: from there it would end every start of the pipeline.
@@ -7,7 +7,7 @@ says when the first batch is written: from there it would end every start of the
 from collections.abc import Iterator
 from typing import Final
 
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from cutwater.sinks.columns import parts
 from cutwater.spark.internals import Internals
@@ -39,24 +39,3 @@ def _is_known(internals: Internals, schema: StructType) -> bool:
 
 def _collates(kind: DataType) -> bool:
     return any(isinstance(one, StringType) and one != StringType() for one in parts(kind))
-
-
-def nullable(schema: StructType) -> StructType:
-    """Return the same columns, all of them nullable at every level and without metadata.
-
-    Types stay what they are, collations of strings included: on the way through JSON, Spark puts
-    those among the metadata.
-    """
-    return StructType([StructField(one.name, _nullable(one.dataType)) for one in schema.fields])
-
-
-def _nullable(kind: DataType) -> DataType:
-    match kind:
-        case StructType():
-            return nullable(kind)
-        case ArrayType():
-            return ArrayType(_nullable(kind.elementType))
-        case MapType():
-            return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
-        case _:
-            return kind

@@ -1,11 +1,11 @@
 """Spark's internal classes, and the check that they are there.
 
-Beside it, `parquet_files`, `plan_nodes`, `operators` and `columns_read` use such classes through
-py4j, and `session` names some in settings; no other module does. Spark promises to keep none of
-them. `self_check` asks for every one that is called or set by its name when a pipeline starts, so
-that a Spark without it says so at once (docs/adr/0007). The nodes of a plan are known by their
-simple names only, which nobody can ask for; so no other version of Spark is let in than the one
-that is tested (`version`).
+Beside it, `parquet_files`, `plan_nodes`, `plan_template`, `operators` and `columns_read` use such
+classes through py4j, and `session` names some in settings; no other module does. Spark promises to
+keep none of them. `self_check` asks for every one that is called or set by its name when a pipeline
+starts, so that a Spark without it says so at once (docs/adr/0007). The nodes of a plan are known by
+their simple names only, which nobody can ask for; so no other version of Spark is let in than the
+one that is tested (`version`).
 """
 
 from dataclasses import dataclass
@@ -140,11 +140,7 @@ class Internals:
 
     def frame(self, logical_plan: Any) -> DataFrame:
         """Return a DataFrame of a logical plan."""
-        return DataFrame(self.java_frame(logical_plan), self.spark)
-
-    def java_frame(self, logical_plan: Any) -> Any:
-        """Return a Java Dataset of a logical plan."""
-        return self._datasets.ofRows(self.session, logical_plan)
+        return DataFrame(self._datasets.ofRows(self.session, logical_plan), self.spark)
 
     @cached_property
     def _datasets(self) -> Any:

@@ -19,11 +19,11 @@ from cutwater.ids import BatchId
 from cutwater.spark import query_files, query_log
 from cutwater.spark.listing import directories, names
 from cutwater.spark.query_log import COMMITS, METADATA, OFFSETS, BatchLog
+from cutwater.spark.session import WATERMARK_POLICY
 from cutwater.spark.state_files import Operator, operators
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
-_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 _LOGS: Final = (OFFSETS, COMMITS)
 
 
@@ -90,9 +90,9 @@ def look(directory: Path) -> PlainQuery:
     log = query_log.read_batch(directory, batch)
     if log.settings.get(_EVOLUTION) == "true":
         raise RecoveryError(f"{directory} is of a query with named sources, which is not known.")
-    if log.settings.get(_POLICY, "").lower() == "max":
+    if log.settings.get(WATERMARK_POLICY, "").lower() == "max":
         raise RecoveryError(
-            f"{directory} is of a query with {_POLICY}=max, which Spark keeps with its "
+            f"{directory} is of a query with {WATERMARK_POLICY}=max, which Spark keeps with its "
             "state: in a pipeline, rows of the slower input could be dropped as late."
         )
     files = query_files.files_of(directory, batch)

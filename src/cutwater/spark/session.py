@@ -75,7 +75,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 # Which of a query's watermarks counts; Spark keeps it with the query's state, so `max` is refused
 # whatever the pipeline is today: after a change of code it may be one that loses rows.
-_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
+WATERMARK_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _SPARKS_PARTITIONS: Final = "200"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
@@ -180,9 +180,9 @@ def check_session(spark: SparkSession) -> tuple[str, ...]:
             f"Hadoop's setting fs.file.impl makes {kind} the local file system, under which Spark "
             "never writes a snapshot of its state: start the session without it."
         )
-    if str(spark.conf.get(_POLICY)).lower() == "max":
+    if str(spark.conf.get(WATERMARK_POLICY)).lower() == "max":
         raise SessionError(
-            f"{_POLICY} is max: a checkpoint holds one input of a step while the others "
+            f"{WATERMARK_POLICY} is max: a checkpoint holds one input of a step while the others "
             "run on, and the rows of the held one would be dropped as late. Set it to min."
         )
     warnings: list[str] = []
