@@ -3,12 +3,15 @@
 A process that was killed cannot clean up after itself; whoever starts the same pipeline next below
 the same directory does it, once it has taken what it needs of the files (`store.stock`). Whether a
 directory's process lives is known by the lock on a file in it, which the operating system lets go
-when the process ends, however it ends.
+when the process ends, however it ends. A directory gets its name when it has its lock. So one with
+that name and without the file has been removed: in part, by somebody who was killed meanwhile, or
+Spark, which had not come to rest, made it anew by writing into it.
 """
 
 import fcntl
 import shutil
 import tempfile
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,8 @@ from cutwater.ids import Generation, PipelineId
 from cutwater.store.stock import LeftFiles, Stock
 
 _LOCK = "lock"
+_REMOVAL_S: Final = 5.0
+"""How long a removal is tried: Spark's maintenance of a stopped query's state ends by itself."""
 _LEFT_BY_OTHERS: Final = "left-"
 _LEFT: Final = ("g*", "stock-*", f"{_LEFT_BY_OTHERS}*")
 """What is in a scratch directory beside its lock: generations, their stock, those of the dead."""
@@ -52,12 +57,14 @@ class Scratch:
             raise ConfigError("scratch", "name a directory that the driver and all executors share")
         root = (given if given is not None else Path(tempfile.gettempdir()) / "cutwater").absolute()
         path = root / f"{pipeline}-{uuid.uuid4().hex[:8]}"
+        nameless = root / f".{path.name}"
         try:
             root.mkdir(parents=True, exist_ok=True)
-            abandoned = list(root.glob(f"{pipeline}-*"))
-            path.mkdir()
-            lock = (path / _LOCK).open("xb")
+            abandoned = [*root.glob(f"{pipeline}-*"), *root.glob(f".{pipeline}-*")]
+            nameless.mkdir()
+            lock = (nameless / _LOCK).open("xb")
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            nameless.rename(path)
             for left in abandoned:
                 _take_if_abandoned(left, path)
         except OSError as error:
@@ -65,9 +72,17 @@ class Scratch:
         return cls(path, lock)
 
     def remove(self) -> None:
-        """Delete the directory and let the lock go."""
+        """Delete the directory and let the lock go; delete what was made anew of earlier ones."""
+        deadline = time.monotonic() + _REMOVAL_S
         shutil.rmtree(self.path, ignore_errors=True)
+        while self.path.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+            shutil.rmtree(self.path, ignore_errors=True)
         self.lock.close()
+        pipeline, _, _ = self.path.name.rpartition("-")
+        for other in self.path.parent.glob(f"{pipeline}-*"):
+            if not (other / _LOCK).exists():
+                shutil.rmtree(other, ignore_errors=True)
 
 
 def _take_if_abandoned(directory: Path, into: Path) -> None:
@@ -80,8 +95,7 @@ def _take_if_abandoned(directory: Path, into: Path) -> None:
                     left.rename(into / f"{_LEFT_BY_OTHERS}{uuid.uuid4().hex[:8]}")
             shutil.rmtree(directory, ignore_errors=True)
     except FileNotFoundError:
-        # Being made by somebody at this moment, or not ours.
-        return
+        shutil.rmtree(directory, ignore_errors=True)
     except BlockingIOError:
         return
 

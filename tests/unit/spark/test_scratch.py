@@ -1,6 +1,8 @@
 """Scratch: what the dead have left is taken, what the living have is not touched."""
 
 import fcntl
+import itertools
+import shutil
 import uuid
 from pathlib import Path
 
@@ -82,7 +84,7 @@ def test_what_an_earlier_generation_of_this_process_has_left_can_be_taken(tmp_pa
 def test_a_directory_whose_process_lives_is_left_alone(tmp_path: Path) -> None:
     living = made(tmp_path)
     file = left_in(living, 1)
-    strange = tmp_path / f"{PIPELINE}-strange"
+    strange = tmp_path / "strange"
     strange.mkdir()
 
     scratch = made(tmp_path)
@@ -94,6 +96,55 @@ def test_a_directory_whose_process_lives_is_left_alone(tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     died(scratch)
     died(living)
+
+
+def test_a_directory_that_spark_writes_into_while_it_is_removed_goes_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = made(tmp_path)
+    left_in(scratch, 1)
+    remove_tree = shutil.rmtree
+    writes = iter(range(2))
+
+    def removed_and_written_again(path: Path, *, ignore_errors: bool) -> None:
+        remove_tree(path, ignore_errors=ignore_errors)
+        for number in itertools.islice(writes, 1):
+            left_in(scratch, number)
+
+    monkeypatch.setattr(shutil, "rmtree", removed_and_written_again)
+    scratch.remove()
+
+    assert next(writes, None) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("by", ["the next start", "another one's end"])
+def test_a_directory_made_anew_after_its_removal_goes(tmp_path: Path, by: str) -> None:
+    scratch = made(tmp_path)
+    other = made(tmp_path)
+    scratch.remove()
+    left_in(scratch, 1)
+
+    if by == "the next start":
+        died(other)
+        other = made(tmp_path)
+        assert list(tmp_path.iterdir()) == [other.path]
+    other.remove()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_a_directory_whose_maker_was_killed_is_removed(tmp_path: Path, is_locked: bool) -> None:
+    begun = tmp_path / f".{PIPELINE}-0123abcd"
+    begun.mkdir()
+    if is_locked:
+        (begun / "lock").touch()
+
+    scratch = made(tmp_path)
+
+    assert list(tmp_path.iterdir()) == [scratch.path]
+    scratch.remove()
 
 
 def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
