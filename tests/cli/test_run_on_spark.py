@@ -105,9 +105,9 @@ def wait_for(process: "subprocess.Popen[str]", made: Callable[[], bool], what: s
 
 
 def test_all_that_is_there_is_processed_and_the_table_is_exact(tmp_path: Path) -> None:
-    run = cutwater(
-        *union(tmp_path, 3000, "--available-now"), cwd=tmp_path, deadline_s=SPARK_DEADLINE_S
-    )
+    # At this rate it would take the better part of an hour.
+    flags = ("--available-now", "--param", "rate=1")
+    run = cutwater(*union(tmp_path, 3000, *flags), cwd=tmp_path, deadline_s=SPARK_DEADLINE_S)
 
     assert (run.returncode, run.stderr) == (0, "")
     assert "union finished: all input is processed." in run.stdout

@@ -83,7 +83,7 @@ class NumberedSource(NativeSource):
         if end != at:
             return encode_offset({self._numbered.name: end})
         # Asked again at once, the whole query idles; after a batch of another source it does not.
-        if now - self._answered_s < _IDLE_S and not self.available_now:
+        if now - self._answered_s < _IDLE_S:
             time.sleep(_IDLE_S)
         self._answered_s = time.monotonic()
         return start

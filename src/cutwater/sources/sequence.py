@@ -21,9 +21,9 @@ def sequence(
         start_time: The event time of 0, ISO 8601 with a zone; `value / rate` seconds later is that
             of `value`.
         keywords: `rate`, numbers per second (default: as fast as they are read, and 1,000 a second
-            of event time); `total`, how many there are (default: no end); `partitions` of each
-            batch (default: one for each core); `batch_max`, the most of one batch (default:
-            1,000,000).
+            of event time; with `--available-now` nothing waits for the rate); `total`, how many
+            there are (default: no end); `partitions` of each batch (default: one for each core);
+            `batch_max`, the most of one batch (default: 1,000,000).
 
     Raises:
         ConfigError: If an option cannot work.

@@ -159,6 +159,9 @@ class Build:
                     self._channels[step.output.id].subscribe(reader, signal)
         if self.context.available_now:
             analysis.problems += _endless(self.context.plan.steps, self._forms)
+            # Only a query with sources of Spark's has the trigger by which Spark would tell them.
+            for native in (one for form in self._forms.values() for one in form.natives):
+                native.prepareForTriggerAvailableNow()
         if analysis.problems:
             raise PlanError(self.context.plan.pipeline, *analysis.problems)
 

@@ -10,6 +10,7 @@ checkpoint, has written nowhere. A fork remembers its original's targets and nev
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
@@ -22,6 +23,10 @@ from cutwater.store.records import RecordKind, decode, encode
 
 VISIBILITY: Final = "visibility"
 """The option of a target that shows batches before their checkpoint: then it is `batch`."""
+
+_SAME_AS: Final = {"s3a": "s3", "s3n": "s3"}
+_WHERE: Final = frozenset({"endpoint", "account"})
+"""Of what follows the question mark, what says on which server a bucket is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +45,28 @@ class StoredTarget:
 
     @property
     def place(self) -> tuple[str, str]:
-        """What two targets share if they are the same table, however it is opened."""
-        return self.format, self.uri
+        """What two targets share if they are the same table, however it is opened or written."""
+        return self.format, _one_form(self.uri)
 
     @property
     def shows_batches(self) -> bool:
         """Whether it may show more than the last checkpoint holds (rule F33)."""
         return self.options.get(VISIBILITY) == ("batch",)
+
+
+def _one_form(uri: str) -> str:
+    """Write an address in the one way that all its spellings share.
+
+    One table in a bucket can be `s3a://b/t/` here and `s3://b/t?region=eu-west-1` there. Two
+    addresses that lead to one table in another way, such as two names of one server, stay two.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return uri
+    path, _, query = rest.partition("?")
+    where = sorted(one for one in parse_qsl(query) if one[0] in _WHERE)
+    parts = "/".join(part for part in path.split("/") if part)
+    return f"{_SAME_AS.get(scheme, scheme)}://{parts}?{urlencode(where)}"
 
 
 SinkTargets = Mapping[SinkId, StoredTarget]

@@ -124,3 +124,25 @@ def test_an_origin_that_is_damaged_is_not_no_origin() -> None:
 
     with pytest.raises(Corrupt):
         read_origin(backend, PIPELINE)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("s3://b/t", "s3a://b/t/", True),
+        ("s3://b/t", "s3://b//t?region=eu-west-1", True),
+        ("s3://b/t?endpoint=http://a:1&region=x", "s3://b/t?endpoint=http://a:1", True),
+        ("s3://b/t?endpoint=http://a:1", "s3://b/t?endpoint=http://a:2", False),
+        ("s3://b/t", "s3://b/t2", False),
+        ("s3://b/t", "gs://b/t", False),
+        ("/data/t", "/data/t", True),
+        ("/data/t", "/data/T", False),
+    ],
+)
+def test_one_table_has_one_place_however_its_address_is_written(
+    one: str, other: str, is_same: bool
+) -> None:
+    first, second = StoredTarget("delta", one), StoredTarget("delta", other)
+
+    assert (first.place == second.place) == is_same
+    assert first.place != StoredTarget("parquet", one).place
