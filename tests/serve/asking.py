@@ -1,18 +1,17 @@
 """Asks an application over a socket of this machine, with or without its token."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from tests.waiting import wait_until
 
 from cutwater.serve.guard import Guard
 from cutwater.serve.server import Endpoint, Server, bind
 from cutwater.serve.token import Token
 
-DEADLINE_S = 30.0
 Json = Any
 
 
@@ -48,14 +47,6 @@ def reason(answer: httpx.Response, status: int) -> str:
     (text, *_) = answer.json()["errors"]
     assert text
     return str(text)
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition."""
-    end_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end_s, f"not within {DEADLINE_S} s: {what}"
-        time.sleep(0.02)
 
 
 @contextmanager

@@ -3,10 +3,11 @@
 from urllib.parse import quote
 
 import pytest
-from tests.serve.asking import Asking, reason, wait_until
+from tests.serve.asking import Asking, reason
 from tests.serve.stand_in import StandIn
 from tests.unit.store.cuts import PIPELINE
 from tests.unit.store.made import BEGAN_MS, ONE, attempt_report
+from tests.waiting import wait_until
 
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.store.lease import Lease

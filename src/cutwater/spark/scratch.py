@@ -4,15 +4,18 @@ A process that was killed cannot clean up after itself; whoever starts the same 
 the same directory does it, once it has taken what it needs of the files (`store.stock`). Whether a
 directory's process lives is known by the lock on a file in it, which the operating system lets go
 when the process ends, however it ends. A directory gets its name when it has its lock. So one with
-that name and without the file has been removed: in part, by somebody who was killed meanwhile, or
-Spark, which had not come to rest, made it anew by writing into it.
+that name and without the file has been removed: in part, by somebody who was killed meanwhile; or
+Spark made it anew, since a query's state is maintained once more after the query was stopped.
 """
 
+import atexit
 import fcntl
 import shutil
 import tempfile
+import threading
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -22,8 +25,8 @@ from cutwater.ids import Generation, PipelineId
 from cutwater.store.stock import LeftFiles, Stock
 
 _LOCK = "lock"
-_REMOVAL_S: Final = 5.0
-"""How long a removal is tried: Spark's maintenance of a stopped query's state ends by itself."""
+_SWEPT_S: Final = 90.0
+"""How long a removal is seen to: Spark maintains state once a minute where nobody sets it."""
 _LEFT_BY_OTHERS: Final = "left-"
 _LEFT: Final = ("g*", "stock-*", f"{_LEFT_BY_OTHERS}*")
 """What is in a scratch directory beside its lock: generations, their stock, those of the dead."""
@@ -72,17 +75,28 @@ class Scratch:
         return cls(path, lock)
 
     def remove(self) -> None:
-        """Delete the directory and let the lock go; delete what was made anew of earlier ones."""
-        deadline = time.monotonic() + _REMOVAL_S
+        """Delete the directory and let the lock go; see to it that it stays away."""
         shutil.rmtree(self.path, ignore_errors=True)
-        while self.path.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-            shutil.rmtree(self.path, ignore_errors=True)
         self.lock.close()
-        pipeline, _, _ = self.path.name.rpartition("-")
-        for other in self.path.parent.glob(f"{pipeline}-*"):
-            if not (other / _LOCK).exists():
-                shutil.rmtree(other, ignore_errors=True)
+        root, (pipeline, _, _) = self.path.parent, self.path.name.rpartition("-")
+        atexit.register(_sweep, root, pipeline)
+        threading.Thread(target=_keep_swept, args=(root, pipeline), daemon=True).start()
+
+
+def _keep_swept(root: Path, pipeline: str) -> None:
+    deadline = time.monotonic() + _SWEPT_S
+    while time.monotonic() < deadline:
+        _sweep(root, pipeline)
+        time.sleep(1.0)
+
+
+def _sweep(root: Path, pipeline: str) -> None:
+    """Delete the directories of a pipeline that were removed before."""
+    # Others may clean up too.
+    with suppress(OSError):
+        for directory in root.glob(f"{pipeline}-*"):
+            if not (directory / _LOCK).exists():
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 def _take_if_abandoned(directory: Path, into: Path) -> None:

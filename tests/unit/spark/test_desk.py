@@ -1,7 +1,6 @@
 """The desk: requests through the store are carried out once and answered, reports are written."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,6 +8,7 @@ from tests.unit.spark.office import StandInOffice
 from tests.unit.store.cuts import PIPELINE
 from tests.unit.store.faulty import FaultyBackend
 from tests.unit.store.made import attempt_report
+from tests.waiting import wait_until
 
 from cutwater.errors import ConfigError, Unavailable
 from cutwater.ids import CheckpointId
@@ -19,7 +19,6 @@ from cutwater.store.opened import OpenStore
 from cutwater.store.requests import Answer, AnswerState, Request, Wish
 from cutwater.store.wall_clock import wall_ms
 
-DEADLINE_S = 20.0
 US = "our-nonce"
 DONE, FAILED, TAKEN = AnswerState.DONE, AnswerState.FAILED, AnswerState.TAKEN
 
@@ -58,13 +57,6 @@ def request(token: str = "token", wish: Wish = Wish.SAVEPOINT, **changes: object
         "expires_at_ms": at_ms + 60_000,
     }
     return Request(token=token, wish=wish, **(values | changes))  # type: ignore[arg-type]
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    end_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end_s, f"never: {what}"
-        time.sleep(0.01)
 
 
 def answer_to(store: OpenStore, token: str = "token") -> Answer:

@@ -1,12 +1,11 @@
 """Scratch: what the dead have left is taken, what the living have is not touched."""
 
 import fcntl
-import itertools
-import shutil
 import uuid
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 from cutwater.errors import ConfigError
 from cutwater.ids import Generation, PipelineId
@@ -98,40 +97,31 @@ def test_a_directory_whose_process_lives_is_left_alone(tmp_path: Path) -> None:
     died(living)
 
 
-def test_a_directory_that_spark_writes_into_while_it_is_removed_goes_all_the_same(
+def test_a_directory_that_spark_makes_anew_after_its_removal_goes(tmp_path: Path) -> None:
+    living = made(tmp_path)
+    scratch = made(tmp_path)
+    scratch.remove()
+    assert [one.name for one in tmp_path.iterdir()] == [living.path.name]
+    left_in(scratch, 1)
+
+    wait_until(lambda: not scratch.path.exists(), "the directory is removed again")
+
+    assert [one.name for one in living.path.iterdir()] == ["lock"]
+    died(living)
+
+
+def test_a_directory_that_spark_made_anew_is_removed_by_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("cutwater.spark.scratch._keep_swept", lambda *_: None)
+    before = made(tmp_path)
+    before.remove()
+    left_in(before, 1)
+
     scratch = made(tmp_path)
-    left_in(scratch, 1)
-    remove_tree = shutil.rmtree
-    writes = iter(range(2))
 
-    def removed_and_written_again(path: Path, *, ignore_errors: bool) -> None:
-        remove_tree(path, ignore_errors=ignore_errors)
-        for number in itertools.islice(writes, 1):
-            left_in(scratch, number)
-
-    monkeypatch.setattr(shutil, "rmtree", removed_and_written_again)
+    assert list(tmp_path.iterdir()) == [scratch.path]
     scratch.remove()
-
-    assert next(writes, None) is None
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("by", ["the next start", "another one's end"])
-def test_a_directory_made_anew_after_its_removal_goes(tmp_path: Path, by: str) -> None:
-    scratch = made(tmp_path)
-    other = made(tmp_path)
-    scratch.remove()
-    left_in(scratch, 1)
-
-    if by == "the next start":
-        died(other)
-        other = made(tmp_path)
-        assert list(tmp_path.iterdir()) == [other.path]
-    other.remove()
-
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("is_locked", [True, False])
