@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command import PIPELINE, cutwater
-from tests.golden.test_query_directories import unpacked
+from tests.golden.archives import unpacked
 
 from cutwater.store.catalog import open_pipeline
 from cutwater.store.local import LocalBackend

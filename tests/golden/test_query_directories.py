@@ -6,18 +6,17 @@ by hand, in the form of its source.
 
 import json
 import shutil
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.golden.archives import QUERIES, unpacked
 
 from cutwater.errors import RecoveryError
 from cutwater.ids import BatchId
 from cutwater.spark.plain_query import look
 from cutwater.spark.query_files import files_of, pin, settle
 
-QUERIES = Path(__file__).parent / "queries"
 EXPECTED: Mapping[str, Mapping[str, list[str]]] = json.loads(
     (QUERIES / "expected.json").read_text(encoding="utf-8")
 )
@@ -31,12 +30,6 @@ OPERATORS = {
     "transformWithState": ["transformWithStateInPySparkExec"],
     "stateless": [],
 }
-
-
-def unpacked(name: str, into: Path) -> Path:
-    with tarfile.open(QUERIES / f"{name}.tar.xz") as archive:
-        archive.extractall(into, filter="data")
-    return into / name
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -1,7 +1,6 @@
 """State at a checkpoint, read from the store alone, against what arithmetic says of the input."""
 
 import json
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from tests.golden.archives import unpacked
 from tests.spark.runs import DEADLINE_S, options, wait_until
 
 import cutwater
@@ -28,7 +28,6 @@ SCHEMA = "id long, k string, v long"
 HOUR_S = 1_700_002_800
 HOUR = {"start": "2023-11-14T23:00:00.000Z", "end": "2023-11-15T00:00:00.000Z"}
 LATER_MS = 4_102_444_800_000
-GOLDEN = Path(__file__).parents[1] / "golden" / "queries"
 
 Sale = tuple[int, str, int]
 FIRST: list[Sale] = [(1, "a", 10), (2, "b", 20), (3, "a", 30), (3, "c", -5)]
@@ -304,10 +303,8 @@ def test_state_that_an_adopted_query_began_in_an_older_format_is_read_too(
     at = BatchId(3)
 
     def shown(name: str) -> list[Any]:
-        with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
-            archive.extractall(tmp_path, filter="data")
         directory = tmp_path / f"{name}-rebuilt"
-        pin(tmp_path / name, at, directory, linked=False)
+        pin(unpacked(name, tmp_path), at, directory, linked=False)
         settle(directory)
         state = StepState(StepId("x"), CheckpointId(1), at, 0, directory, operators(directory, at))
         return sorted(tuple(row) for row in state.frame(spark, state.part(None)).collect())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.golden.test_query_directories import unpacked
+from tests.golden.archives import unpacked
 
 from cutwater import Pipeline
 from cutwater.errors import (
