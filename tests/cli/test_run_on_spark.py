@@ -138,7 +138,7 @@ def test_a_signal_ends_with_a_checkpoint_and_the_next_run_goes_on_exactly(
 @pytest.mark.long
 def test_a_run_ends_when_its_time_is_up_and_at_once_when_interrupted_twice(tmp_path: Path) -> None:
     limited = cutwater(
-        *diamond(tmp_path, 0, "--duration", "12s", "--interval", "1s"),
+        *diamond(tmp_path, 0, "--duration", "20s", "--interval", "1s"),
         cwd=tmp_path,
         deadline_s=SPARK_DEADLINE_S,
     )
@@ -157,7 +157,7 @@ def test_a_run_ends_when_its_time_is_up_and_at_once_when_interrupted_twice(tmp_p
     )
 
     assert (limited.returncode, limited.stderr) == (0, "")
-    assert "12 s are over: taking a final checkpoint" in limited.stdout
+    assert "20 s are over: taking a final checkpoint" in limited.stdout
     assert "diamond stopped. " in limited.stdout
     assert 0 < len(before) < TOTAL
     assert before == list(range(len(before)))
