@@ -29,6 +29,7 @@ from cutwater.errors import (
 )
 from cutwater.protocol.change import Change
 from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.decisions import Claim
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.spark.analysis import failing_place
 from cutwater.spark.attempts import AttemptBook, Waiter
@@ -81,7 +82,7 @@ class Supervisor:
         self._failures_ms: deque[int] = deque(maxlen=_FAILURES_KEPT)
         self._repeated = Failures()
         self._stop: bool | None = None
-        self._claims: set[str] = set()
+        self._claims: list[Claim] = []
         self._wake = threading.Event()
         self._over = threading.Event()
         self._rates = Rates()
