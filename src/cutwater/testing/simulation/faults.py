@@ -203,7 +203,8 @@ class Faults:
         self.on_its_way = [one for one in self.on_its_way if one[0] > self.world.now_ms]
         for _, name, data in due:
             if self.world.judged.create(name, data):
-                self.count("number taken late")
+                self.world.history.counts["numbers taken late"] += 1
+                self.world.trace(None, "store", f"{name} arrives late")
 
     # -- the store and the tables
 
