@@ -356,15 +356,14 @@ class Generation:
                 self._after_last_checkpoint(decided=decided)
             case CommitBlocked(_, sink, reason):
                 self.blocked = self.book.blocked(sink, reason)
+                if self._last is not None and not (self._last.insists or self._finishing):
+                    # No attempt starts any more, so the one to stop with would never come.
+                    self._coordinate(events.Stop(now_ms()))
             case events.RestartPipeline(reason, detail):
                 failure = self._failure
                 detail = detail if failure else f"{reason.sentence} ({detail})"
-                self._outcome = Outcome(
-                    End.FAILED,
-                    failure.step if failure else None,
-                    failure.error if failure else None,
-                    detail,
-                )
+                step, error = (failure.step, failure.error) if failure else (None, None)
+                self._outcome = Outcome(End.FAILED, step, error, detail)
             case events.Halt(reason):
                 self._outcome = self._halted(reason)
             case events.AnswerRequest(request, result):

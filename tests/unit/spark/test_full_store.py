@@ -7,12 +7,20 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.unit.protocol.builders import LINE, PIPELINE
+from tests.unit.protocol.builders import (
+    LINE,
+    ORDERS,
+    PIPELINE,
+    acknowledged,
+    source_snapshot,
+)
+from tests.unit.store.made import step_report
 
 from cutwater.errors import OutcomeUnknown, StoreError, Unavailable
 from cutwater.ids import CheckpointId, Generation, Slot, StepId
@@ -23,8 +31,9 @@ from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Claim
 from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.options import CheckpointOptions
-from cutwater.protocol.pending import CheckpointRequest
+from cutwater.protocol.pending import CheckpointRequest, Phase
 from cutwater.protocol.recovery import Restore
+from cutwater.protocol.topology import StepSpec, Topology
 from cutwater.spark import effects, generation, outcome
 from cutwater.spark.attempts import AttemptBook
 from cutwater.spark.build import Built
@@ -45,16 +54,17 @@ RECORD = RecordCommit(grant(PIPELINE, Slot(2), CheckpointId(4)), {})
 
 
 class SmallBackend(MemoryBackend):
-    """Takes nothing new while it is full; counts what it refused."""
+    """Takes nothing new while it is full, or nothing of a kind; counts what it refused."""
 
     def __init__(self) -> None:
         super().__init__()
         self.full = False
+        self.full_of = "/"
         self.refused = 0
         self.lost: list[StoreError] = []
 
     def create(self, path: ObjectPath, data: bytes) -> bool:
-        if self.full:
+        if self.full and self.full_of in path:
             self.refused += 1
             assert self.refused < 1_000, "it is asked for ever, without a pause"
             raise Unavailable(path, "No space left on device")
@@ -72,6 +82,7 @@ class Standstill:
 
     def __init__(self) -> None:
         self.machine = SimpleNamespace(aligner=None, finished=False, staged=(), last=0, committed=0)
+        self.times = SimpleNamespace(report=lambda *_: step_report())
 
     def nothing(self, *_: object) -> None:
         pass
@@ -209,9 +220,10 @@ def begun(
     monkeypatch: pytest.MonkeyPatch,
     *steps: Standstill,
     book: AttemptBook | None = None,
+    topology: Topology = LINE,
 ) -> generation.Generation:
     """A generation of these steps; without any all have ended."""
-    built = Built(LINE, cast(Any, {one.name: one for one in steps}), {}, STANDING, None)
+    built = Built(topology, cast(Any, {one.name: one for one in steps}), {}, STANDING, None)
     monkeypatch.setattr(generation, "Build", lambda *_: SimpleNamespace(run=lambda: built))
     restore = Restore(ONE, None, STANDING)
     return generation.Generation(
@@ -252,6 +264,34 @@ def test_a_stop_ends_although_no_number_is_taken_and_others_wait_for_their_turn(
     assert ended == Outcome(End.STOPPED)
     assert all(waiter.done.is_set() for waiter in waiters)
     assert {one.status for one in one.book.reports} == {"FAILED"}
+
+
+def test_a_stop_ends_although_the_commit_before_it_is_blocked_meanwhile(
+    backend: SmallBackend, context: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was asked for before anybody knew that no checkpoint can be taken any more."""
+    monkeypatch.setattr(effects, "_RETRY_S", 0.2)
+    backend.full, backend.full_of = True, "/committed/"
+    one = begun(context, monkeypatch, Standstill(), topology=Topology((StepSpec(ORDERS),)))
+    last = CheckpointRequest(is_last=True)
+    too_late = threading.Timer(DEADLINE_S, one.ask_to_stop, (None,))
+
+    def decide_and_stop() -> None:
+        wait_for(lambda: one._coordinator.open_attempts.get(CheckpointId(4)) is Phase.COLLECTING)
+        one._inbox.put(acknowledged(replace(source_snapshot(4), generation=ONE)))
+        wait_for(lambda: backend.refused)
+        assert not one.blocked
+        one.ask_to_stop(last)
+
+    too_late.start()
+    ended = run_while(one, decide_and_stop)
+    came = too_late.is_alive()
+    too_late.cancel()
+
+    assert came
+    assert ended == Outcome(End.STOPPED)
+    assert "the store takes no record of a commit" in one.blocked
+    assert [report.status for report in one.book.reports] == ["COMPLETED"]
 
 
 def test_a_pipeline_that_is_killed_before_its_last_checkpoint_has_not_finished(
