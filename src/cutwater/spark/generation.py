@@ -93,6 +93,7 @@ class Generation:
         book.generation = restore.generation
         self.phases = phases
         self.blocked = ""
+        self.on_going_on: Callable[[], None] = lambda: None
         self._inbox: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._effects = Effects(context, restore.generation, self._inbox.put, self._defect)
         self._watch = CommitWatch(self._step_failed)
@@ -282,6 +283,7 @@ class Generation:
         _LOG.warning("going on: the checkpoint to stop with failed")
         self.book.refuse(last.request, "too many requests wait already")
         self._last = None
+        self.on_going_on()
 
     def _after_last_checkpoint(self, *, decided: bool) -> None:
         """Go on with a stop once an attempt it asked for has ended."""
@@ -362,8 +364,8 @@ class Generation:
             case events.RestartPipeline(reason, detail):
                 failure = self._failure
                 detail = detail if failure else f"{reason.sentence} ({detail})"
-                step, error = (failure.step, failure.error) if failure else (None, None)
-                self._outcome = Outcome(End.FAILED, step, error, detail)
+                who, error = (failure.step, failure.error) if failure else (None, None)
+                self._outcome = Outcome(End.FAILED, who, error, detail)
             case events.Halt(reason):
                 self._outcome = self._halted(reason)
             case events.AnswerRequest(request, result):

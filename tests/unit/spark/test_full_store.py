@@ -35,7 +35,7 @@ from cutwater.protocol.pending import CheckpointRequest, Phase
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.topology import StepSpec, Topology
 from cutwater.spark import effects, generation, outcome
-from cutwater.spark.attempts import AttemptBook
+from cutwater.spark.attempts import AttemptBook, Waiter
 from cutwater.spark.build import Built
 from cutwater.spark.context import RunContext
 from cutwater.spark.effects import Effects
@@ -292,6 +292,32 @@ def test_a_stop_ends_although_the_commit_before_it_is_blocked_meanwhile(
     assert ended == Outcome(End.STOPPED)
     assert "the store takes no record of a commit" in one.blocked
     assert [report.status for report in one.book.reports] == ["COMPLETED"]
+
+
+def test_a_pipeline_goes_on_if_the_savepoint_to_stop_with_finds_no_room(
+    backend: SmallBackend, context: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked hears why, and may ask again; also if he did not wait for it."""
+    backend.full = True
+    one = begun(context, monkeypatch, Standstill())
+    request = CheckpointRequest(CheckpointKind.SAVEPOINT, "end", drain=True, is_last=True)
+    waiters: list[Waiter] = []
+    goes_on = threading.Semaphore(0)
+    one.on_going_on = goes_on.release
+
+    def ask_twice() -> None:
+        for _ in range(2):
+            waiters.append(one.book.wait_for(request))
+            one.ask_to_stop(request, insists=True)
+            assert goes_on.acquire(timeout=DEADLINE_S)
+        one.ask_to_stop(None)
+
+    ended = run_while(one, ask_twice)
+
+    assert (ended.end, len(waiters)) == (End.STOPPED, 2)
+    for waiter in waiters:
+        assert waiter.report is not None
+        assert "No space left on device" in (waiter.report.failure or "")
 
 
 def test_a_pipeline_that_is_killed_before_its_last_checkpoint_has_not_finished(

@@ -68,6 +68,20 @@ def uncommitted() -> World:
     return world
 
 
+def test_a_pipeline_that_goes_on_is_not_stopping_any_more_unless_somebody_stops_it(
+    tmp_path: Path,
+) -> None:
+    one = supervisor(begin([False]), tmp_path)
+    states = []
+    for _ in range(2):
+        one._enter("STOPPING")
+        one._go_on()
+        states.append(one.status().state)
+        one.stop(checkpoint=True)
+
+    assert states == ["RUNNING", "STOPPING"]
+
+
 @pytest.mark.parametrize("successor", [True, False])
 def test_a_recovery_that_a_sink_refuses_is_fenced_if_the_log_shows_by_whom(
     tmp_path: Path, successor: bool
