@@ -22,6 +22,7 @@ from tests.unit.protocol.builders import (
 )
 from tests.unit.store.made import step_report
 
+from cutwater.config import RestartConfig
 from cutwater.errors import OutcomeUnknown, StoreError, Unavailable
 from cutwater.ids import CheckpointId, Generation, Slot, StepId
 from cutwater.protocol import coordinator_events as events
@@ -42,6 +43,8 @@ from cutwater.spark.effects import Effects
 from cutwater.spark.outcome import End, Outcome
 from cutwater.spark.phases import Phases
 from cutwater.spark.recover import Recovery
+from cutwater.spark.supervisor import Supervisor
+from cutwater.store.lease import Lease
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.opened import OpenStore
 from cutwater.store.paths import ObjectPath
@@ -210,6 +213,19 @@ def test_a_claim_that_finds_no_room_is_told_of_and_not_tried_for_ever(
     backend.full = False
     # Nor is who held it before somebody who has taken it over.
     assert Recovery(context, claims).run().generation == 2
+
+
+def test_a_start_that_finds_no_room_is_repeated_as_often_as_any_and_says_why(
+    backend: SmallBackend, context: RunContext
+) -> None:
+    backend.full = True
+    named = replace(context, plan=cast(Any, SimpleNamespace(pipeline="orders")))
+    restarts = RestartConfig(attempts=2, delay="10ms")
+
+    with pytest.raises(OutcomeUnknown, match="No space left on device"):
+        Supervisor(named, restarts, Lease("here", 1, "ours", 0)).run()
+
+    assert backend.refused == 3
 
 
 # -- a generation
