@@ -78,6 +78,7 @@ class NaiveCommit:
     reasons: dict[SinkId, str] = field(default_factory=dict)
     retry_at_ms: dict[SinkId, int] = field(default_factory=dict)
     record_at_ms: int | None = None
+    record_failures: int = 0
     blocked: bool = False
 
 
@@ -183,6 +184,8 @@ class NaiveCoordinator:
             case events.CommitRecorded(slot):
                 if self.commit is not None and self.commit.slot == slot:
                     self.commit = None
+            case events.RecordFailed(slot, reason):
+                self.on_record_failed(slot, reason)
             case events.GarbageCollected():
                 self.collecting = False
             case events.Drained(waiting):
@@ -406,6 +409,18 @@ class NaiveCoordinator:
         pause_ms = min(options.retry_ms * 2 ** (failures - 1), options.retry_max_ms)
         commit.retry_at_ms[sink] = self.now_ms + pause_ms
         self.block_if_late(commit, sink, reason)
+
+    def on_record_failed(self, slot: Slot, reason: str) -> None:
+        commit = self.commit
+        if commit is None or commit.slot != slot:
+            return
+        commit.record_failures += 1
+        options = self.options.commit
+        pause_ms = min(options.retry_ms * 2 ** (commit.record_failures - 1), options.retry_max_ms)
+        commit.record_at_ms = self.now_ms + pause_ms
+        if not commit.blocked:
+            commit.blocked = True
+            self.owed.append(("CommitBlocked", slot, None, reason))
 
     def block_if_late(self, commit: NaiveCommit, sink: SinkId, reason: str) -> None:
         """Name a sink once when the budget is spent, and again after another one has acted."""

@@ -508,7 +508,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             *(partial(self.answer_manifest, one, how) for one in self.manifests),
             *(partial(self.answer_decision, one, how) for one in self.decisions),
             *(partial(self.answer_sink, *one, how) for one in self.sinks),
-            *(partial(self.answer_record, one) for one in self.records),
+            *(partial(self.answer_record, one, how) for one in self.records),
             *([self.answer_garbage] if self.garbage else []),
             *(
                 partial(self.acknowledge, one.number, step, None if how is How.WELL else which)
@@ -551,9 +551,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
         else:
             self.tell(events.SinkFenced(slot, sink, self.now_ms))
 
-    def answer_record(self, slot: Slot) -> None:
+    def answer_record(self, slot: Slot, how: How) -> None:
         self.records.remove(slot)
-        self.tell(events.CommitRecorded(slot, self.now_ms))
+        if how is How.WELL:
+            self.tell(events.CommitRecorded(slot, self.now_ms))
+        else:
+            self.tell(events.RecordFailed(slot, "the store is full", self.now_ms))
 
     def answer_garbage(self) -> None:
         self.garbage -= 1
@@ -577,7 +580,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         for slot, sink in tuple(self.sinks):
             self.answer_sink(slot, sink, How.WELL)
         for slot in tuple(self.records):
-            self.answer_record(slot)
+            self.answer_record(slot, How.WELL)
         if self.garbage:
             self.answer_garbage()
 
@@ -614,6 +617,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 yield events.DecisionMade(number, DecisionOutcome.UNKNOWN, now_ms)
         if self.model.commit is not None and self.model.commit.waiting:
             yield events.CommitRecorded(self.model.commit.slot, now_ms)
+            yield events.RecordFailed(self.model.commit.slot, "the store is full", now_ms)
 
     # -- after every step
 

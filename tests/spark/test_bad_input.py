@@ -19,8 +19,10 @@ from tests.spark.runs import DEADLINE_S, options, run, table, wait_for_rows, wai
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.errors import ConfigError, RunError, StepError
+from cutwater.run import PipelineRun
 from cutwater.sinks.committing import act
 from cutwater.spark import effects
+from cutwater.spark.progress import RunStatus
 
 
 def numbers_into(
@@ -150,6 +152,46 @@ def test_a_full_disk_is_named_and_nothing_is_lost(
 RARELY = CheckpointConfig(interval="1h", tolerable_failed=0, retained=1000)
 
 
+def block(
+    running: PipelineRun, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, RunStatus]:
+    """Ask for a checkpoint, and fill its store as soon as the sinks have committed it."""
+    ballast: list[Path] = []
+
+    def then_full(*given: Any) -> Any:  # noqa: ANN401 - as it was
+        done = act(*given)
+        ballast.append(fill(small))
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(effects, "act", then_full)
+        threading.Thread(target=running.checkpoint, args=(DEADLINE_S,), daemon=True).start()
+        status = wait_until(running, lambda one: one.state == "COMMIT_BLOCKED", "a full store")
+    return ballast[0], status
+
+
+def test_a_stop_does_not_wait_for_room_in_the_store(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(effects, "_RETRY_S", 0.1)
+    with disk(tmp_path / "disk", "4m") as small:
+        given = replace(options(tmp_path, checkpoint=RARELY), store=small / "store")
+        running = numbers_into(tmp_path, total=10**9, rate=1000.0).start(spark, given)
+        wait_until(running, lambda one: one.steps[-1].rows > 0, "rows of the sink")
+        ballast, _ = block(running, small, monkeypatch)
+        running.stop()
+        result = running.wait(DEADLINE_S)
+        values = [row[0] for row in table(tmp_path / "table", "value")]
+        ballast.unlink()
+        total = len(values) + 20_000
+        again = run(numbers_into(tmp_path, total=total), spark, given)
+
+    assert result is not None
+    assert (result.finished, again.finished) == (False, True)
+    assert values == list(range(len(values)))
+    assert [row[0] for row in table(tmp_path / "table", "value")] == list(range(total))
+
+
 def test_a_full_store_is_named_wherever_it_was_needed_and_room_is_all_it_needs(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,21 +201,9 @@ def test_a_full_store_is_named_wherever_it_was_needed_and_room_is_all_it_needs(
         running = numbers_into(tmp_path, total=10**9, rate=1000.0).start(spark, given)
         wait_until(running, lambda one: one.steps[-1].rows > 0, "rows of the sink")
         assert running.checkpoint(DEADLINE_S).status == "COMPLETED"
-        ballast: list[Path] = []
-
-        def then_full(*given: Any) -> Any:  # noqa: ANN401 - as it was
-            done = act(*given)
-            ballast.append(fill(small))
-            return done
-
         # Decided, and the sinks have committed: the record of that finds no room.
-        with monkeypatch.context() as patch:
-            patch.setattr(effects, "act", then_full)
-            asking = threading.Thread(target=running.checkpoint, args=(DEADLINE_S,))
-            asking.start()
-            blocked = wait_until(running, lambda one: one.state == "COMMIT_BLOCKED", "a full store")
-        ballast[0].unlink()
-        asking.join(DEADLINE_S)
+        ballast, blocked = block(running, small, monkeypatch)
+        ballast.unlink()
         wait_until(running, lambda one: one.state == "RUNNING", "room in the store")
 
         # And the same before anything is decided.

@@ -85,7 +85,7 @@ def recovered(context: RunContext, store: Path) -> Cut | None:
     backend = LocalBackend(store)
     opened = OpenStore.of(backend, open_pipeline(backend, "counting"))
     elsewhere = dataclasses.replace(context, store=opened, scratch=store / "scratch")
-    cut = Recovery(elsewhere, set()).run().cut
+    cut = Recovery(elsewhere, []).run().cut
     if cut is not None:
         for name, snapshot in cut.snapshots.items():
             opened.blobs(cut.generation).fetch_tree(snapshot.state, store / "fetched" / name)

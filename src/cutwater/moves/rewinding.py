@@ -146,7 +146,7 @@ def perform(movable: Movable, log: LogView, target: Candidate, *, leave_sinks: b
         see_through(movable.store, movable.sinks, decision, cut)
     except Superseded as error:
         # A sink that knows a later slot, as a rule since somebody has taken the pipeline over.
-        raise fenced_out(movable.store, {claim.nonce}) or error from None
+        raise fenced_out(movable.store, [claim]) or error from None
     except SinkError as error:
         reason = f"{error.reason}. The rewind is decided, and the next run finishes it"
         raise SinkError(error.sink, reason) from error

@@ -5,7 +5,7 @@ nothing but the decision gives. With two or more sinks a cut with data in flight
 point: what was prepared is carried to the next cut with nothing in flight, so that tables never
 disagree (rule F3); so is a cut before the sinks' turn (`commit_pace`). A sink that fails is
 repeated until it succeeds; past the budget the pipeline is COMMIT_BLOCKED, names the sink, and
-goes on by itself when the cause is gone (F41).
+goes on by itself when the cause is gone (F41). So it is while the store takes no record of it.
 Upholds I7, I8 and I10.
 """
 
@@ -111,7 +111,8 @@ class CommitterState(Enum):
     COMMITTING = auto()
     """Sinks are acting on a decision; the next decision waits."""
     COMMIT_BLOCKED = auto()
-    """A sink has not acted within the budget; it is asked again until it does."""
+    """A sink has not acted within the budget, or the store has not taken the record of what all
+    have done; it is asked again until it does."""
 
 
 class CommitterTrigger(Enum):
@@ -120,6 +121,7 @@ class CommitterTrigger(Enum):
     DECIDED = auto()
     BUDGET_SPENT = auto()
     SINK_DONE = auto()
+    RECORD_FAILED = auto()
     RECORDED = auto()
 
 
@@ -133,7 +135,10 @@ COMMITTER: Final = TransitionTable(
         (_C.COMMITTING, _T.SINK_DONE): _C.COMMITTING,
         (_C.COMMITTING, _T.BUDGET_SPENT): _C.COMMIT_BLOCKED,
         (_C.COMMIT_BLOCKED, _T.SINK_DONE): _C.COMMITTING,
+        (_C.COMMITTING, _T.RECORD_FAILED): _C.COMMIT_BLOCKED,
+        (_C.COMMIT_BLOCKED, _T.RECORD_FAILED): _C.COMMIT_BLOCKED,
         (_C.COMMITTING, _T.RECORDED): _C.IDLE,
+        (_C.COMMIT_BLOCKED, _T.RECORDED): _C.IDLE,
     },
 )
 
@@ -161,7 +166,7 @@ class CommitSink:
 
 @dataclass(frozen=True, slots=True)
 class RecordCommit:
-    """All sinks are done: record what each made visible."""
+    """All sinks are done: record what each made visible; asked for again until it is written."""
 
     permit: CommitPermit
     versions: Mapping[SinkId, Version]
@@ -169,10 +174,16 @@ class RecordCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitBlocked:
-    """A sink has failed for longer than the budget; repetition goes on."""
+    """A sink has failed for longer than the budget, or the record has; repetition goes on.
+
+    Attributes:
+        slot: The decision.
+        sink: Who has not acted on it; None if all have, and the store takes no record of it.
+        reason: For people: why not.
+    """
 
     slot: Slot
-    sink: SinkId
+    sink: SinkId | None
     reason: str
 
 
@@ -200,6 +211,7 @@ class Committer:
         self._versions: dict[SinkId, Version] = {}
         self._began_ms = 0
         self._record_at_ms: int | None = None
+        self._record_failures = 0
 
     def decided(self, slot: Slot, cut: Cut, now_ms: int) -> tuple[CommitCommand, ...]:
         """Begin with a written decision; nothing to do for a recovery point.
@@ -216,6 +228,7 @@ class Committer:
         self._permit = permit
         self._began_ms = now_ms
         self._record_at_ms = None
+        self._record_failures = 0
         self._versions = {}
         rewinds = bool(cut.restores)
         self._work = {
@@ -301,12 +314,35 @@ class Committer:
         """
         if self._current(slot) is None:
             return None
-        if self._work:
-            message = f"slot {slot} cannot be recorded: {sorted(self._work)} have not committed."
-            raise ProtocolViolation(message)
+        self._check_all_have_acted(slot)
         self._state = COMMITTER.next(self._state, CommitterTrigger.RECORDED)
         self._permit = None
         return self._versions
+
+    def record_failed(self, slot: Slot, reason: str, now_ms: int) -> tuple[CommitCommand, ...]:
+        """Note that the record could not be written; it is asked for again after a pause.
+
+        Nothing can be decided until it is there, and whoever stops does not wait for it: recovery
+        repeats the commit. So people are told at once, and once.
+
+        Raises:
+            ProtocolViolation: If a sink has not acted yet.
+        """
+        if self._current(slot) is None:
+            return ()
+        self._check_all_have_acted(slot)
+        is_news = self._state is not CommitterState.COMMIT_BLOCKED
+        self._state = COMMITTER.next(self._state, CommitterTrigger.RECORD_FAILED)
+        options = self._options
+        self._record_failures += 1
+        pause_ms = backoff_ms(self._record_failures, options.retry_ms, options.retry_max_ms)
+        self._record_at_ms = now_ms + pause_ms
+        return (CommitBlocked(slot, None, reason),) if is_news else ()
+
+    def _check_all_have_acted(self, slot: Slot) -> None:
+        if self._work:
+            message = f"slot {slot} cannot be recorded: {sorted(self._work)} have not committed."
+            raise ProtocolViolation(message)
 
     def _current(self, slot: Slot) -> CommitPermit | None:
         permit = self._permit

@@ -73,6 +73,7 @@ class Coordinator:
             events.SinkFailed: self._on_sink_failed,
             events.SinkFenced: self._on_sink_fenced,
             events.CommitRecorded: self._on_recorded,
+            events.RecordFailed: self._on_record_failed,
             events.GarbageCollected: self._on_collected,
             events.Cancelled: self._on_cancelled,
             events.Drained: self._on_drained,
@@ -188,9 +189,8 @@ class Coordinator:
     def _publish(self, attempt: Attempt, now_ms: int) -> Commands:
         cut = self._ledger.build(attempt)
         if isinstance(cut, Contradictions):
-            return self._fail(
-                attempt, FailureReason.INCONSISTENT_CUT, now_ms, "; ".join(cut.sentences)
-            )
+            why = "; ".join(cut.sentences)
+            return self._fail(attempt, FailureReason.INCONSISTENT_CUT, now_ms, why)
         attempt.move(PhaseTrigger.PUBLISH)
         self._publishing = cut
         return (events.PublishManifest(cut),)
@@ -200,10 +200,9 @@ class Coordinator:
         if attempt is None:
             return ()
         attempt.move(PhaseTrigger.DECIDE)
-        assert self._publishing is not None
-        return (
-            events.CreateDecision(self._ledger.next_slot, self._publishing, event.manifest_sha256),
-        )
+        cut = self._publishing
+        assert cut is not None
+        return (events.CreateDecision(self._ledger.next_slot, cut, event.manifest_sha256),)
 
     def _on_store_failed(self, event: events.ReserveFailed | events.PublishFailed) -> Commands:
         attempt = self._attempts.get(event.checkpoint_id)
@@ -220,9 +219,8 @@ class Coordinator:
         if event.outcome is not DecisionOutcome.WRITTEN:
             attempt.move(PhaseTrigger.NOT_WRITTEN)
             fenced = event.outcome is DecisionOutcome.TAKEN
-            return self._halt(
-                events.HaltReason.FENCED if fenced else events.HaltReason.OUTCOME_UNKNOWN
-            )
+            reason = events.HaltReason.FENCED if fenced else events.HaltReason.OUTCOME_UNKNOWN
+            return self._halt(reason)
         attempt.move(PhaseTrigger.WRITTEN)
         cut, self._publishing = self._publishing, None
         assert cut is not None
@@ -251,6 +249,9 @@ class Coordinator:
         self._ledger.committed(self._committer.recorded(event.slot))
         return ()
 
+    def _on_record_failed(self, event: events.RecordFailed) -> Commands:
+        return self._committer.record_failed(event.slot, event.reason, event.now_ms)
+
     def _on_collected(self, _: events.GarbageCollected) -> Commands:
         self._schedule.collected()
         return ()
@@ -261,8 +262,7 @@ class Coordinator:
         self, attempt: Attempt, reason: FailureReason, now_ms: int, detail: str = ""
     ) -> Commands:
         if reason is FailureReason.EXPIRED:
-            silent = ", ".join(attempt.missing)
-            detail = f"no acknowledgement from {silent}" if silent else attempt.phase.name
+            detail = attempt.waits_for
         attempt.move(PhaseTrigger.FAIL)
         restart = self._schedule.failed(reason)
         end = events.EndAttempt(attempt.checkpoint_id, False, reason, detail)
@@ -330,7 +330,7 @@ class Coordinator:
         if self._attempts or self._ending is None:
             return ()
         # Effects of this generation end before the next begins in the same process; but nobody
-        # waits for a sink that is stuck: recovery repeats its commit.
+        # waits for a sink that is stuck, or a record: recovery repeats the commit.
         if self._committer.state is CommitterState.COMMITTING or self._schedule.collecting:
             return ()
         ending, self._ending = self._ending, None

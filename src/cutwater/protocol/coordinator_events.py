@@ -187,6 +187,18 @@ class CommitRecorded:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordFailed:
+    """What the sinks made visible could not be recorded; `reason` says why, for people.
+
+    Whether it was written is not known, and unimportant: it is written again until it is there.
+    """
+
+    slot: Slot
+    reason: str
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class GarbageCollected:
     """What `CollectGarbage` asked for is done."""
 
@@ -231,6 +243,7 @@ CoordinatorEvent = (
     | SinkFailed
     | SinkFenced
     | CommitRecorded
+    | RecordFailed
     | GarbageCollected
     | Cancelled
     | Drained
@@ -243,7 +256,7 @@ CoordinatorEvent = (
 
 @dataclass(frozen=True, slots=True)
 class ReserveId:
-    """Take this number durably; answer with `Reserved`.
+    """Take this number durably; answer with `Reserved` or `ReserveFailed`.
 
     Attributes:
         checkpoint_id: The number.

@@ -176,6 +176,14 @@ class Attempt:
         return tuple(sorted(self.participants - set(self._snapshots)))
 
     @property
+    def waits_for(self) -> str:
+        """What it waits for; for people. Steps that were never asked are not to blame."""
+        if self.phase is Phase.RESERVING:
+            return "the store had not answered whether its number is taken"
+        silent = ", ".join(self.missing)
+        return f"no acknowledgement from {silent}" if silent else self.phase.name
+
+    @property
     def snapshots(self) -> Mapping[StepId, StepSnapshot]:
         """What has been acknowledged."""
         return dict(self._snapshots)

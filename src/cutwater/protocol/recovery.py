@@ -173,19 +173,23 @@ def own_claim(log: LogView, nonce: str) -> Claim | None:
     return None
 
 
-def taken_over(log: LogView, nonces: Collection[str]) -> tuple[Generation, Generation] | None:
+def taken_over(log: LogView, tried: Collection[Claim]) -> tuple[Generation, Generation] | None:
     """Say whether somebody else has claimed the pipeline after us.
 
     Args:
         log: The log.
-        nonces: Those of all claims that we have tried to write; none if we never tried.
+        tried: All claims that we have tried to write; none if we never tried.
 
     Returns:
         Our own newest generation and the one that owns the pipeline now; None if that is ours,
         or if we never claimed it.
     """
     claims = [one for one in log.entries if isinstance(one, Claim)]
-    if not nonces or not claims or claims[-1].nonce in nonces:
+    nonces = {one.nonce for one in tried}
+    if not tried or not claims or claims[-1].nonce in nonces:
+        return None
+    if claims[-1].slot < min(one.slot for one in tried):
+        # A predecessor's: the store has taken none of ours, and nobody else has come.
         return None
     newer = claims[-1].generation
     ours = [one.generation for one in claims if one.nonce in nonces]

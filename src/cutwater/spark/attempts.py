@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from cutwater.ids import CheckpointId, Generation, SinkId, StepId
+from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, SinkId, StepId
 from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import DecisionOutcome
@@ -96,6 +96,7 @@ class AttemptBook:
         self._waiters: list[Waiter] = []
         self._last: Waiter | None = None
         self.generation = Generation(0)
+        self.highest = NO_CHECKPOINT
         self.completed = 0
         self.failed = 0
         self.last_completed: CheckpointId | None = None
@@ -219,16 +220,18 @@ class AttemptBook:
         if command.result is not RequestResult.QUEUED:
             self.refuse(command.request, _REFUSALS[command.result])
 
-    def blocked(self, sink: SinkId, reason: str) -> None:
-        """Note that a sink cannot commit."""
+    def blocked(self, sink: SinkId | None, reason: str) -> str:
+        """Note that a sink cannot commit, or none can be recorded; return that as a sentence."""
+        who = f"sink {sink} cannot commit" if sink else "the store takes no record of a commit"
         self._journal.note(
             EventName.BLOCKED,
-            f"COMMIT_BLOCKED: sink {sink} cannot commit: {reason}",
+            f"COMMIT_BLOCKED: {who}: {reason}",
             generation=self.generation,
             level=logging.ERROR,
             sink=sink,
             reason=reason,
         )
+        return f"{who}: {reason}"
 
     def acknowledged(
         self, checkpoint_id: CheckpointId, step: StepId, report: Callable[[int], StepReport]
@@ -262,6 +265,7 @@ class AttemptBook:
         )
 
     def _begin(self, checkpoint_id: CheckpointId, request: CheckpointRequest) -> None:
+        self.highest = max(self.highest, checkpoint_id)
         self._reports[checkpoint_id] = CheckpointReport(
             checkpoint_id,
             "IN_PROGRESS",

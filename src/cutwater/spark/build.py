@@ -365,6 +365,20 @@ class Built:
     standing: Standing
     change: Change | None
 
+    @property
+    def has_staged(self) -> bool:
+        """Whether sinks have staged what no decided cut holds yet."""
+        return any(one.machine.staged for one in self.steps.values())
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether something lies in a channel that a reader has not read yet."""
+        return any(
+            backlog.messages
+            for channel in self.channels.values()
+            for backlog in channel.backlogs().values()
+        )
+
 
 def mapped(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
     """Return what a cut is to the steps of today.

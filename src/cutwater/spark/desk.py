@@ -84,6 +84,7 @@ class Desk:
         self._reports: queue.SimpleQueue[AttemptReport | RecoveryReport] = queue.SimpleQueue()
         self._served: dict[str, threading.Thread] = {}
         self._left_until_ms: dict[str, int] = {}
+        self._problems: dict[str, str] = {}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="desk", daemon=True)
 
@@ -124,7 +125,12 @@ class Desk:
         try:
             task()
         except (StoreError, OSError) as error:
-            _LOG.warning("%s: %s", what, error)
+            # Said once: it is asked every second, and a store may be away for hours.
+            if self._problems.get(what) != str(error):
+                _LOG.warning("%s: %s", what, error)
+            self._problems[what] = str(error)
+        else:
+            self._problems.pop(what, None)
 
     def _look(self) -> None:
         requests, at_ms = self._store.requests, wall_ms()

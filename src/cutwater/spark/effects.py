@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -43,8 +43,10 @@ from cutwater.store.forms import Attempt, Committed
 
 _LOG: Final = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5
-_RESERVE_TRIES: Final = 6
-_RECORD_TRIES: Final = 6
+_TRIES: Final = 6
+_TRYING_S: Final = 3.0
+"""No further try begins after this: a bucket has patience of its own, which would add up."""
+
 _WORKERS: Final = 8
 
 
@@ -73,6 +75,7 @@ class Effects:
         self._closed = threading.Event()
         self._discarded = False
         self._asked: list[CommitSink] = []
+        self._recording: set[Slot] = set()
         self._groups = Groups(context.sinks)
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="effect")
         self.collector = Collector(context.store, generation, context.options.retained)
@@ -81,7 +84,7 @@ class Effects:
         self._restored: CheckpointId | None = None
         self.uploaded: dict[CheckpointId, int] = {}
         self.superseded: Superseded | None = None
-        self.on_blocked: Callable[[str], None] = lambda _: None
+        self.doubt: StoreError | None = None
 
     def restored(self, cut: Cut, slot: Slot) -> None:
         """Note the cut that recovery has checked, and seen through with all before it."""
@@ -105,8 +108,11 @@ class Effects:
                 self._submit(lambda: self._decide(command))
             case CommitSink():
                 self._asked.append(command)
-            case RecordCommit():
-                self._submit(lambda: self._record(command))
+            case RecordCommit(permit):
+                # Asked for again while it is being tried: whoever tries answers.
+                if permit.slot not in self._recording:
+                    self._recording.add(permit.slot)
+                    self._submit(lambda: self._record(command))
             case events.CollectGarbage():
                 self._submit(self._collect)
             case _:
@@ -128,19 +134,25 @@ class Effects:
     def _reserve(self, command: events.ReserveId) -> None:
         attempt = Attempt(command.checkpoint_id, self._generation, command.kind, now_ms())
         why = ""
-        for _ in range(_RESERVE_TRIES):
+        for _ in self._tries():
             try:
                 won = self._context.store.attempts.reserve(attempt)
             except StoreError as error:
-                _LOG.warning("checkpoint %s: %s", command.checkpoint_id, error)
+                _LOG.info("checkpoint %s: %s", command.checkpoint_id, error)
                 why = _why(error)
             else:
                 self._post(events.Reserved(command.checkpoint_id, won, now_ms()))
                 return
-            if self._closed.wait(_RETRY_S):
-                return
         # A store that is full or away stays so for a while: people must be told.
         self._post(events.ReserveFailed(command.checkpoint_id, now_ms(), why))
+
+    def _tries(self) -> Iterator[None]:
+        """Let something be tried that may be repeated: some seconds long, with pauses."""
+        end_s = time.monotonic() + _TRYING_S
+        for number in range(_TRIES):
+            if number and (time.monotonic() >= end_s or self._closed.wait(_RETRY_S)):
+                return
+            yield
 
     def begin_attempt(self, barrier: Barrier) -> None:
         """Note which objects the attempt need not store again."""
@@ -220,13 +232,15 @@ class Effects:
             cut.commit_point,
             cut.origin,
         )
+        log = self._context.store.log
         try:
-            outcome = self._context.store.log.create(entry)
+            outcome = log.create(entry)
         except StoreError as error:
-            _LOG.warning("checkpoint %s: %s", cut.checkpoint_id, error)
-            outcome = DecisionOutcome.UNKNOWN
+            self.doubt, outcome = error, DecisionOutcome.UNKNOWN
         if outcome is DecisionOutcome.WRITTEN:
             self.collector.know(cut)
+        elif outcome is DecisionOutcome.UNKNOWN:
+            self.doubt = self.doubt or log.doubt(command.slot)
         self._post(events.DecisionMade(cut.checkpoint_id, outcome, now_ms()))
 
     # -- sinks
@@ -257,26 +271,22 @@ class Effects:
                 self._post(events.SinkCommitted(slot, one, version, now_ms()))
 
     def _record(self, command: RecordCommit) -> None:
-        permit = command.permit
-        committed = Committed(permit.slot, permit.checkpoint_id, command.versions)
-        tries = 0
-        while not self._closed.is_set():
+        slot, why = command.permit.slot, ""
+        committed = Committed(slot, command.permit.checkpoint_id, command.versions)
+        for _ in self._tries():
             try:
                 self._context.store.commits.record(committed)
             except (Unavailable, OutcomeUnknown) as error:
                 # A record never changes, so that writing it again is safe whatever has happened.
-                _LOG.warning("commit of slot %s: %s", permit.slot, error)
-                tries += 1
-                if tries >= _RECORD_TRIES:
-                    # Nothing can be decided until it is there: people must be told.
-                    self.on_blocked(f"the store takes no record of a commit: {_why(error)}")
-                self._closed.wait(_RETRY_S)
+                _LOG.info("commit of slot %s: %s", slot, error)
+                why = _why(error)
             else:
-                if tries:
-                    self.on_blocked("")
-                self.collector.committed_through = permit.slot
-                self._post(events.CommitRecorded(permit.slot, now_ms()))
+                self.collector.committed_through = slot
+                self._recording.discard(slot)
+                self._post(events.CommitRecorded(slot, now_ms()))
                 return
+        self._recording.discard(slot)
+        self._post(events.RecordFailed(slot, why, now_ms()))
 
     # -- garbage
 

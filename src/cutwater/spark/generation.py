@@ -11,9 +11,10 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -92,9 +93,9 @@ class Generation:
         book.generation = restore.generation
         self.phases = phases
         self.blocked = ""
+        self.on_going_on: Callable[[], None] = lambda: None
         self._inbox: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._effects = Effects(context, restore.generation, self._inbox.put, self._defect)
-        self._effects.on_blocked = partial(setattr, self, "blocked")
         self._watch = CommitWatch(self._step_failed)
         services = Services(
             post=self._inbox.put,
@@ -114,16 +115,20 @@ class Generation:
             raise
         if restore.cut is not None:
             self._effects.restored(restore.cut, restore.standing.slot)
+        standing = self.built.standing
         self._coordinator = Coordinator(
             context.pipeline,
             self.built.topology,
             context.options,
             restore.generation,
-            self.built.standing,
+            # Also above numbers that the store did not take: people have been told of them.
+            replace(standing, highest_id=max(standing.highest_id, book.highest)),
         )
+        self._told: deque[events.CoordinatorEvent] = deque()
         self._outcome: Outcome | None = None
         self._failure: _Failed | None = None
         self._finishing = False
+        self._seen_through = False
         self._last: LastCheckpoint | None = None
         self._batches: list[BatchId] = []
         self._asked_s = 0.0
@@ -223,29 +228,22 @@ class Generation:
             if step.try_to_end():
                 # Its engine has nothing more to do; a query that only polls would cost.
                 step.wiring.signal.close()
-                threading.Thread(target=_halted, args=(step,), name="halt", daemon=True).start()
+                threading.Thread(target=step.try_to_halt, name="halt", daemon=True).start()
         finished = all(one.machine.finished for one in self.built.steps.values())
         if finished and self._last is None:
             self._finishing = True
             self._begin_to_stop(CheckpointRequest(is_last=True))
         elif self._last is not None and self._last.found_no_room:
             self._ask_for(self._last)
-        waiting = self._coordinator.carries_output or any(
-            one.machine.staged for one in self.built.steps.values()
-        )
         batches = [one.machine.last for one in self.built.steps.values()]
         still, self._batches = batches == self._batches, batches
         idle = still and not any(one.busy for one in self.built.steps.values())
-        drained = (
-            waiting
-            and idle
-            and all(
-                not backlog.messages
-                for channel in self.built.channels.values()
-                for backlog in channel.backlogs().values()
-            )
-        )
+        drained = self._output_waits and idle and not self.built.has_backlog
         self._coordinate(events.Drained(drained, now_ms()))
+
+    @property
+    def _output_waits(self) -> bool:
+        return self._coordinator.carries_output or self.built.has_staged
 
     # -- ending
 
@@ -285,16 +283,14 @@ class Generation:
         _LOG.warning("going on: the checkpoint to stop with failed")
         self.book.refuse(last.request, "too many requests wait already")
         self._last = None
+        self.on_going_on()
 
     def _after_last_checkpoint(self, *, decided: bool) -> None:
         """Go on with a stop once an attempt it asked for has ended."""
         last = self._last
         if last is None or not self.book.last_has_ended:
             return
-        left = self._finishing and (
-            self._coordinator.carries_output
-            or any(one.machine.staged for one in self.built.steps.values())
-        )
+        left = self._finishing and self._output_waits
         if left if decided else last.may_repeat:
             self._ask_for(last)
         elif last.insists and not decided:
@@ -305,6 +301,7 @@ class Generation:
             error = RunError(f"the last checkpoint failed {last.tries} times: {why}.")
             self._fail(_Failed(None, error))
         else:
+            self._seen_through = decided
             if not decided:
                 _LOG.warning("stopping without a last checkpoint: it failed")
             self._coordinate(events.Stop(now_ms()))
@@ -318,7 +315,7 @@ class Generation:
             channel.close()
         steps = list(self.built.steps.values())
         with ThreadPoolExecutor(max(1, len(steps)), thread_name_prefix="halt") as pool:
-            for step, error in zip(steps, pool.map(_halted, steps), strict=True):
+            for step, error in zip(steps, pool.map(RunningStep.try_to_halt, steps), strict=True):
                 if error is not None:
                     _LOG.warning("step %s did not end cleanly: %s", step.name, error)
         self._watch.close()
@@ -327,6 +324,15 @@ class Generation:
     # -- the coordinator
 
     def _coordinate(self, event: events.CoordinatorEvent) -> None:
+        """Tell the coordinator; what carrying out its commands tells it comes after them all."""
+        self._told.append(event)
+        if len(self._told) > 1:
+            return
+        while self._told:
+            self._coordinate_one(self._told[0])
+            self._told.popleft()
+
+    def _coordinate_one(self, event: events.CoordinatorEvent) -> None:
         self.book.heard(event)
         if isinstance(event, events.Acknowledged):
             snapshot = event.snapshot
@@ -335,6 +341,8 @@ class Generation:
         for command in self._coordinator.handle(event):
             self._carry_out(command)
         self._effects.commit_asked()
+        if self._coordinator.committer_state is CommitterState.IDLE:
+            self.blocked = ""
 
     def _carry_out(self, command: events.CoordinatorCommand) -> None:
         self.book.ordered(command, self._effects.uploaded)
@@ -349,17 +357,15 @@ class Generation:
                     step.tell(Ended(checkpoint_id, decided))
                 self._after_last_checkpoint(decided=decided)
             case CommitBlocked(_, sink, reason):
-                self.blocked = f"sink {sink} cannot commit: {reason}"
-                self.book.blocked(sink, reason)
+                self.blocked = self.book.blocked(sink, reason)
+                if self._last is not None and not (self._last.insists or self._finishing):
+                    # No attempt starts any more, so the one to stop with would never come.
+                    self._coordinate(events.Stop(now_ms()))
             case events.RestartPipeline(reason, detail):
                 failure = self._failure
                 detail = detail if failure else f"{reason.sentence} ({detail})"
-                self._outcome = Outcome(
-                    End.FAILED,
-                    failure.step if failure else None,
-                    failure.error if failure else None,
-                    detail,
-                )
+                who, error = (failure.step, failure.error) if failure else (None, None)
+                self._outcome = Outcome(End.FAILED, who, error, detail)
             case events.Halt(reason):
                 self._outcome = self._halted(reason)
             case events.AnswerRequest(request, result):
@@ -370,7 +376,8 @@ class Generation:
             case events.AnswerAck():
                 pass
             case _:
-                if isinstance(command, RecordCommit):
+                state = self._coordinator.committer_state
+                if isinstance(command, RecordCommit) and state is CommitterState.COMMITTING:
                     self.blocked = ""
                 self._effects.start(command)
 
@@ -385,16 +392,8 @@ class Generation:
                 if self._coordinator.committer_state is not CommitterState.IDLE:
                     error = RunError(f"{self.blocked or 'a sink has not committed'}.")
                     return Outcome(End.FAILED, error=error)
-                return Outcome(End.FINISHED)
+                return Outcome(End.FINISHED if self._seen_through else End.STOPPED)
             case events.HaltReason.FENCED:
                 return Outcome(End.FENCED, error=self._effects.superseded, detail=reason.value)
             case events.HaltReason.OUTCOME_UNKNOWN:
-                return Outcome(End.FAILED, detail=reason.value)
-
-
-def _halted(step: RunningStep) -> BaseException | None:
-    try:
-        step.halt()
-    except Exception as error:  # noqa: BLE001 - Spark's stop may raise anything; all must end
-        return error
-    return None
+                return Outcome(End.FAILED, error=self._effects.doubt, detail=reason.value)

@@ -17,7 +17,7 @@ from cutwater.errors import (
 )
 from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkId
 from cutwater.protocol.cut import BlobRef, Cut, Version
-from cutwater.protocol.decisions import Decision
+from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome
 from cutwater.protocol.recovery import (
     LOG_LOST,
     ClaimGeneration,
@@ -52,7 +52,7 @@ class Recovery:
 
     Attributes:
         context: What the pipeline runs with.
-        claims: The nonces of all claims of this process. Once it has claimed the pipeline, it
+        claims: All that this process has tried to write. Once it has claimed the pipeline, it
             does not claim it back from somebody who has taken it over.
         nonce: That of this recovery's claim.
         stock: What the cut's objects hold, once they are verified.
@@ -60,7 +60,7 @@ class Recovery:
     """
 
     context: RunContext
-    claims: set[str]
+    claims: list[Claim]
     nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
     _manifests: dict[CheckpointId, Cut | None] = field(default_factory=dict)
     _verified: dict[CheckpointId, tuple[Damage, ...]] = field(default_factory=dict)
@@ -94,8 +94,7 @@ class Recovery:
             match action:
                 case ClaimGeneration(claim):
                     self._check_not_taken_over()
-                    self.claims.add(self.nonce)
-                    self.context.store.log.create(claim)
+                    self._claim(claim)
                 case ReadManifest(decision):
                     self._manifests[decision.checkpoint_id] = self._read(decision)
                 case VerifyObjects(decision, cut, committed):
@@ -115,6 +114,18 @@ class Recovery:
                     raise RecoveryError(_refusal(action))
                 case StepAside(newer):
                     raise Fenced(self.context.pipeline, Generation(newer - 1), newer)
+
+    def _claim(self, claim: Claim) -> None:
+        """Try to claim the pipeline; whoever reads the log again sees whether it is ours.
+
+        Raises:
+            OutcomeUnknown: If the store does not take the claim: to try again at once, for ever,
+                would be all that a full disk gets to see, and nobody would be told.
+        """
+        self.claims.append(claim)
+        log = self.context.store.log
+        if log.create(claim) is DecisionOutcome.UNKNOWN:
+            raise log.doubt(claim.slot)
 
     def _check_not_taken_over(self) -> None:
         fenced = fenced_out(self.context.store, self.claims)

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from typing import Final
 
 from cutwater.errors import RunError, StoreError
+from cutwater.protocol.decisions import Claim
 from cutwater.spark.outcome import End, Outcome
 from cutwater.store.fencing import fenced_out
 from cutwater.store.opened import OpenStore
@@ -18,14 +19,14 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def shut_out_by(
-    outcome: Outcome, store: OpenStore, nonces: Collection[str]
+    outcome: Outcome, store: OpenStore, tried: Collection[Claim]
 ) -> BaseException | None:
     """Return what a run ends with if its generation ended because of a newer one.
 
     Args:
         outcome: How the generation ended.
         store: The pipeline in its store.
-        nonces: Those of all claims of this process.
+        tried: All claims of this process, whatever became of them.
 
     Returns:
         `Fenced` if the log shows a newer claim; else what refused the generation, if something
@@ -34,7 +35,7 @@ def shut_out_by(
     if outcome.end not in {End.FAILED, End.FENCED}:
         return None
     try:
-        fenced = fenced_out(store, nonces)
+        fenced = fenced_out(store, tried)
     except StoreError as error:
         _LOG.warning("nobody can say whether another process runs the pipeline: %s", error)
         fenced = None

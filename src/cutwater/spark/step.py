@@ -137,6 +137,14 @@ class RunningStep(ABC):
     def halt(self) -> None:
         """End the engine and wait until nothing of it runs any more; it was closed before."""
 
+    def try_to_halt(self) -> BaseException | None:
+        """The same, and return what kept it from ending cleanly."""
+        try:
+            self.halt()
+        except Exception as error:  # noqa: BLE001 - Spark's stop may raise anything; all must end
+            return error
+        return None
+
     @abstractmethod
     def pin(self, checkpoint_id: CheckpointId, batch: BatchId) -> None:
         """Keep the state of a committed batch from being deleted (rule F27)."""

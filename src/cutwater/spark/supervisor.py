@@ -29,6 +29,7 @@ from cutwater.errors import (
 )
 from cutwater.protocol.change import Change
 from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.decisions import Claim
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.spark.analysis import failing_place
 from cutwater.spark.attempts import AttemptBook, Waiter
@@ -81,7 +82,7 @@ class Supervisor:
         self._failures_ms: deque[int] = deque(maxlen=_FAILURES_KEPT)
         self._repeated = Failures()
         self._stop: bool | None = None
-        self._claims: set[str] = set()
+        self._claims: list[Claim] = []
         self._wake = threading.Event()
         self._over = threading.Event()
         self._rates = Rates()
@@ -208,6 +209,7 @@ class Supervisor:
         except (Unavailable, OutcomeUnknown) as error:
             # A recovery may be repeated from its beginning, whatever of it has happened.
             return Outcome(End.FAILED, error=error)
+        generation.on_going_on = self._go_on
         self._generation = generation
         self._rates.clear()
         if self._stop is not None:
@@ -293,10 +295,14 @@ class Supervisor:
             generation.ask_to_stop(request, insists=True)
 
         report = self._ask(request, timeout_s, ask)
-        failed = report is not None and report.status != "COMPLETED"
-        if failed and self._stop is None and self._state == "STOPPING":
-            self._enter("RUNNING")
+        if report is not None and report.status != "COMPLETED":
+            self._go_on()
         return report
+
+    def _go_on(self) -> None:
+        """Run as before: the checkpoint to stop with failed, whether or not its asker waits."""
+        if self._stop is None and self._state == "STOPPING":
+            self._enter("RUNNING")
 
     def wait_for_end(self, timeout_s: float | None) -> bool:
         """Wait until the pipeline has ended; say whether it has."""

@@ -81,5 +81,5 @@ def _write(store: OpenStore, entry: LogEntry) -> None:
     if outcome is DecisionOutcome.TAKEN:
         raise Fenced(store.pipeline, entry.generation, store.log.read().generation)
     if outcome is DecisionOutcome.UNKNOWN:
-        place = f"slot {entry.slot} of pipeline {store.pipeline}"
-        raise OutcomeUnknown(place, "it may or may not be written; the next run tells")
+        doubt = store.log.doubt(entry.slot)
+        raise OutcomeUnknown(doubt.path, f"{doubt.reason}; the next run tells")

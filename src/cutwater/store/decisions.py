@@ -4,9 +4,7 @@ Reads facts and carries out one create; `protocol.decisions` says what they mean
 decide. Nothing is ever overwritten or deleted here. Upholds I7 and I8.
 """
 
-from contextlib import suppress
-
-from cutwater.errors import Corrupt, NotFound, StoreError
+from cutwater.errors import Corrupt, NotFound, OutcomeUnknown, StoreError
 from cutwater.ids import NO_SLOT, PipelineId, Slot
 from cutwater.protocol.decisions import DecisionOutcome, LogEntry, LogView
 from cutwater.protocol.invariants import invariant
@@ -31,6 +29,7 @@ class DecisionLog:
         self._view: LogView | None = None
         self._written = NO_SLOT
         self._bound = NO_SLOT
+        self._problem: StoreError | None = None
 
     def read(self) -> LogView:
         """Read the log from its first slot to the first free one.
@@ -94,13 +93,21 @@ class DecisionLog:
         invariant(1 <= entry.slot <= last + 1, "I7", f"slot {entry.slot} does not follow {last}")
         path = self._paths.log_entry(entry.slot)
         data = encode(LOG_ENTRY, path, entry)
-        created = False
-        with suppress(StoreError):
+        created, self._problem = False, None
+        try:
             created = self._backend.create(path, data)
+        except StoreError as error:
+            self._problem = error
         outcome = DecisionOutcome.WRITTEN if created else self._read_back(entry)
         if outcome is DecisionOutcome.WRITTEN:
             self._written = max(self._written, entry.slot)
         return outcome
+
+    def doubt(self, slot: Slot) -> OutcomeUnknown:
+        """Return what is to be told of the last create if its outcome is not known."""
+        why = f"{self._problem.reason}; " if self._problem else ""
+        reason = f"{why}it may or may not be written"
+        return OutcomeUnknown(self._paths.log_entry(slot), reason)
 
     @property
     def _reached(self) -> Slot:
@@ -123,7 +130,8 @@ class DecisionLog:
     def _read_back(self, entry: LogEntry) -> DecisionOutcome:
         try:
             found = self._entry(entry.slot)
-        except StoreError:
+        except StoreError as error:
+            self._problem = self._problem or error
             return DecisionOutcome.UNKNOWN
         if found is None:
             # A create that is still on its way may yet arrive.

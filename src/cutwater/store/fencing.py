@@ -8,16 +8,17 @@ that is what a person is told (PROTOCOL.md section 10).
 from collections.abc import Collection
 
 from cutwater.errors import Fenced
+from cutwater.protocol.decisions import Claim
 from cutwater.protocol.recovery import taken_over
 from cutwater.store.opened import OpenStore
 
 
-def fenced_out(store: OpenStore, nonces: Collection[str]) -> Fenced | None:
+def fenced_out(store: OpenStore, tried: Collection[Claim]) -> Fenced | None:
     """Return what a process ends with that somebody else's claim has shut out.
 
     Args:
         store: The pipeline in its store.
-        nonces: Those of all claims of this process.
+        tried: All claims of this process, whatever became of them.
 
     Returns:
         The error; None if the pipeline is this process's own, or nobody has claimed it.
@@ -25,5 +26,5 @@ def fenced_out(store: OpenStore, nonces: Collection[str]) -> Fenced | None:
     Raises:
         StoreError: If the log cannot be read.
     """
-    found = taken_over(store.log.read(), nonces)
+    found = taken_over(store.log.read(), tried)
     return None if found is None else Fenced(store.pipeline, *found)

@@ -100,6 +100,7 @@ class Heartbeat:
         self._every_s = every_ms / 1000
         self._over = threading.Event()
         self._has_beaten = False
+        self._problem = ""
         self._thread = threading.Thread(target=self._go_on, name="heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -134,8 +135,18 @@ class Heartbeat:
             self._leases.beat(replace(self._lease, beat_at_ms=wall_ms()))
             self._has_beaten = True
         except StoreError as error:
-            _LOG.warning("heartbeat: %s", error)
+            self._tell(str(error))
+        else:
+            self._tell("")
         return True
+
+    def _tell(self, problem: str) -> None:
+        """Say once what is wrong, and once that it is over: a store may be full for hours."""
+        if problem and problem != self._problem:
+            _LOG.warning("heartbeat: %s", problem)
+        elif self._problem and not problem:
+            _LOG.info("heartbeat: the store takes it again")
+        self._problem = problem
 
     def _found(self) -> Lease | None:
         """Read the lease; None if it is not there, or damaged: then it is written anew."""

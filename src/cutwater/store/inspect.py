@@ -194,7 +194,7 @@ class Inspector:
                 cut = self.store.manifests.read(checkpoint_id, decision.manifest_sha256)
             except (Corrupt, NewerFormat, NotFound) as error:
                 problem = error.reason
-        report = self.store.reports.attempt(checkpoint_id)
+        report = self._report(checkpoint_id, decision.generation)
         started_at_ms = cut.started_at_ms if cut is not None else None
         if decision.kind is CheckpointKind.REWIND or started_at_ms is None:
             # A rewind repeats the manifest of another; when it was decided, its attempt tells.
@@ -223,8 +223,8 @@ class Inspector:
             attempt = self.store.attempts.read(checkpoint_id)
         except (Corrupt, NewerFormat, NotFound):
             attempt = None
-        report = self.store.reports.attempt(checkpoint_id)
         generation = attempt.generation if attempt else None
+        report = self._report(checkpoint_id, generation)
         open_now = self.is_running and is_last and report is None and generation == log.generation
         failure = report.failure if report else _VANISHED
         return CheckpointView(
@@ -236,6 +236,17 @@ class Inspector:
             report=report,
             failure="" if open_now else failure or _VANISHED,
         )
+
+    def _report(
+        self, checkpoint_id: CheckpointId, generation: Generation | None
+    ) -> AttemptReport | None:
+        """Read what its driver told of an attempt.
+
+        One of another generation is of an attempt whose number the store did not take then.
+        """
+        report = self.store.reports.attempt(checkpoint_id)
+        is_another = report is not None and generation not in {None, report.generation}
+        return None if is_another else report
 
     def _started_at_ms(self, checkpoint_id: CheckpointId, otherwise: int | None) -> int | None:
         try:

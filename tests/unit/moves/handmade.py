@@ -88,7 +88,7 @@ class Made:
             scratch=self.directory,
             targets={sink: one.stored() for sink, one in targets.items()},
         )
-        return Recovery(context, set()).run()
+        return Recovery(context, []).run()
 
 
 def numbers_in(table: Path, version: int | None = None) -> list[int]:

@@ -153,7 +153,7 @@ class World:
                 scratch=Path(scratch),
                 targets=self.targets,
             )
-            return Recovery(context, set()).run()
+            return Recovery(context, []).run()
 
     def rewind(self, choice: int, *, leave_sinks: bool = False) -> Decision | None:
         """Rewind to one of the checkpoints; None if that one is refused."""

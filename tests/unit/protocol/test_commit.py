@@ -232,6 +232,63 @@ def test_a_commit_is_not_recorded_before_every_sink_is_done() -> None:
     assert "['t2'] have not committed" in refusal(committer, lambda: committer.recorded(SLOT))
 
 
+def recording() -> Committer:
+    """A committer whose sinks have both acted on the decision in slot 5."""
+    committer = committing()
+    committer.sink_done(SLOT, T1, "v7")
+    committer.sink_done(SLOT, T2, "v8")
+    return committer
+
+
+def test_a_record_that_the_store_does_not_take_is_told_of_once_and_asked_for_again() -> None:
+    """With growing pauses, like a sink; nothing can be decided until it is there."""
+    committer = recording()
+
+    first = committer.record_failed(SLOT, "the disk is full", 50)
+    state = committer.state
+    asked_at = []
+    for at_ms in range(50, 1_051, 50):
+        if committer.tick(at_ms) == (RecordCommit(PERMIT, {T1: "v7", T2: "v8"}),):
+            asked_at.append(at_ms)
+            assert committer.record_failed(SLOT, "the disk is full", at_ms) == ()
+
+    assert first == (CommitBlocked(SLOT, None, "the disk is full"),)
+    assert state is CommitterState.COMMIT_BLOCKED
+    assert asked_at == [150, 350, 650, 950]
+    assert committer.wake_at_ms == 1_250
+
+
+def test_a_record_that_the_store_takes_at_last_frees_the_committer() -> None:
+    committer = recording()
+    committer.record_failed(SLOT, "the disk is full", 50)
+
+    assert committer.recorded(SLOT) == {T1: "v7", T2: "v8"}
+    assert committer.state is CommitterState.IDLE
+    assert committer.record_failed(SLOT, "the disk is full", 60) == ()
+
+
+def test_failures_of_one_record_say_nothing_about_the_next() -> None:
+    committer = recording()
+    committer.record_failed(SLOT, "the disk is full", 50)
+    committer.record_failed(SLOT, "the disk is full", 150)
+    committer.recorded(SLOT)
+    committer.decided(Slot(6), replace(cut(2), commit={T1: ()}), 200)
+    committer.sink_done(Slot(6), T1, "v9")
+
+    assert committer.record_failed(Slot(6), "full again", 200) == (
+        CommitBlocked(Slot(6), None, "full again"),
+    )
+    assert committer.wake_at_ms == 300
+
+
+def test_a_record_cannot_fail_before_every_sink_is_done() -> None:
+    committer = committing()
+
+    message = refusal(committer, lambda: committer.record_failed(SLOT, "the disk is full", 0))
+
+    assert "['t1', 't2'] have not committed" in message
+
+
 def test_the_version_of_the_first_commit_stands() -> None:
     """Rule F41: also when a repeated commit answers late."""
     committer = committing()
@@ -250,10 +307,11 @@ def test_answers_about_another_decision_change_nothing() -> None:
     answers = (
         committer.sink_done(other, T1, "v7"),
         committer.sink_failed(other, T1, "locked", 0),
+        committer.record_failed(other, "full", 0),
         committer.recorded(other),
     )
 
-    assert answers == ((), (), None)
+    assert answers == ((), (), (), None)
     assert committer.waiting_for == (T1, T2)
 
 

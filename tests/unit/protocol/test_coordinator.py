@@ -73,6 +73,7 @@ from cutwater.protocol.coordinator_events import (
     Mode,
     PublishFailed,
     PublishManifest,
+    RecordFailed,
     ReserveFailed,
     ReserveId,
     RestartPipeline,
@@ -394,7 +395,8 @@ def test_the_reservation_counts_towards_the_deadline() -> None:
 
     commands = tell(machine, Clock(500))
 
-    assert [one.reason for one in only(EndAttempt, commands)] == [FailureReason.EXPIRED]
+    why = "the store had not answered whether its number is taken"
+    assert only(EndAttempt, commands) == (EndAttempt(ONE, False, FailureReason.EXPIRED, why),)
     assert tell(machine, reserved(1, 501)) == ()
 
 
@@ -990,6 +992,33 @@ def test_a_stop_that_waits_for_a_sink_gives_up_when_the_sink_is_blocked() -> Non
         CommitBlocked(Slot(2), T, "no answer yet"),
         Halt(HaltReason.STOPPED),
     )
+
+
+def test_stopping_does_not_wait_for_a_record_that_the_store_does_not_take() -> None:
+    """Rule F25: a stop has an end, also on a full disk; recovery repeats the commit."""
+    machine = committing()
+    tell(machine, sink_committed())
+
+    waiting = tell(machine, Stop(5))
+    commands = tell(machine, RecordFailed(Slot(2), "the disk is full", 6))
+
+    assert waiting == ()
+    assert commands == (
+        CommitBlocked(Slot(2), None, "the disk is full"),
+        Halt(HaltReason.STOPPED),
+    )
+
+
+@pytest.mark.parametrize("healed", [False, True])
+def test_nothing_is_decided_before_the_record_of_the_last_commit(healed: bool) -> None:
+    """Rule F8 (b); with the record, what has waited goes on by itself."""
+    machine = two_collecting()
+    tell(machine, *acknowledgements(1), published(), outcome(), sink_committed())
+    tell(machine, RecordFailed(Slot(2), "the disk is full", 20), *acknowledgements(2, batch=1))
+
+    commands = tell(machine, recorded(now_ms=30) if healed else Clock(30))
+
+    assert len(only(PublishManifest, commands)) == healed
 
 
 def test_a_stopping_pipeline_is_still_woken_for_its_sinks() -> None:

@@ -96,11 +96,20 @@ def test_a_claim_is_found_by_its_nonce() -> None:
 def test_who_is_taken_over_knows_by_whom() -> None:
     log = LogView((claim(1, 1), claim(2, 2, "mine"), decision(3), claim(4, 3, "theirs")))
 
-    assert taken_over(log, {"mine"}) == (2, 3)
-    assert taken_over(log, {"too late"}) == (2, 3)
-    assert taken_over(log, {"mine", "theirs"}) is None
-    assert taken_over(log, ()) is None
-    assert taken_over(LogView(), {"mine"}) is None
+    mine, theirs = claim(2, 2, "mine"), claim(4, 3, "theirs")
+    assert taken_over(log, [mine]) == (2, 3)
+    assert taken_over(log, [claim(4, 3, "too late")]) == (2, 3)
+    assert taken_over(log, [mine, theirs]) is None
+    assert taken_over(log, []) is None
+    assert taken_over(LogView(), [mine]) is None
+
+
+def test_a_predecessor_has_taken_over_nothing() -> None:
+    """The store did not take our claim: we come after whoever is last in the log."""
+    log = LogView((claim(1, 1, "before"), claim(2, 2, "last")))
+
+    assert taken_over(log, [claim(3, 3, "never written")]) is None
+    assert taken_over(log, [claim(3, 3, "never written"), claim(4, 4, "nor this")]) is None
 
 
 def test_a_process_that_was_claimed_away_steps_aside() -> None:

@@ -1,6 +1,7 @@
 """A driver that finds somebody else in its place ends as fenced, wherever it met the other one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Never, cast
@@ -25,10 +26,11 @@ from cutwater.store.paths import ObjectPath, PipelinePaths
 REFUSED = Superseded(SINKS[0], Slot(4), Slot(5))
 
 
-def claim(world: World, nonce: str) -> None:
+def claim(world: World, nonce: str) -> Claim:
     log = world.opened().log.read()
     entry = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), nonce)
     world.opened().log.create(entry)
+    return entry
 
 
 class TakenBack(Table):
@@ -66,6 +68,20 @@ def uncommitted() -> World:
     return world
 
 
+def test_a_pipeline_that_goes_on_is_not_stopping_any_more_unless_somebody_stops_it(
+    tmp_path: Path,
+) -> None:
+    one = supervisor(begin([False]), tmp_path)
+    states = []
+    for _ in range(2):
+        one._enter("STOPPING")
+        one._go_on()
+        states.append(one.status().state)
+        one.stop(checkpoint=True)
+
+    assert states == ["RUNNING", "STOPPING"]
+
+
 @pytest.mark.parametrize("successor", [True, False])
 def test_a_recovery_that_a_sink_refuses_is_fenced_if_the_log_shows_by_whom(
     tmp_path: Path, successor: bool
@@ -99,11 +115,11 @@ def test_a_recovery_that_a_sink_refuses_is_fenced_if_the_log_shows_by_whom(
 )
 def test_whatever_a_driver_met_the_log_says_that_it_was_fenced(outcome: Outcome) -> None:
     world = begin([False])
-    claim(world, "ours")
-    claim(world, "theirs")
+    ours = claim(world, "ours")
+    never_written = replace(claim(world, "theirs"), nonce="never written")
     claim(world, "another's")
 
-    fenced = shut_out_by(outcome, world.opened(), {"ours", "never written"})
+    fenced = shut_out_by(outcome, world.opened(), [ours, never_written])
 
     assert isinstance(fenced, Fenced)
     assert (fenced.generation, fenced.newer) == (2, 4)
@@ -112,10 +128,10 @@ def test_whatever_a_driver_met_the_log_says_that_it_was_fenced(outcome: Outcome)
 
 def test_without_a_newer_claim_what_was_met_is_told() -> None:
     world = begin([False])
-    claim(world, "ours")
+    ours = claim(world, "ours")
 
     def told(outcome: Outcome) -> BaseException | None:
-        return shut_out_by(outcome, world.opened(), {"ours"})
+        return shut_out_by(outcome, world.opened(), [ours])
 
     assert told(Outcome(End.FENCED, error=REFUSED)) is REFUSED
     assert told(Outcome(End.FAILED, StepId("numbers"), REFUSED)) is None
@@ -132,8 +148,8 @@ def test_a_log_that_cannot_be_read_now_hides_nothing(caplog: pytest.LogCaptureFi
             raise Unavailable(after or prefix, "away")
 
     world = begin([False])
-    store = world.opened()
+    ours, store = claim(world, "ours"), world.opened()
     world.backend.__class__ = Away
 
-    assert shut_out_by(Outcome(End.FENCED, error=REFUSED), store, {"ours"}) is REFUSED
+    assert shut_out_by(Outcome(End.FENCED, error=REFUSED), store, [ours]) is REFUSED
     assert "nobody can say whether another process runs the pipeline" in caplog.text

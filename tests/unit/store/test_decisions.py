@@ -191,6 +191,8 @@ def test_a_create_that_may_still_arrive_stays_unknown(
     backend.before_create.append(LOST)
 
     assert log.create(CLAIM) is UNKNOWN
+    told = f"{FIRST}: the answer was lost; it may or may not be written."
+    assert log.doubt(CLAIM.slot).message == told
 
 
 @pytest.mark.parametrize("error", [AWAY, Corrupt(FIRST, "torn"), NotFound(FIRST)])
@@ -201,6 +203,23 @@ def test_a_slot_that_cannot_be_read_back_stays_unknown(
     backend.before_read.append(error)
 
     assert log.create(CLAIM) is UNKNOWN
+
+
+def test_what_is_told_of_an_unknown_outcome_is_the_last_ones_cause(
+    backend: FaultyBackend, log: DecisionLog
+) -> None:
+    backend.before_create.append(LOST)
+    log.create(CLAIM)
+    lost = log.doubt(CLAIM.slot).reason
+    DecisionLog(backend, PIPELINE).create(sample_claim(1, 4, "host-2/7"))
+    backend.before_read.append(AWAY)
+    away = log.create(CLAIM), log.doubt(CLAIM.slot).reason
+    backend.before_read.append(NotFound(FIRST))
+    gone = log.create(CLAIM), log.doubt(CLAIM.slot).reason
+
+    assert lost == "the answer was lost; it may or may not be written"
+    assert away == (UNKNOWN, "the store does not answer; it may or may not be written")
+    assert gone == (UNKNOWN, "it may or may not be written")
 
 
 def test_a_create_of_unknown_outcome_is_settled_by_reading(

@@ -116,19 +116,21 @@ def test_a_heartbeat_goes_on_while_the_store_is_away(caplog: pytest.LogCaptureFi
     lease = take_lease(backend, PIPELINE, "orders", takeover=False)
     heartbeat = Heartbeat(Leases(backend, PIPELINE), lease, every_ms=1)
 
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         backend.down = True
         heartbeat.start()
-        backend.wait_for_puts(3)
+        backend.wait_for_puts(10)
         backend.down = False
-        backend.wait_for_puts(6)
+        backend.wait_for_puts(20)
         backend.down = True
         heartbeat.stop()
 
     found = Leases(backend, PIPELINE).read()
     assert found is not None
     assert (found.nonce, found.released) == (lease.nonce, False)
-    assert "the store is down" in caplog.text
+    # Said once, however long it lasts, and once more by the end; and between that it is over.
+    assert caplog.text.count("the store is down") in {2, 3}
+    assert caplog.text.count("the store takes it again") == 1
     # The store did not take the release; this process knows all the same that nobody holds it.
     assert holder_of(backend, PIPELINE, "orders") is None
 

@@ -77,6 +77,21 @@ def test_the_last_attempt_of_a_running_process_is_in_progress(made: MadeStore) -
     assert one(made, 4, running=True).status is Status.FAILED
 
 
+def test_a_report_of_another_generation_is_of_another_attempt(made: MadeStore) -> None:
+    """The store took no number then, so a later process has used it; it is not over."""
+    before = {"generation": Generation(0), "status": AttemptStatus.FAILED, "failure": "full"}
+    made.decide(1)
+    made.attempt(2)
+    for number in (1, 2):
+        made.store.reports.write(attempt_report(number, **before))
+
+    open_now = one(made, 2, running=True)
+
+    assert (open_now.status, open_now.failure) == (Status.IN_PROGRESS, "")
+    assert "ended before it was decided" in one(made, 2).failure
+    assert one(made, 1).report is None
+
+
 def test_what_was_deleted_is_listed_only_on_request(made: MadeStore) -> None:
     made.attempt(1)
     made.decide(2)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Task = Iterator[None]
 
-_RESERVE_TRIES: Final = 10
+_TRIES: Final = 10
 
 
 class Effects:
@@ -109,17 +109,23 @@ class Effects:
     # -- attempts
 
     def _reserve(self, process: Process, command: events.ReserveId) -> Task:
-        for _ in range(_RESERVE_TRIES):
-            if not self.store.out_of_reach:
-                break
+        number = command.checkpoint_id
+        name, ours = attempt_name(number), pack(process.generation)
+        for _ in range(_TRIES):
+            try:
+                # What is exactly ours was written by the call whose answer was lost.
+                won = self.store.create(name, ours) or self.store.get(name) == ours
+            except OutOfReach:
+                self.world.faults.maybe_on_its_way(name, ours)
+            else:
+                if not self.world.faults.response_lost():
+                    yield
+                    process.inbox.append(events.Reserved(number, won, self.world.now_ms))
+                    return
             yield
-        else:
-            failed = events.ReserveFailed(command.checkpoint_id, self.world.now_ms)
-            process.inbox.append(failed)
-            return
-        won = self.store.create(attempt_name(command.checkpoint_id), pack(process.generation))
-        yield
-        process.inbox.append(events.Reserved(command.checkpoint_id, won, self.world.now_ms))
+        taken = self.world.judged.get(name) == ours
+        self.world.history.counts["numbers taken, and believed not to be"] += taken
+        process.inbox.append(events.ReserveFailed(number, self.world.now_ms))
 
     def _put(self, process: Process, data: bytes) -> BlobRef:
         known = process.reusable.get(digest(data))
@@ -262,11 +268,16 @@ class Effects:
         process.inbox.append(events.SinkCommitted(slot, sink, version, self.world.now_ms))
 
     def _record(self, process: Process, command: RecordCommit) -> Task:
-        while self.store.out_of_reach:
+        slot = command.permit.slot
+        for _ in range(_TRIES):
+            if not self.store.out_of_reach:
+                self.record(command)
+                if not self.world.faults.response_lost():
+                    yield
+                    process.inbox.append(events.CommitRecorded(slot, self.world.now_ms))
+                    return
             yield
-        self.record(command)
-        yield
-        process.inbox.append(events.CommitRecorded(command.permit.slot, self.world.now_ms))
+        process.inbox.append(events.RecordFailed(slot, "out of reach", self.world.now_ms))
 
     def record(self, command: RecordCommit) -> None:
         """Write what the sinks made visible."""

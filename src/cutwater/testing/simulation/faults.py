@@ -56,6 +56,7 @@ class Faults:
         self.rate = rng.choice((0.001, 0.003, 0.006, 0.012))
         self.ack_loss = rng.choice((0.0, 0.02, 0.1))
         self.late: list[tuple[int, Process, Acknowledged]] = []
+        self.on_its_way: list[tuple[int, str, bytes]] = []
         self._actions: dict[str, Callable[[], bool]] = {
             "crash": self._crash,
             "crash in recovery": self._crash_in_recovery,
@@ -86,6 +87,7 @@ class Faults:
         """Perhaps let something go wrong."""
         rng = self.world.rng
         self._deliver_late()
+        self._arrive()
         if rng.random() >= self.rate:
             return
         kind = rng.choice(sorted(self.enabled & set(self._actions)) or ["crash"])
@@ -189,6 +191,20 @@ class Faults:
                 world.reach_again(out_of_reach_ms=world.rng.randint(10, 200))
             return True
         return False
+
+    def maybe_on_its_way(self, name: str, data: bytes) -> None:
+        """Perhaps let a create that failed arrive after all, whoever has died meanwhile."""
+        rng = self.world.rng
+        if "response lost" in self.enabled and not self.world.healing and rng.random() < 0.3:
+            self.on_its_way.append((self.world.now_ms + rng.randint(5, 1500), name, data))
+
+    def _arrive(self) -> None:
+        due = [one for one in self.on_its_way if one[0] <= self.world.now_ms]
+        self.on_its_way = [one for one in self.on_its_way if one[0] > self.world.now_ms]
+        for _, name, data in due:
+            if self.world.judged.create(name, data):
+                self.world.history.counts["numbers taken late"] += 1
+                self.world.trace(None, "store", f"{name} arrives late")
 
     # -- the store and the tables
 
