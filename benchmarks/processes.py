@@ -55,6 +55,15 @@ def entries(process: int, kind: str) -> int:
     return sum(1 for _ in Path(f"/proc/{process}/{kind}").iterdir())
 
 
+def threads_named(process: int, part: str) -> int:
+    """Count the threads of a process that have this in their name."""
+    found = 0
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        with suppress(OSError):
+            found += part in (thread / "comm").read_text()
+    return found
+
+
 def memory_mb(process: int) -> float:
     """Return what a process has in memory."""
     return int(first_value(Path(f"/proc/{process}/status"), "VmRSS").split(" ")[0]) / 1024

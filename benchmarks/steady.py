@@ -32,7 +32,7 @@ from benchmarks.measuring import (
     workspace,
 )
 from benchmarks.plot import Chart, Line, svg
-from benchmarks.processes import entries, family, java_process, memory_mb
+from benchmarks.processes import entries, family, java_process, memory_mb, threads_named
 from pyspark.sql import DataFrame, SparkSession
 
 from cutwater import CheckpointConfig, Pipeline, RestartConfig, sinks, sources
@@ -108,11 +108,14 @@ def sample(scratch: Path, batch: int, began: float) -> dict[str, float]:
     """Count everything that could grow."""
     java = java_process()
     assert java is not None
+    # The Delta library's own pool: each of its threads ends after ten seconds without work.
+    pooled = threads_named(os.getpid(), "tokio")
     return {
         "seconds": time.perf_counter() - began,
         "batch": batch,
         "python_files": entries(os.getpid(), "fd"),
-        "python_threads": entries(os.getpid(), "task"),
+        "python_threads": entries(os.getpid(), "task") - pooled,
+        "delta_threads": pooled,
         "python_mb": memory_mb(os.getpid()),
         "java_files": entries(java, "fd"),
         "java_threads": entries(java, "task"),

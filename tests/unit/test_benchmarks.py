@@ -169,6 +169,7 @@ def test_processor_time_is_read_behind_any_process_name() -> None:
 def test_this_process_is_the_first_of_its_family() -> None:
     assert processes.family()[0] == os.getpid()
     assert processes.entries(os.getpid(), "task") >= 1
+    assert processes.threads_named(os.getpid(), "no such name") == 0
     assert processes.memory_mb(os.getpid()) > 1
     assert processes.milliseconds_by_work()[processes.PYTHON] > 0
 

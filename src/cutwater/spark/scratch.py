@@ -5,7 +5,7 @@ the same directory does it, once it has taken what it needs of the files (`store
 directory's process lives is known by the lock on a file in it, which the operating system lets go
 when the process ends, however it ends. A directory gets its name when it has its lock. So one with
 that name and without the file has been removed: in part, by somebody who was killed meanwhile; or
-Spark made it anew, since a query's state is maintained once more after the query was stopped.
+Spark made it anew, which may write a snapshot of state when its query has been stopped already.
 """
 
 import atexit
