@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 _ROOT: Final = Path(__file__).parent
 _SPARK: Final = ("crash", "cli", "spark", "dashboard", "serve")
@@ -23,8 +23,15 @@ os.environ.setdefault(
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
 )
 
-# The machine may be busy with something else.
-settings.register_profile("cutwater", deadline=None)
+# The machine may be busy with something else; and what is tried is the same every time, unless
+# somebody asks for more (tests/property/conftest.py).
+settings.register_profile(
+    "cutwater",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("cutwater")
 
 

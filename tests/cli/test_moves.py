@@ -93,7 +93,8 @@ def test_what_stands_against_a_rewind_is_said_and_what_leaving_the_sinks_means(m
 
 def test_a_pipeline_that_runs_elsewhere_is_not_moved(made: Made) -> None:
     leases = Leases(LocalBackend(made.store), made.opened().pipeline)
-    leases.beat(Lease("elsewhere", 7, "theirs", int(time.time() * 1000)))
+    # A sign of life that stays fresh, however long the command takes to start.
+    leases.beat(Lease("elsewhere", 7, "theirs", int(time.time() * 1000) + 600_000))
     asked = ("rewind", NAME, "--to", "2", "--store", str(made.store), "--yes")
 
     refused = cutwater(*asked)

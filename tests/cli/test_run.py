@@ -334,6 +334,6 @@ def read_all(terminal: int, process: "subprocess.Popen[bytes]") -> str:
                 break
         elif process.poll() is not None:
             break
-    process.wait(timeout=1)
+    process.wait(timeout=DEADLINE_S)
     os.close(terminal)
     return data.decode()

@@ -66,7 +66,8 @@ def store(s3: S3Server, gateway: Gateway) -> str:
 def run_of(directory: Path, store: str, *more: str) -> tuple[str, ...]:
     (directory / "once.py").write_text(ONCE)
     places = ("--store", store, "--scratch", str(directory / "scratch"))
-    table = ("--param", "rate=1000", "--param", f"table={table_beside(store)}")
+    # So slow that the first rows are committed long before half of the input has come.
+    table = ("--param", "rate=300", "--param", f"table={table_beside(store)}")
     return ("run", "once.py:create", "--master", "local[2]", *places, *table, *more)
 
 

@@ -85,7 +85,7 @@ def test_blobs_are_sent_several_at_once_and_not_too_many(
         if request.method == "PUT" and "uploadId" not in request.path and not together.broken:
             # All that may be on their way at once meet here; fewer would wait in vain.
             try:
-                together.wait(5)
+                together.wait(15)
             except threading.BrokenBarrierError:
                 together.abort()
         with guard:

@@ -682,7 +682,7 @@ def test_a_commit_that_is_interrupted_is_repeated_and_comes_once(
             postgres.restart()
         else:
             shop.database.query(f"SELECT pg_terminate_backend({pid})")
-        thread.join(30)
+        thread.join(120)
 
     assert len(failed) == 1
     assert shop.orders == [1]
@@ -710,12 +710,12 @@ def test_a_commit_whose_answer_is_lost_is_found_done(shop: Shop) -> None:
 
 def until(found: Callable[[], list[int]]) -> list[int]:
     """Wait for something to be found."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         if there := found():
             return there
         time.sleep(0.02)
-    raise AssertionError("not within 20 s")
+    raise AssertionError("not within two minutes")
 
 
 def test_a_table_that_was_created_with_other_names_is_taken_literally(shop: Shop) -> None:

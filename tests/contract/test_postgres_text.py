@@ -38,7 +38,7 @@ ROW = st.tuples(
     st.none() | TEXT | st.sampled_from(["", "\\N", "\\.", "a\tb\nc\r\\", "NULL"]),
     st.none() | st.integers(-(2**63), 2**63 - 1),
     st.none() | st.floats(),
-    st.none() | st.decimals(allow_nan=False, allow_infinity=False, places=18, min_value=-(10**19)),
+    st.none() | st.decimals(-(10**19), 10**19, allow_nan=False, allow_infinity=False, places=18),
     st.none() | st.datetimes(FROM, TO, timezones=st.just(UTC)),
     st.none() | st.datetimes(FROM, TO),
     st.none() | st.dates(date(1, 1, 1), date(9999, 12, 31)),
@@ -55,7 +55,7 @@ def connection(postgres: PostgresServer) -> Iterator[psycopg.Connection[tuple[An
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rows=st.lists(ROW.filter(lambda row: row[3] is None or abs(row[3]) < 10**19), min_size=1))
+@given(rows=st.lists(ROW, min_size=1))
 def test_values_come_back_as_they_were(
     connection: psycopg.Connection[tuple[Any, ...]], rows: list[tuple[Any, ...]]
 ) -> None:

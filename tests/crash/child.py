@@ -29,6 +29,7 @@ from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.run import PipelineRun, RunOptions, start
 from cutwater.sinks.delta_batches import ShowingDeltaTable
+from cutwater.sinks.delta_past import NO_TABLE
 from cutwater.sinks.delta_table import OpenDeltaTable
 from cutwater.sinks.file_commits import FileCommits
 from cutwater.sinks.files_table import OpenFiles
@@ -37,12 +38,25 @@ from cutwater.spark.channel import Channel
 from cutwater.spark.session import embedded_session
 from cutwater.store.committed import Commits
 from cutwater.store.decisions import DecisionLog
+from cutwater.store.forms import Committed
 from cutwater.store.manifests import Manifests
+
+
+class Voice:
+    """What the parent hears: our own lines alone, and nothing of Java's, which has a stdout too."""
+
+    file = 1
+
+    @classmethod
+    def keep(cls) -> None:
+        """Let whatever else is printed go to stderr; what is started from now on has no hold."""
+        cls.file = os.dup(1)
+        os.dup2(2, 1)
 
 
 def say(event: str, **facts: object) -> None:
     """Tell the parent, as one line in one write."""
-    os.write(1, json.dumps({"event": event, **facts}).encode() + b"\n")
+    os.write(Voice.file, json.dumps({"event": event, **facts}).encode() + b"\n")
 
 
 # -- dying at a named write
@@ -53,6 +67,7 @@ class Fate:
 
     Attributes:
         seen: All durable writes that it came to since it was told what to run, in order.
+        recorded: Whether rows were committed and recorded since then.
     """
 
     def __init__(self) -> None:
@@ -60,6 +75,7 @@ class Fate:
         self.left = 0
         self.cut = ""
         self.seen: dict[str, None] = {}
+        self.recorded = False
 
     def changed(self, moment: str, write: str) -> None:
         """Note a durable write that is about to be made, or has been."""
@@ -121,6 +137,16 @@ def _acted_together(_: object, acts: Sequence[tuple[object, CommitSink]]) -> str
     return "commit" if any(one.committables for _, one in acts) else "empty commit"
 
 
+def _recorded(_: object, committed: Committed) -> str:
+    FATE.recorded = FATE.recorded or set(committed.versions.values()) != {NO_TABLE}
+    return f"{FATE.cut}record"
+
+
+def _shown(*_: object) -> str:
+    """Tell a batch that is seen beside rows of a checkpoint from those before any."""
+    return "later show" if FATE.recorded else "show"
+
+
 def name_writes() -> None:
     """Give the durable writes names by which this process can be asked to die."""
     name_store_writes(FATE.changed, "{method} {kind}")
@@ -136,14 +162,15 @@ def name_writes() -> None:
     wrap(OpenDeltaTable, "_write", lambda table, *_: f"write {table.way}", FATE.changed)
     _after(Manifests, "publish", _published)
     _after(DecisionLog, "create", _logged)
-    for method in ("show", "seal", "take_back"):
+    _after(ShowingDeltaTable, "show", _shown)
+    for method in ("seal", "take_back"):
         _after(ShowingDeltaTable, method, lambda *_, method=method: method.replace("_", " "))
     wrap(OpenPostgresTable, "stage", lambda *_: "stage rows", FATE.changed)
     wrap(OpenPostgresTable, "act_together", lambda *_: "commit rows", FATE.changed)
     _after(OpenPostgresTable, "stage", lambda staged, *_: "stage" if staged else "empty stage")
     _after(OpenPostgresTable, "act", _acted)
     _after(OpenPostgresTable, "act_together", _acted_together)
-    _after(Commits, "record", lambda *_: f"{FATE.cut}record")
+    _after(Commits, "record", _recorded)
     _after(Channel, "append", lambda *_: "append")
 
 
@@ -170,6 +197,7 @@ def run(spark: Any, task: dict[str, Any]) -> None:  # noqa: ANN401
     """Run one task to its end, whatever that is."""
     FATE.write, FATE.left = task["dies_at"]
     FATE.seen.clear()
+    FATE.recorded = False
     directory = Path(task["directory"])
     options = RunOptions(
         store=directory / "store",
@@ -183,7 +211,7 @@ def run(spark: Any, task: dict[str, Any]) -> None:  # noqa: ANN401
     try:
         pipeline = PIPELINES[task["pipeline"]](**task["parameters"])
         running = start(pipeline, spark, options)
-        say("started", generation=running.status().generation)
+        say("started", generation=running.status().generation, held_ms=running.lease.beat_at_ms)
         follow(running)
     except CutwaterError as error:
         facts = {name: value for name, value in vars(error).items() if name != "__notes__"}
@@ -192,6 +220,7 @@ def run(spark: Any, task: dict[str, Any]) -> None:  # noqa: ANN401
 
 def main() -> None:
     """Start Spark, then run what comes."""
+    Voice.keep()
     tasks: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def listen() -> None:

@@ -65,7 +65,8 @@ class Driver:
             )
         self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
         self.heard: list[Line] = []
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         self.is_free = True
 
     @property
@@ -137,6 +138,8 @@ class Driver:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+        # Nobody else has its stdout, so it has ended.
+        self._listener.join()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()

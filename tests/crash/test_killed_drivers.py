@@ -272,7 +272,7 @@ def test_three_tables_show_one_moment_at_every_commit(
     three = Killing(drivers, tmp_path, "three_sinks", parameters, unaligned="forced")
 
     between = three.dies_at("commit", 3)
-    three.dies_after("checkpoint", chance, 1.5)
+    three.dies_at("unaligned decision", chance.randint(1, 3))
     total = three.finish()
 
     # The tables had begun to act on a decision, and that all of them had was not recorded.

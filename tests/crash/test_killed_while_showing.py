@@ -28,7 +28,7 @@ def test_rows_seen_early_are_taken_back_and_come_again(drivers: Drivers, tmp_pat
     def committed(stand: Stand) -> int:
         return numbers(stand.commits[-1].versions[SINK])
 
-    shown = straight.dies_at("show", 14)
+    shown = straight.dies_at("later show", 3)
     early = numbers()
     revised = straight.dies_at("take back")
     taken_back = numbers()

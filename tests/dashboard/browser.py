@@ -20,7 +20,7 @@ FLAGS = (
     "--disable-sync",
 )
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-DEADLINE_MS = 30_000
+DEADLINE_MS = 60_000
 
 
 def executable() -> str:
@@ -36,7 +36,9 @@ def executable() -> str:
 
 
 def launch(playwright: Playwright) -> Browser:
-    return playwright.chromium.launch(executable_path=executable(), args=list(FLAGS))
+    return playwright.chromium.launch(
+        executable_path=executable(), args=list(FLAGS), timeout=4 * DEADLINE_MS
+    )
 
 
 @dataclass

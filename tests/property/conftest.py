@@ -6,13 +6,14 @@ and longer ones for minutes; what it finds is kept in .hypothesis and tried firs
 
 import os
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 settings.register_profile(
     "ci",
     derandomize=True,
     database=None,
     deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
     max_examples=200,
     stateful_step_count=100,
 )

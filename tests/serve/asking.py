@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 from cutwater.serve.guard import Guard
 from cutwater.serve.server import Endpoint, Server, bind
@@ -64,8 +64,8 @@ def answering(app: Guard) -> Iterator[str]:
 def asking(app: Guard, token: Token) -> Iterator[Asking]:
     with (
         answering(app) as url,
-        httpx.Client(base_url=url) as anyone,
-        httpx.Client(base_url=url, headers=bearer(token)) as owner,
+        httpx.Client(base_url=url, timeout=DEADLINE_S) as anyone,
+        httpx.Client(base_url=url, timeout=DEADLINE_S, headers=bearer(token)) as owner,
     ):
         yield Asking(anyone, owner)
 

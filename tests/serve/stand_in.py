@@ -35,6 +35,9 @@ from cutwater.store.reports import AttemptStatus
 from cutwater.store.targets import SinkTargets, StoredTarget
 from cutwater.store.wall_clock import wall_ms
 
+HELD_S = 240.0
+"""How long a checkpoint is held at most: a test may look at several things meanwhile."""
+
 TARGETS: SinkTargets = {TABLE: StoredTarget("delta", "file:///tables/totals")}
 
 
@@ -194,7 +197,7 @@ class StandIn:
         self.barriers = {"orders": BarrierAt.ACKNOWLEDGED, "totals": BarrierAt.ALIGNING}
         steps = {ORDERS: step_report(start_delay_ms=3, sync_ms=2, async_ms=30)}
         self._change(number, steps=steps)
-        assert self._open.wait(30)
+        assert self._open.wait(HELD_S)
         steps[TOTALS] = step_report(start_delay_ms=12, alignment_ms=25, async_ms=40)
         self.stored.made.decide(number, kind, name=name)
         made = attempt_report(number, name=name, steps=steps, started_at_ms=wall_ms())

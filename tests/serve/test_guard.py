@@ -7,6 +7,7 @@ import httpx
 import pytest
 from tests.serve.asking import Asking, answering, bearer, reason
 from tests.serve.stand_in import StandIn
+from tests.waiting import DEADLINE_S
 
 from cutwater.errors import ConfigError
 from cutwater.serve.app import make_app
@@ -109,7 +110,10 @@ def test_an_address_that_others_reach_gives_nothing_without_the_token(
     token = Token.of(tmp_path)
     app = make_app(OnePipeline(running.served()), token, "0.0.0.0")
     named = {"Host": "spark-driver.example"}
-    with answering(app) as url, httpx.Client(base_url=url, headers=named) as anyone:
+    with (
+        answering(app) as url,
+        httpx.Client(base_url=url, headers=named, timeout=DEADLINE_S) as anyone,
+    ):
         for path in ("/jobs/overview", "/metrics", "/openapi.json", "/nothing"):
             answer = anyone.get(path)
             assert reason(answer, 401) == "this address needs the token"

@@ -12,6 +12,7 @@ from tests.cli.command import command, environment
 from tests.cli.stored import Stored
 from tests.serve.asking import bearer
 from tests.serve.stand_in import StandIn
+from tests.waiting import DEADLINE_S
 
 from cutwater.cli.serving import Serving
 from cutwater.errors import ConfigError
@@ -71,7 +72,7 @@ def test_a_run_that_cannot_be_served_runs_all_the_same(running: StandIn) -> None
 def test_a_stopped_server_gives_its_port_back(tmp_path: Path) -> None:
     stored = Stored(tmp_path / "store")
     server, token = serve_store(stored.backend, tmp_path, Endpoint(port=0, is_wish=False))
-    assert httpx.get(f"{server.url}jobs/overview").status_code == 200
+    assert httpx.get(f"{server.url}jobs/overview", timeout=DEADLINE_S).status_code == 200
     assert server.is_local
 
     server.stop()
@@ -96,10 +97,11 @@ def test_cutwater_ui_shows_a_store_until_it_is_interrupted(tmp_path: Path) -> No
     file = Path(said["token_file"])
     token = Token(file, b"")
 
-    (job,) = httpx.get(f"{said['url']}jobs/overview").json()["jobs"]
-    refused = httpx.post(f"{said['url']}jobs/orders/stop", headers=bearer(token))
+    (job,) = httpx.get(f"{said['url']}jobs/overview", timeout=DEADLINE_S).json()["jobs"]
+    stop = f"{said['url']}jobs/orders/stop"
+    refused = httpx.post(stop, headers=bearer(token), timeout=DEADLINE_S)
     ui.send_signal(signal.SIGINT)
-    _, errors = ui.communicate(timeout=30)
+    _, errors = ui.communicate(timeout=DEADLINE_S)
 
     assert job["name"] == "orders"
     assert refused.status_code == 409
@@ -131,6 +133,6 @@ def test_a_socket_of_another_family_is_shown_as_an_address(tmp_path: Path) -> No
         pytest.skip("this machine has no loopback address of IPv6")
     try:
         assert server.url.startswith("http://[::1]:")
-        assert httpx.get(f"{server.url}jobs/overview").status_code == 200
+        assert httpx.get(f"{server.url}jobs/overview", timeout=DEADLINE_S).status_code == 200
     finally:
         server.stop()

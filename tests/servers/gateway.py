@@ -28,7 +28,7 @@ class Request:
     body: bytes
 
     def forwarded(self) -> tuple[int, list[tuple[str, str]], bytes]:
-        connection = HTTPConnection("127.0.0.1", self.server_port, timeout=10)
+        connection = HTTPConnection("127.0.0.1", self.server_port, timeout=60)
         connection.request(self.method, self.path, self.body, self.headers)
         answer = connection.getresponse()
         content = answer.read()

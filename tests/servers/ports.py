@@ -1,13 +1,26 @@
-"""Ports on loopback that nobody listens on.
+"""Ports on loopback that nobody listens on, for servers that cannot choose one for themselves.
 
-Somebody else may take one before it is used; servers that can choose for themselves should.
+Whoever asks the system for any port gets one of another range, so that only another call of this
+function may take the same one before it is used; they are drawn so that this does not happen.
 """
 
+import random
 import socket
+
+_ANY = range(20_000, 30_000)
+"""Below the range of which systems give out ports."""
+
+_CHANCE = random.SystemRandom()
 
 
 def free_port() -> int:
     """Return a port that was free a moment ago."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    while True:
+        port = _CHANCE.choice(_ANY)
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

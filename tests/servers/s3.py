@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
 
+from tests.servers.ports import free_port
+
 ROOT = Path(__file__).parents[2]
 BUCKET = "cutwater-test"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "a secret"}
@@ -22,7 +24,7 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "a secre
 class S3Server:
     """The server as a process that can be killed and started again on the same port."""
 
-    port: int = 0
+    port: int
     _process: "subprocess.Popen[str] | None" = field(default=None, repr=False)
 
     def start(self) -> None:
@@ -35,7 +37,7 @@ class S3Server:
             text=True,
         )
         assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
+        assert int(self._process.stdout.readline()) == self.port
         self.make_bucket()
 
     def kill(self) -> None:
@@ -49,7 +51,7 @@ class S3Server:
 
     def request(self, method: str, path: str) -> int:
         """Send a request of one's own; return its status."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request(method, path)
         status = connection.getresponse().status
         connection.close()
@@ -73,7 +75,7 @@ def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
     """Run a server on a free port, and give this process the credentials for it."""
-    server = S3Server()
+    server = S3Server(free_port())
     before = dict(os.environ)
     os.environ.update(CREDENTIALS)
     server.start()

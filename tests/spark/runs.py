@@ -1,9 +1,10 @@
 """Runs pipelines to their end in the session of the tests, and reads what their tables show."""
 
 import importlib.util
+import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -93,6 +94,12 @@ def wait_for_rows(path: Path, count: int, *columns: str) -> Rows:
         if any((path / "_delta_log").glob("*.json")):
             rows = table(path, *columns)
     return rows
+
+
+def files_below(directory: Path, suffix: str) -> Iterator[Path]:
+    """Find files, also while somebody removes directories there, which `rglob` would trip over."""
+    for parent, _, names in os.walk(directory):
+        yield from (Path(parent, name) for name in names if name.endswith(suffix))
 
 
 def collected(frame: DataFrame) -> Rows:

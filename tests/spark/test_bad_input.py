@@ -39,7 +39,8 @@ def numbers_into(
     def numbers(spark: SparkSession) -> DataFrame:
         return sources.sequence(spark, total=total, batch_max=max(500, total // 20), rate=rate)
 
-    @pipeline.step
+    # One Event in each batch, so that it is called often enough to change its mind.
+    @pipeline.step(max_batch=None if calls is None else "1B")
     def wide(numbers: DataFrame) -> DataFrame:
         changed = calls is not None and next(calls) > 2
         return numbers.withColumn("late" if changed else "early", F.col("value") + 1)

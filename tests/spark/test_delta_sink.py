@@ -184,6 +184,7 @@ def test_staging_runs_one_spark_job_and_leaves_only_files_with_rows(
         (one,) = staged(sink, rows, 0)
     finally:
         _write_checksums(spark, on=False)
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     assert len(tracker.getJobIdsForGroup("staging")) == 1
     on_disk = everything_in(table)
     assert sorted(on_disk) == sorted(blob.name for blob in one.blobs)

@@ -4,9 +4,11 @@ What tables must show follows from arithmetic, or from what they showed before; 
 read by its version from outside.
 """
 
+import json
 import random
 import signal
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from cutwater.errors import ConfigError, MoveRefused, PipelineHeld
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Decision
 from cutwater.protocol.pending import CheckpointRequest
+from cutwater.spark.progress import RunStatus
 from cutwater.store.catalog import find_pipeline
 from cutwater.store.local import LocalBackend
 from cutwater.store.opened import OpenStore
@@ -31,12 +34,12 @@ from cutwater.store.opened import OpenStore
 OFTEN = CheckpointConfig(interval="200ms", min_pause="20ms", unaligned="forced", retained=1000)
 COLUMNS = {"every": ("value",), "sums": ("start", "sum")}
 NAME = "numbers"
-TOTAL = 6000
 SLOWLY = 4000.0
 AT_ONCE = 1e6
+ENDLESS = 10**9
 
 
-def numbers(tables: Path, rate: float, total: int = TOTAL) -> Pipeline:
+def numbers(tables: Path, rate: float, total: int = 5000) -> Pipeline:
     """All numbers, and the sum of every thousand once the next two thousand have come."""
     made = Pipeline(NAME)
 
@@ -91,10 +94,25 @@ def spread(decisions: tuple[Decision, ...]) -> list[Decision]:
     return sorted(chosen, key=lambda one: one.slot, reverse=True)
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A pipeline that has come to its end.
+
+    Attributes:
+        total: How many numbers there were.
+        decisions: What it has decided on the way: cuts with rows in flight, and commit points.
+        end: What its tables show.
+    """
+
+    total: int
+    decisions: tuple[Decision, ...]
+    end: Mapping[str, Any]
+
+
 def rewound_to(
-    spark: SparkSession, directory: Path, decisions: list[Decision], end: Mapping[str, Any]
+    spark: SparkSession, directory: Path, begun: Begun, decisions: list[Decision]
 ) -> None:
-    tables, store = directory / "tables", opened(directory)
+    tables, store, end = directory / "tables", opened(directory), begun.end
     for number, decision in enumerate(decisions):
         to = str(decision.checkpoint_id)
         then = versions_at(store, decision)
@@ -115,36 +133,51 @@ def rewound_to(
                     len(end[name]) - len(shown(tables)[name]),
                 )
             given = options(directory, checkpoint=OFTEN)
-        run(numbers(tables, AT_ONCE), spark, given)
+        run(numbers(tables, AT_ONCE, begun.total), spark, given)
         assert shown(tables) == end, to
     rewinds = [one for one in store.log.read().decisions if one.kind is CheckpointKind.REWIND]
     origins = [store.log.read().at(one.origin) for one in rewinds if one.origin is not None]
     assert origins == decisions
 
 
-def begun(spark: SparkSession, directory: Path) -> tuple[tuple[Decision, ...], dict[str, Any]]:
-    """Run the pipeline to its end; return its decisions and what its tables show then."""
+def begin(spark: SparkSession, directory: Path) -> Begun:
+    """Run the pipeline until it has taken checkpoints of both kinds, then to its end."""
     tables = directory / "tables"
-    run(numbers(tables, SLOWLY), spark, options(directory, checkpoint=OFTEN))
+    running = numbers(tables, 2000.0, ENDLESS).start(spark, options(directory, checkpoint=OFTEN))
+    wait_until(running, both_kinds, "checkpoints with and without rows in flight")
+    running.kill()
+    running.wait(DEADLINE_S)
+    store = opened(directory)
+    head = store.log.read().head
+    assert head is not None
+    (offset,) = store.manifests.read(head.checkpoint_id).stream_positions.values()
+    total = (json.loads(offset)["sequence"] // 1000 + 3) * 1000
+    run(numbers(tables, AT_ONCE, total), spark, options(directory, checkpoint=OFTEN))
     end = shown(tables)
-    assert end["every"] == [(one,) for one in range(TOTAL)]
+    assert end["every"] == [(one,) for one in range(total)]
     assert [found for _, found in end["sums"]] == [
-        sum(range(one, one + 1000)) for one in range(0, TOTAL - 2000, 1000)
+        sum(range(one, one + 1000)) for one in range(0, total - 2000, 1000)
     ]
-    decisions = opened(directory).log.read().decisions
-    assert len(decisions) >= 4
-    return decisions, end
+    return Begun(total, store.log.read().decisions, end)
+
+
+def both_kinds(status: RunStatus) -> bool:
+    done = [one for one in status.checkpoints if one.status == "COMPLETED"]
+    commits = [one for one in done if one.commit_point]
+    return len(commits) >= 2 and len(done) - len(commits) >= 2
 
 
 def test_a_rewind_to_any_checkpoint_and_on_to_the_end_gives_the_same_tables(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    decisions, end = begun(spark, tmp_path)
+    begun = begin(spark, tmp_path)
+    chosen = spread(begun.decisions)
 
-    rewound_to(spark, tmp_path, spread(decisions), end)
-    killed_rewinds(tmp_path, str(spread(decisions)[1].checkpoint_id))
-    run(numbers(tmp_path / "tables", AT_ONCE), spark, options(tmp_path, checkpoint=OFTEN))
-    assert shown(tmp_path / "tables") == end
+    rewound_to(spark, tmp_path, begun, chosen)
+    killed_rewinds(tmp_path, str(chosen[1].checkpoint_id))
+    rest = numbers(tmp_path / "tables", AT_ONCE, begun.total)
+    run(rest, spark, options(tmp_path, checkpoint=OFTEN))
+    assert shown(tmp_path / "tables") == begun.end
 
 
 def killed_rewinds(directory: Path, to: str) -> None:
@@ -171,9 +204,10 @@ def killed_rewinds(directory: Path, to: str) -> None:
 def test_a_rewind_to_each_checkpoint_in_any_order_and_on_to_the_end_gives_the_same_tables(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    decisions, end = begun(spark, tmp_path)
+    begun = begin(spark, tmp_path)
 
-    rewound_to(spark, tmp_path, random.Random(4).sample(decisions, len(decisions)), end)
+    mixed = random.Random(4).sample(begun.decisions, len(begun.decisions))
+    rewound_to(spark, tmp_path, begun, mixed)
 
 
 def test_a_fork_runs_beside_its_original_into_tables_of_its_own(
@@ -181,7 +215,9 @@ def test_a_fork_runs_beside_its_original_into_tables_of_its_own(
 ) -> None:
     tables, trial, store = tmp_path / "tables", tmp_path / "trial", tmp_path / "store"
     checkpoint = CheckpointConfig(interval="1h", retained=1000)
-    original = numbers(tables, SLOWLY, 10**9).start(spark, options(tmp_path, checkpoint=checkpoint))
+    original = numbers(tables, SLOWLY, ENDLESS).start(
+        spark, options(tmp_path, checkpoint=checkpoint)
+    )
     try:
         wait_until(original, lambda status: all(one.rows for one in status.steps), "rows")
         asked = CheckpointRequest(CheckpointKind.SAVEPOINT, "before")

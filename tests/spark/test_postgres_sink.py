@@ -319,6 +319,7 @@ def test_no_plan_of_spark_shows_the_password(
 
     jvm = spark._jvm
     assert jvm is not None
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     store = spark._jsparkSession.sharedState().statusStore()
     newest = store.execution(store.executionsList().last().executionId()).get()
     told = newest.physicalPlanDescription() + newest.details() + "".join(capfd.readouterr())

@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.runs import DEADLINE_S, options, run, table, wait_for_rows, wait_until
+from tests.spark.runs import (
+    DEADLINE_S,
+    files_below,
+    options,
+    run,
+    table,
+    wait_for_rows,
+    wait_until,
+)
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.store.catalog import find_pipeline
@@ -202,7 +210,7 @@ def endless(directory: Path) -> Pipeline:
 
 
 def staged(directory: Path) -> set[Path]:
-    return set((directory / "t" / "_cutwater").rglob("*.parquet"))
+    return set(files_below(directory / "t" / "_cutwater", ".parquet"))
 
 
 def test_rows_that_nobody_will_commit_are_deleted(spark: SparkSession, tmp_path: Path) -> None:
@@ -262,4 +270,5 @@ def test_a_pipeline_goes_on_from_a_snapshot_of_rocksdb(spark: SparkSession, tmp_
 
 
 def zips(directory: Path) -> list[Path]:
-    return list((directory / "scratch").glob("*/g*/*/query/state/**/*.zip"))
+    found = files_below(directory / "scratch", ".zip")
+    return [one for one in found if "query/state/" in one.as_posix()]

@@ -17,7 +17,7 @@ from cutwater.errors import ConfigError, PlanError
 from cutwater.step_options import OutputMode
 from cutwater.testing import run_batch
 
-DEADLINE_S = 120
+DEADLINE_S = 400
 START = datetime(2026, 1, 1)  # noqa: DTZ001 - as the sequence begins, in UTC
 USERS_TEST = """
 from cutwater import Pipeline, sinks

@@ -14,6 +14,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
+from tests.spark.runs import files_below
 
 from cutwater.cli.load import load
 from cutwater.errors import SessionError
@@ -29,7 +30,7 @@ from cutwater.spark.session import (
     ship_by_value,
 )
 
-DEADLINE_S = 120
+DEADLINE_S = 400
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -171,14 +172,16 @@ def test_state_is_snapshotted_and_no_checksum_files_are_written(
     )
 
     end_s = time.monotonic() + DEADLINE_S
-    while time.monotonic() < end_s and query.isActive and not list(checkpoint.rglob("*.zip")):
+    while time.monotonic() < end_s and query.isActive:
+        if list(files_below(checkpoint, ".zip")):
+            break
         time.sleep(0.2)
     query.stop()
 
     assert query.exception() is None
-    assert list(checkpoint.rglob("*.zip")), "the state was never written as a snapshot"
-    assert list(checkpoint.rglob("*.changelog"))
-    assert list(checkpoint.rglob(".*.crc")) == []
+    assert list(files_below(checkpoint, ".zip")), "the state was never written as a snapshot"
+    assert list(files_below(checkpoint, ".changelog"))
+    assert list(files_below(checkpoint, ".crc")) == []
 
 
 def test_a_machine_with_the_wheels_java_alone_runs_spark_quietly(tmp_path: Path) -> None:

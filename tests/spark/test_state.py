@@ -112,7 +112,10 @@ def pipeline(directory: Path) -> Pipeline:
 def write(directory: Path, name: str, rows: list[Sale]) -> None:
     lines = (json.dumps(dict(zip(("id", "k", "v"), row, strict=True))) for row in rows)
     directory.mkdir(exist_ok=True)
-    (directory / name).write_text("\n".join(lines), encoding="utf-8")
+    # At once: a running source would read what is there of it, and never the rest.
+    hidden = directory / f".{name}"
+    hidden.write_text("\n".join(lines), encoding="utf-8")
+    hidden.rename(directory / name)
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +129,7 @@ def cuts(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cuts:
     write(directory / "sales", "2.json", SECOND)
     second = _checkpoint_after(running, len(FIRST + SECOND))
     running.kill()
+    assert running.wait(DEADLINE_S) is not None
     return Cuts(directory / "store", (first, second))
 
 

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -59,20 +59,32 @@ class Scratch:
         if given is None and shared:
             raise ConfigError("scratch", "name a directory that the driver and all executors share")
         root = (given if given is not None else Path(tempfile.gettempdir()) / "cutwater").absolute()
-        path = root / f"{pipeline}-{uuid.uuid4().hex[:8]}"
-        nameless = root / f".{path.name}"
         try:
             root.mkdir(parents=True, exist_ok=True)
             abandoned = [*root.glob(f"{pipeline}-*"), *root.glob(f".{pipeline}-*")]
-            nameless.mkdir()
-            lock = (nameless / _LOCK).open("xb")
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            nameless.rename(path)
+            made = cls._made(root, pipeline)
             for left in abandoned:
-                _take_if_abandoned(left, path)
+                _take_if_abandoned(left, made.path)
         except OSError as error:
             raise ConfigError("scratch", f"{root} cannot be written: {error.strerror}") from error
-        return cls(path, lock)
+        return made
+
+    @classmethod
+    def _made(cls, root: Path, pipeline: PipelineId) -> "Scratch":
+        """Make a directory and lock it; once more if another start took it for a dead one's."""
+        while True:
+            path = root / f"{pipeline}-{uuid.uuid4().hex[:8]}"
+            nameless = root / f".{path.name}"
+            nameless.mkdir()
+            with ExitStack() as undone:
+                try:
+                    lock = undone.enter_context((nameless / _LOCK).open("xb"))
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    nameless.rename(path)
+                except (FileNotFoundError, BlockingIOError):
+                    continue
+                undone.pop_all()
+                return cls(path, lock)
 
     def remove(self) -> None:
         """Delete the directory and let the lock go; see to it that it stays away."""
@@ -109,7 +121,12 @@ def _take_if_abandoned(directory: Path, into: Path) -> None:
                     left.rename(into / f"{_LEFT_BY_OTHERS}{uuid.uuid4().hex[:8]}")
             shutil.rmtree(directory, ignore_errors=True)
     except FileNotFoundError:
-        shutil.rmtree(directory, ignore_errors=True)
+        if directory.name.startswith("."):
+            # Perhaps in the making: then it is empty now, and has its lock and its name soon.
+            with suppress(OSError):
+                directory.rmdir()
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
     except BlockingIOError:
         return
 

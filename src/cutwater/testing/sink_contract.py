@@ -28,6 +28,7 @@ from cutwater.testing.sink_trial import (
     check,
     fails,
     file_of,
+    jobs_of,
     patiently,
     permit,
     same,
@@ -129,7 +130,7 @@ class SinkContract:
             trial.stage(sink, 1, 2)
         finally:
             context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-        jobs = len(context.statusTracker().getJobIdsForGroup(group))
+        jobs = jobs_of(context, group)
         check(jobs == 1, f"staging ran {jobs} Spark jobs: a stateful step must be computed once")
 
     def test_a_batch_that_is_staged_again_replaces_the_first(

@@ -4,6 +4,7 @@ A `Trial` is one sink in one directory, as several generations and processes ope
 """
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,14 @@ from cutwater.protocol.cut import BlobRef, Committable, Version
 from cutwater.sinks.base import OpenSink, Sink, SinkContext
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from cutwater.sinks.rows import Rows
 
 PIPELINE: Final = PipelineId("5f0c1a52-8f6e-4f0b-9d5e-0c1f5a7d2b11")
 SINK: Final = SinkId("checked")
+_TOLD_S: Final = 30.0
 
 
 def check(holds: object, message: str) -> None:
@@ -98,6 +101,15 @@ def file_of(blob: BlobRef, directory: Path) -> Path:
         if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == blob.sha256:
             return path
     raise AssertionError(f"there is no file with the hash of {blob.name}")
+
+
+def jobs_of(context: "SparkContext", group: str) -> int:
+    """Count the Spark jobs of a group that has run some; Spark tells of them a moment later."""
+    deadline = time.monotonic() + _TOLD_S
+    tracker = context.statusTracker()
+    while not (found := tracker.getJobIdsForGroup(group)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return len(found)
 
 
 def same(*versions: Version) -> None:

@@ -2,7 +2,9 @@
 
 import fcntl
 import uuid
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.waiting import wait_until
@@ -102,7 +104,9 @@ def test_a_directory_that_spark_makes_anew_after_its_removal_goes(tmp_path: Path
     scratch = made(tmp_path)
     scratch.remove()
     assert [one.name for one in tmp_path.iterdir()] == [living.path.name]
-    left_in(scratch, 1)
+    # It may be swept while it is made.
+    with suppress(FileNotFoundError):
+        left_in(scratch, 1)
 
     wait_until(lambda: not scratch.path.exists(), "the directory is removed again")
 
@@ -135,6 +139,36 @@ def test_a_directory_whose_maker_was_killed_is_removed(tmp_path: Path, is_locked
 
     assert list(tmp_path.iterdir()) == [scratch.path]
     scratch.remove()
+
+
+@pytest.mark.parametrize("taken", ["before it has its lock", "before the lock is held"])
+def test_a_directory_that_another_start_takes_while_it_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    lock, make = fcntl.flock, Path.mkdir
+    others: list[Scratch] = []
+    to_come = iter(range(1))
+
+    def locked(file: object, how: int) -> None:
+        if taken == "before the lock is held" and next(to_come, None) is not None:
+            others.append(made(tmp_path))
+        lock(file, how)  # type: ignore[arg-type]
+
+    def made_and_taken(path: Path, *given: Any, **named: Any) -> None:  # noqa: ANN401
+        make(path, *given, **named)
+        is_nameless = path.name.startswith(".")
+        if taken == "before it has its lock" and is_nameless and next(to_come, None) is not None:
+            others.append(made(tmp_path))
+
+    monkeypatch.setattr(fcntl, "flock", locked)
+    monkeypatch.setattr(Path, "mkdir", made_and_taken)
+
+    scratch = made(tmp_path)
+
+    assert set(tmp_path.iterdir()) == {scratch.path, others[0].path}
+    assert [one.name for one in scratch.path.iterdir()] == ["lock"]
+    for one in (scratch, *others):
+        died(one)
 
 
 def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
