@@ -6,14 +6,12 @@ and longer ones for minutes; what it finds is kept in .hypothesis and tried firs
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 settings.register_profile(
     "ci",
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
+    # That of all tests.
+    parent=settings.get_profile("cutwater"),
     max_examples=200,
     stateful_step_count=100,
 )

@@ -19,7 +19,7 @@ from tests.spark.runs import DEADLINE_S, options, run, table, wait_for_rows, wai
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.errors import ConfigError, RunError, StepError
-from cutwater.run import PipelineRun
+from cutwater.run import PipelineRun, RunOptions
 from cutwater.sinks.committing import act
 from cutwater.spark import effects
 from cutwater.spark.progress import RunStatus
@@ -171,14 +171,20 @@ def block(
     return ballast[0], status
 
 
+def begun(spark: SparkSession, directory: Path, small: Path) -> tuple[RunOptions, PipelineRun]:
+    """Run with a store on a small disk until rows have come to the sink."""
+    given = replace(options(directory, checkpoint=RARELY), store=small / "store")
+    running = numbers_into(directory, total=10**9, rate=1000.0).start(spark, given)
+    wait_until(running, lambda one: one.steps[-1].rows > 0, "rows of the sink")
+    return given, running
+
+
 def test_a_stop_does_not_wait_for_room_in_the_store(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(effects, "_RETRY_S", 0.1)
     with disk(tmp_path / "disk", "4m") as small:
-        given = replace(options(tmp_path, checkpoint=RARELY), store=small / "store")
-        running = numbers_into(tmp_path, total=10**9, rate=1000.0).start(spark, given)
-        wait_until(running, lambda one: one.steps[-1].rows > 0, "rows of the sink")
+        given, running = begun(spark, tmp_path, small)
         ballast, _ = block(running, small, monkeypatch)
         running.stop()
         result = running.wait(DEADLINE_S)
@@ -198,9 +204,7 @@ def test_a_full_store_is_named_wherever_it_was_needed_and_room_is_all_it_needs(
 ) -> None:
     monkeypatch.setattr(effects, "_RETRY_S", 0.1)
     with disk(tmp_path / "disk", "4m") as small:
-        given = replace(options(tmp_path, checkpoint=RARELY), store=small / "store")
-        running = numbers_into(tmp_path, total=10**9, rate=1000.0).start(spark, given)
-        wait_until(running, lambda one: one.steps[-1].rows > 0, "rows of the sink")
+        given, running = begun(spark, tmp_path, small)
         assert running.checkpoint(DEADLINE_S).status == "COMPLETED"
         # Decided, and the sinks have committed: the record of that finds no room.
         ballast, blocked = block(running, small, monkeypatch)

@@ -21,8 +21,8 @@ from cutwater.sinks.base import Sink
 from cutwater.sinks.files import FORMATS, FilesTarget
 from cutwater.sinks.table import TableTarget, files_of
 from cutwater.store.location import Location
+from cutwater.store.targets import SAME_AS
 
-_SAME_AS: Final = {"s3a": "s3", "s3n": "s3"}
 _LOCAL: Final = "file"
 _S3: Final = "s3"
 
@@ -62,7 +62,7 @@ def address_of(text: str, server: str = "") -> Address:
     scheme, separator, rest = text.partition(":")
     if not separator or "/" in scheme:
         return Address(_LOCAL, "", _parts(os.path.realpath(text)))
-    kind = _SAME_AS.get(scheme.lower(), scheme.lower())
+    kind = SAME_AS.get(scheme.lower(), scheme.lower())
     host, path = "", rest
     if rest.startswith("//"):
         host, _, path = rest[2:].partition("/")

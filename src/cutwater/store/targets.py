@@ -24,7 +24,8 @@ from cutwater.store.records import RecordKind, decode, encode
 VISIBILITY: Final = "visibility"
 """The option of a target that shows batches before their checkpoint: then it is `batch`."""
 
-_SAME_AS: Final = {"s3a": "s3", "s3n": "s3"}
+SAME_AS: Final = {"s3a": "s3", "s3n": "s3"}
+"""Schemes that are other names of one."""
 _WHERE: Final = frozenset({"endpoint", "account"})
 """Of what follows the question mark, what says on which server a bucket is."""
 
@@ -66,7 +67,7 @@ def _one_form(uri: str) -> str:
     path, _, query = rest.partition("?")
     where = sorted(one for one in parse_qsl(query) if one[0] in _WHERE)
     parts = "/".join(part for part in path.split("/") if part)
-    return f"{_SAME_AS.get(scheme, scheme)}://{parts}?{urlencode(where)}"
+    return f"{SAME_AS.get(scheme, scheme)}://{parts}?{urlencode(where)}"
 
 
 SinkTargets = Mapping[SinkId, StoredTarget]
