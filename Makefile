@@ -16,12 +16,12 @@ CANDIDATES := python3.13 python3.12 python3.11 python3 python
 # Set when the environment's interpreter is gone, whatever its stamp says.
 STALE := $(shell $(BIN)/python -c '' 2>/dev/null || echo stale)
 
-.PHONY: help setup browser check test long docs demo dashboard barrier sim bench clean stale
+.PHONY: help setup browser proxy check test long docs demo dashboard barrier sim bench clean stale
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
-setup: $(STAMP) browser ## Make .venv with everything in it; does nothing when it is up to date
+setup: $(STAMP) browser proxy ## Make .venv with everything in it; does nothing when it is up to date
 	@echo "$(VENV) is up to date"
 
 # Where this is not possible, the tests of the dashboard say what is missing.
@@ -36,13 +36,23 @@ browser: ## Install Chromium for the tests of the dashboard, if it is missing an
 			|| echo "Chromium could not be installed; name one in CUTWATER_CHROMIUM" >&2; \
 	fi
 
+# The same for the tests of the TLS proxy, which are left out where it is missing.
+proxy: ## Install nginx for the tests of the TLS proxy, if it is missing and we are root
+	@if command -v nginx >/dev/null 2>&1 || [ -x /usr/sbin/nginx ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+		echo "Installing nginx for the tests of the TLS proxy"; \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -qq --no-install-recommends nginx-light openssl; } >/dev/null 2>&1 \
+			|| echo "nginx could not be installed; its tests are left out" >&2; \
+	fi
+
 check: $(STAMP) ## Lint, format check, types and import contracts
 	@echo "Lint";             $(BIN)/ruff check
 	@echo "Format";           $(BIN)/ruff format --check
 	@echo "Types";            $(BIN)/mypy
 	@echo "Import contracts"; $(BIN)/lint-imports --no-logo
 
-test: check browser ## Everything CI runs: check, all tests, 100 % branch coverage of protocol and store
+test: check browser proxy ## Everything CI runs: check, all tests, 100 % branch coverage of protocol and store
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 		--cov=cutwater.protocol --cov=cutwater.store --cov-branch \
 		--cov-report=term-missing:skip-covered --cov-fail-under=100

@@ -4,15 +4,16 @@ docs/how-to/write-a-sink.md walks through it, and the public contract of a sink 
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cutwater.errors import Superseded
-from cutwater.ids import BatchId, Generation
+from cutwater.errors import SinkError, Superseded
+from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
+from cutwater.protocol.lost_commit import Found
 from cutwater.sinks.base import OpenSink, Retreat, SinkContext
 from cutwater.sinks.rows import Rows
 from cutwater.store.targets import StoredTarget
@@ -20,7 +21,7 @@ from cutwater.store.targets import StoredTarget
 _TABLES = """
 CREATE TABLE IF NOT EXISTS orders (id INTEGER, name TEXT, version INTEGER);
 CREATE TABLE IF NOT EXISTS staged (generation INTEGER, batch INTEGER, id INTEGER, name TEXT);
-CREATE TABLE IF NOT EXISTS batches (generation INTEGER, batch INTEGER, slot INTEGER);
+CREATE TABLE IF NOT EXISTS committed (generation INTEGER, batch INTEGER);
 CREATE TABLE IF NOT EXISTS versions (version INTEGER PRIMARY KEY, slot INTEGER, undone INTEGER);
 """
 
@@ -76,17 +77,15 @@ class OpenSqlite:
         return Committable(self._sink, generation, batch, len(found), ()) if found else None
 
     def problem(self, committable: Committable) -> str | None:
-        """Look whether all staged rows are still there, or committed."""
+        """Look whether all staged rows are still there; that they are committed is not enough."""
         with self._transaction() as database:
             place = (committable.generation, committable.batch)
-            if _one(database, "SELECT slot FROM batches WHERE generation=? AND batch=?", *place):
-                return None
             count = "SELECT count(*) FROM staged WHERE generation = ? AND batch = ?"
             found = _one(database, count, *place)
         return None if found == committable.rows else f"{found} of {committable.rows} rows are left"
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Move staged rows into `orders`, with the slot, in one transaction."""
+        """Copy staged rows into `orders`, with the slot, in one transaction."""
         with self._transaction() as database:
             if not committables:
                 return _unchanged(database, permit)
@@ -95,13 +94,14 @@ class OpenSqlite:
                 return _unchanged(database, permit)
             for one in committables:
                 place = (one.generation, one.batch)
-                database.execute(
+                copied = database.execute(
                     "INSERT INTO orders SELECT id, name, ? FROM staged "
                     "WHERE generation = ? AND batch = ?",
                     (version, *place),
                 )
-                database.execute("DELETE FROM staged WHERE generation = ? AND batch = ?", place)
-                database.execute("INSERT INTO batches VALUES (?, ?, ?)", (*place, permit.slot))
+                if copied.rowcount != one.rows:
+                    raise SinkError(self._sink, f"{copied.rowcount} of {one.rows} rows are left")
+                database.execute("INSERT INTO committed VALUES (?, ?)", place)
             return str(version)
 
     def look_back(self, version: Version | None) -> Retreat:
@@ -114,6 +114,13 @@ class OpenSqlite:
             then = _one(database, "SELECT count(*) FROM orders WHERE version <= ?", target)
         obstacle = f"version {target} was undone, and its rows are deleted" if undone else None
         return Retreat(str(newest), rows, None if undone else then, obstacle)
+
+    def newest(self) -> Found:
+        """Return the newest slot that is in the table, so that a lost commit is noticed."""
+        with self._transaction() as database:
+            slot = _one(database, "SELECT max(slot) FROM versions")
+            version = _one(database, "SELECT coalesce(max(version), 0) FROM versions")
+        return Found(None if slot is None else Slot(slot), str(version))
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         """Delete what came after a version, with the slot, in one transaction."""
@@ -133,6 +140,23 @@ class OpenSqlite:
             old = "SELECT DISTINCT generation, batch FROM staged WHERE generation < ?"
             for place in set(database.execute(old, (generation,)).fetchall()) - kept:
                 database.execute("DELETE FROM staged WHERE generation = ? AND batch = ?", place)
+
+    def retain(
+        self,
+        generation: Generation,
+        shown: Collection[Version | None],
+        keep: Sequence[Committable],
+    ) -> None:
+        """Delete staged rows that are committed and that no kept checkpoint carries."""
+        del shown
+        kept = {(one.generation, one.batch) for one in keep}
+        with self._transaction() as database:
+            done = "SELECT DISTINCT generation, batch FROM committed WHERE generation <= ?"
+            for place in set(database.execute(done, (generation,)).fetchall()) - kept:
+                for table in ("staged", "committed"):
+                    database.execute(
+                        f"DELETE FROM {table} WHERE generation = ? AND batch = ?", place
+                    )
 
     def _begin(self, database: sqlite3.Connection, permit: CommitPermit) -> int | None:
         """Make a version for a slot; None if the slot has one. Older slots are fenced out."""

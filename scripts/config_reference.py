@@ -68,8 +68,10 @@ pipeline.run(
 """
 _GENERAL: Final = {
     "store": "Where checkpoints are kept: a directory that lasts, or `s3://`, `gs://`, `az://`.",
-    "scratch": "A fast directory for work in progress, which may be lost; none for a new one.",
+    "scratch": "A fast directory for work in progress, which may be lost; none for a private one "
+    "in `TMPDIR`.",
     "master": "Spark's master.",
+    "public_url": "The address of a TLS proxy in front of the API and dashboard of `run` and `ui`.",
 }
 _STEP: Final = """\
 ## Of a step

@@ -12,7 +12,7 @@ from typing import Final, Literal, get_args
 from cutwater.errors import ConfigError
 from cutwater.protocol.channel import Bound
 from cutwater.protocol.options import CheckpointOptions, CommitOptions, UnalignedOptions
-from cutwater.units import milliseconds, size_bytes
+from cutwater.units import as_duration, as_size, milliseconds, size_bytes
 
 Unaligned = Literal[True, False, "forced"]
 """Whether a step may let a barrier overtake data: when it must, never, or always."""
@@ -22,7 +22,9 @@ Strategy = Literal["fixed", "exponential", "none"]
 restart at all."""
 
 STRATEGIES: Final[tuple[str, ...]] = get_args(Strategy)
-_SAVEPOINT_TIMEOUT_MS: Final = 3_600_000
+
+_PROTOCOL: Final = CheckpointOptions()
+"""Where the defaults of all that the protocol knows are defined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,8 @@ class CheckpointConfig:
             at checkpoints, and each costs a version of every table.
         timeout: How long one may take. Ten minutes, as in Flink: batches of many seconds in a
             deep pipeline are slow, not broken.
+        savepoint_timeout: The same for savepoints, full checkpoints and drains. One hour: their
+            barriers never overtake, and they upload everything. Independent of `timeout`.
         min_pause: From the end of one to the start of the next, so that slow checkpoints leave
             the pipeline time to work. Half a second, about one batch.
         max_concurrent: How many may be under way; must be 1 unless `unaligned=False`.
@@ -43,7 +47,8 @@ class CheckpointConfig:
         incremental: Upload only what no kept checkpoint has. True: it costs nothing.
         alignment_timeout: How long after a checkpoint's start a step still waits for the barriers
             of its other inputs before it lets one overtake. Ten seconds: most pipelines align
-            within that, and an aligned checkpoint is smaller and commits every sink.
+            within that, and an aligned checkpoint is smaller and commits every sink. Refused
+            together with `unaligned=False` or `"forced"`, where it has no effect.
         unaligned: Whether barriers may overtake at all; `"forced"` for at once, without waiting.
         max_inflight_bytes: What one step may record of the data that was overtaken. A checkpoint
             that would need more fails; nothing is dropped.
@@ -53,17 +58,18 @@ class CheckpointConfig:
         channel_messages: The same, counted in batches.
     """
 
-    interval: str = "10s"
-    timeout: str = "10m"
-    min_pause: str = "500ms"
-    max_concurrent: int = 1
-    tolerable_failed: int | None = None
-    retained: int = 10
-    incremental: bool = True
-    alignment_timeout: str = "10s"
-    unaligned: Unaligned = True
-    max_inflight_bytes: str = "256MB"
-    commit_unaligned: bool = False
+    interval: str = as_duration(_PROTOCOL.interval_ms)
+    timeout: str = as_duration(_PROTOCOL.timeout_ms)
+    savepoint_timeout: str = as_duration(_PROTOCOL.savepoint_timeout_ms)
+    min_pause: str = as_duration(_PROTOCOL.min_pause_ms)
+    max_concurrent: int = _PROTOCOL.max_concurrent
+    tolerable_failed: int | None = _PROTOCOL.tolerable_failed
+    retained: int = _PROTOCOL.retained
+    incremental: bool = _PROTOCOL.incremental
+    alignment_timeout: str = as_duration(_PROTOCOL.unaligned.alignment_timeout_ms)
+    unaligned: Unaligned = _PROTOCOL.unaligned.enabled
+    max_inflight_bytes: str = as_size(_PROTOCOL.unaligned.max_inflight_bytes)
+    commit_unaligned: bool = _PROTOCOL.commit.commit_unaligned
     channel_bytes: str = "256MB"
     channel_messages: int = 1000
 
@@ -84,21 +90,37 @@ class CheckpointConfig:
         if self.max_concurrent > 1 and self.unaligned:
             reason = f"{self.max_concurrent} at a time need unaligned=False"
             raise ConfigError("max_concurrent", reason)
-        for option in ("interval", "timeout", "min_pause"):
+        for option in ("interval", "timeout", "savepoint_timeout", "min_pause"):
             _check_above_zero(option, getattr(self, option), milliseconds)
         for option in ("max_inflight_bytes", "channel_bytes"):
             _check_above_zero(option, getattr(self, option), size_bytes)
         milliseconds(self.alignment_timeout, "alignment_timeout")
+        self._check_overtaking()
+
+    def _check_overtaking(self) -> None:
+        """Refuse options that `unaligned` leaves without any effect."""
+        without: tuple[str, ...]
+        match self.unaligned:
+            case False:
+                without = ("alignment_timeout", "max_inflight_bytes", "commit_unaligned")
+                why = "no barrier overtakes"
+            case "forced":
+                without = ("alignment_timeout",)
+                why = "barriers overtake at once"
+            case _:
+                return
+        for option in without:
+            value = getattr(self, option)
+            if value != type(self).__dataclass_fields__[option].default:
+                reason = f"{value!r} has no effect with unaligned={self.unaligned!r}, since {why}"
+                raise ConfigError(option, f"{reason}; leave one of the two out")
 
     def options(self) -> CheckpointOptions:
         """Return the same as the protocol's numbers."""
-        timeout_ms = milliseconds(self.timeout, "timeout")
         return CheckpointOptions(
             interval_ms=milliseconds(self.interval, "interval"),
-            timeout_ms=timeout_ms,
-            # A savepoint never overtakes and uploads everything: an hour, or longer if a plain
-            # checkpoint may take longer.
-            savepoint_timeout_ms=max(_SAVEPOINT_TIMEOUT_MS, timeout_ms),
+            timeout_ms=milliseconds(self.timeout, "timeout"),
+            savepoint_timeout_ms=milliseconds(self.savepoint_timeout, "savepoint_timeout"),
             min_pause_ms=milliseconds(self.min_pause, "min_pause"),
             max_concurrent=self.max_concurrent,
             tolerable_failed=self.tolerable_failed,
@@ -129,7 +151,8 @@ class RestartConfig:
         strategy: `fixed` pauses as long every time, `exponential` twice as long each time, `none`
             ends the pipeline at its first failure. Fixed: most failures pass, or do not.
         attempts: How many restarts within `window`; the next failure ends the pipeline. Three: an
-            error in the user's code should be seen within a minute. None for any number.
+            error in the user's code should be seen within a minute. None for any number. A lack of
+            file descriptors or memory while the driver restarts is not counted, and waited out.
         delay: The pause before a restart; with `exponential`, before the first.
         max_delay: The longest pause of `exponential`.
         window: Failures longer ago than this are forgotten. Ten minutes: a pipeline that ran
@@ -158,6 +181,16 @@ class RestartConfig:
             raise ConfigError("max_delay", f"{self.max_delay} is below delay, {self.delay}")
         _check_above_zero("window", self.window, milliseconds)
 
+    @property
+    def restarts(self) -> bool:
+        """Whether there is any restart at all."""
+        return self.strategy != "none" and self.attempts != 0
+
+    @property
+    def delay_ms(self) -> int:
+        """The pause before a restart; with `exponential`, before the first."""
+        return milliseconds(self.delay, "delay")
+
     def pause_ms(self, failures_ms: Sequence[int]) -> int | None:
         """Say how long to pause before the next restart; None to end the pipeline instead.
 
@@ -168,11 +201,10 @@ class RestartConfig:
         recent = sum(failed_ms >= since for failed_ms in failures_ms)
         if self.strategy == "none" or (self.attempts is not None and recent > self.attempts):
             return None
-        delay_ms = milliseconds(self.delay, "delay")
         if self.strategy == "fixed":
-            return delay_ms
+            return self.delay_ms
         # Bounded before it is raised to a power: after a thousand failures as after twenty.
-        doubled_ms = delay_ms << min(recent - 1, 32)
+        doubled_ms = self.delay_ms << min(recent - 1, 32)
         return min(doubled_ms, milliseconds(self.max_delay, "max_delay"))
 
 

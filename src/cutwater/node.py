@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from cutwater.step_options import StepOptions
+from cutwater.store.directories import is_file
 
 Function = Callable[..., object]
 """A function the user wrote: DataFrames in, a DataFrame out."""
@@ -88,7 +89,7 @@ class Place(NamedTuple):
         """
         path = Path(self.file)
         in_kernel = any(part.startswith("ipykernel_") for part in path.parts)
-        return not in_kernel and path.is_file()
+        return not in_kernel and is_file(path)
 
 
 class Binding(NamedTuple):

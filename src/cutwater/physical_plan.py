@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cutwater import plan_text
+from cutwater.config import Unaligned
 from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
 from cutwater.node import Kind, Node
 from cutwater.notebook import drawing
@@ -117,6 +118,10 @@ class PhysicalStep:
         return results[self.nodes[-1].name]
 
 
+def _forced(unaligned: Unaligned | None) -> bool | None:
+    return None if unaligned is None else unaligned == "forced"
+
+
 @dataclass(frozen=True, slots=True)
 class PhysicalPlan:
     """All steps of a pipeline, sources first, each after the steps it reads from."""
@@ -161,6 +166,9 @@ class PhysicalPlan:
                     sink=SinkId(step.sink.name) if step.sink else None,
                     pinned_start=bool(step.inputs) or step.name in pinned_starts,
                     identity=(identities or {}).get(step.name),
+                    is_sink=step.options.unaligned is False,
+                    alignment_timeout_ms=step.options.alignment_timeout_ms,
+                    forced=_forced(step.options.unaligned),
                 )
                 for step in self.steps
             )

@@ -21,7 +21,7 @@ from cutwater.errors import PlanError
 from cutwater.ids import ChannelId, InputId, ReaderId, StepId
 from cutwater.node import Binding, Kind, Node
 from cutwater.physical_plan import Channel, PhysicalPlan, PhysicalStep, StepInput
-from cutwater.plan_errors import find_problems
+from cutwater.plan_errors import find_misaligned, find_problems
 from cutwater.plan_graph import Graph, listed
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def plan(pipeline: "Pipeline") -> PhysicalPlan:
         raise PlanError(pipeline.name, *map(str, problems))
     division = _divide(graph)
     readers = _readers(division)
-    return PhysicalPlan(
+    planned = PhysicalPlan(
         pipeline.name,
         tuple(
             PhysicalStep(
@@ -58,6 +58,10 @@ def plan(pipeline: "Pipeline") -> PhysicalPlan:
             for name, part in division.items()
         ),
     )
+    misaligned = find_misaligned(graph, planned)
+    if misaligned:
+        raise PlanError(pipeline.name, *map(str, misaligned))
+    return planned
 
 
 class _Part(NamedTuple):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from cutwater.node import SPARK, Binding, Kind, Node, Place
+from cutwater.physical_plan import PhysicalPlan
 from cutwater.plan_graph import Graph, listed
 from cutwater.step_options import OutputMode
 
@@ -35,6 +36,48 @@ def find_problems(graph: Graph, pipeline: Place) -> tuple[Problem, ...]:
     found = [problem for check in _CHECKS for problem in check(graph)]
     found += _without_sink(graph, pipeline)
     return tuple(sorted(set(found)))
+
+
+def find_misaligned(graph: Graph, plan: PhysicalPlan) -> tuple[Problem, ...]:
+    """Return the steps whose options about alignment have no effect where the steps stand.
+
+    Args:
+        graph: The declared nodes, without any other problem.
+        plan: What runs.
+    """
+    return tuple(sorted({*_without_barriers(graph, plan), *_before_whole_cuts(graph, plan)}))
+
+
+def _without_barriers(graph: Graph, plan: PhysicalPlan) -> Iterator[Problem]:
+    for step in plan.steps:
+        if step.options.aligns and not step.inputs:
+            node = graph.nodes[step.name]
+            yield Problem(
+                node.place,
+                f"{node.title} has {step.options.aligns}, but it reads outside sources and no "
+                "channel, so it never waits for a barrier; leave that out",
+            )
+
+
+def _before_whole_cuts(graph: Graph, plan: PhysicalPlan) -> Iterator[Problem]:
+    """Find steps that may overtake before one that never does.
+
+    A barrier that has overtaken would make that step decline every checkpoint.
+    """
+    whole: dict[str, str] = {}
+    for step in reversed(plan.steps):
+        never = step.name if step.options.unaligned is False else whole.get(step.name)
+        if never is None:
+            continue
+        whole |= {one.id.channel: never for one in step.inputs}
+        if step.options.aligns and step.options.unaligned is not False:
+            node, after = graph.nodes[step.name], graph.nodes[never]
+            yield Problem(
+                node.place,
+                f"{node.title} has {step.options.aligns}, but {after.title} ({after.place}), which "
+                "it feeds, has unaligned=False, so no barrier may overtake before it; leave one of "
+                "the two out",
+            )
 
 
 def _signatures(graph: Graph) -> Iterator[Problem]:

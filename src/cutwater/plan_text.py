@@ -62,9 +62,11 @@ def draw(plan: "PhysicalPlan", facts: AllFacts | None = None) -> str:
         f"{_counted(channels, 'channel')}, {_counted(sinks, 'sink')}"
     ]
     patient = _most_patient(plan)
+    topology = plan.topology()
     for step in plan.steps:
         is_last = step is plan.steps[-1]
-        lines.append(f"{'└── ' if is_last else '├── '}{_heading(step)}")
+        whole = topology[step.name].is_sink
+        lines.append(f"{'└── ' if is_last else '├── '}{_heading(step, whole_cuts=whole)}")
         stem = "    " if is_last else "│   "
         entries = _entries(step, known.get(step.name), patient)
         for entry in entries:
@@ -88,6 +90,10 @@ def as_json(plan: "PhysicalPlan", facts: AllFacts | None = None) -> dict[str, ob
       partitions    number, or null for the default
       trigger_ms    number, or null for at once
       max_batch_bytes  number, or null for no limit
+      alignment_timeout_ms  number, or null for the run's
+      unaligned     true | false | "forced", or null for the run's
+      overtakes     false if no barrier overtakes in it: it reads no channel, or it or a step
+                    that it feeds has unaligned=False
       nodes         what it evaluates, in order: name, kind (source | view | step | sink),
                     function (null for a lambda or none), file, line,
                     inputs (parameter, node)
@@ -112,23 +118,33 @@ def as_json(plan: "PhysicalPlan", facts: AllFacts | None = None) -> dict[str, ob
     ```
     """
     known = facts or {}
+    topology = plan.topology()
     return {
         "version": JSON_VERSION,
         "pipeline": plan.pipeline,
         "fingerprint": plan.fingerprint,
         "steps": [
-            {**_step_json(step), "spark": _facts_json(known.get(step.name))} for step in plan.steps
+            {
+                **_step_json(step),
+                "overtakes": bool(step.inputs) and not topology[step.name].is_sink,
+                "spark": _facts_json(known.get(step.name)),
+            }
+            for step in plan.steps
         ],
     }
 
 
-def _heading(step: "PhysicalStep") -> str:
+def _heading(step: "PhysicalStep", *, whole_cuts: bool) -> str:
     options = step.options
+    overtaking = options.aligns.replace("=", " ").replace(" and ", ", ").replace("'", "")
+    if whole_cuts and step.inputs:
+        overtaking = "never overtakes"
     shown = [
         f"{step.output_mode} mode",
         f"partitions {options.partitions}" if options.partitions is not None else "",
         f"trigger {options.trigger}" if options.trigger is not None else "",
         f"max_batch {options.max_batch}" if options.max_batch is not None else "",
+        overtaking,
     ]
     return f"step {step.name} ({', '.join(text for text in shown if text)})"
 
@@ -212,6 +228,8 @@ def _step_json(step: "PhysicalStep") -> dict[str, object]:
         "partitions": step.options.partitions,
         "trigger_ms": step.options.trigger_ms,
         "max_batch_bytes": step.options.max_batch_bytes,
+        "alignment_timeout_ms": step.options.alignment_timeout_ms,
+        "unaligned": step.options.unaligned,
         "nodes": [_node_json(node) for node in step.nodes],
         "sources": [node.name for node in step.sources],
         "inputs": [

@@ -7,14 +7,15 @@ puts a user's pipeline and options together with it.
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cutwater.config import CheckpointConfig, RestartConfig
 from cutwater.delivery import delivery_of, paced
-from cutwater.errors import ConfigError, MoveRefused, RunError
-from cutwater.ids import PipelineId, SinkId
+from cutwater.errors import ConfigError, CutwaterError, MoveRefused, RunError
+from cutwater.ids import CheckpointId, PipelineId, SinkId
 from cutwater.moves.forking import shared_targets
 from cutwater.moves.opening import Movable
 from cutwater.moves.rewinding import find_target, perform
@@ -27,6 +28,7 @@ from cutwater.settings import STORE_DEFAULT
 from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext
 from cutwater.sinks.checking import check_targets
 from cutwater.sinks.executors import share_disk
+from cutwater.sinks.places import placed
 from cutwater.spark.build import mapped
 from cutwater.spark.context import RunContext
 from cutwater.spark.explain import identities
@@ -54,6 +56,9 @@ if TYPE_CHECKING:
 
     from cutwater.pipeline import Pipeline
 
+_GIVE_UP_S: Final = 5.0
+"""How long a start that is interrupted may take to end."""
+
 __all__ = [
     "ChannelStatus",
     "CheckpointReport",
@@ -75,7 +80,8 @@ class RunOptions:
         store: Where checkpoints are kept: a directory on durable disk, or the address of a
             bucket, such as `s3://bucket/prefix` (docs/reference/stores.md). As for `cutwater run`,
             `./.cutwater/store` unless told.
-        scratch: A fast directory that every executor sees; None for one of the system's own.
+        scratch: A fast directory that every executor sees; None for a private one below the
+            system's temporary directory.
         checkpoint: When checkpoints are taken.
         restart: What follows a failure.
         available_now: Process what is there now, take a last checkpoint and end.
@@ -89,6 +95,8 @@ class RunOptions:
         allow_dropped: Those that are gone may be forgotten.
         swap: Sources that are other ones than in the checkpoint, and begin at their beginning
             while all state is kept. Does nothing once a checkpoint knows the new source.
+        moved: Sinks whose target is the one that they wrote to before, at another address or on
+            another server now, with all that Cutwater keeps beside it.
     """
 
     store: str | Path = STORE_DEFAULT
@@ -103,6 +111,7 @@ class RunOptions:
     allow_new: bool = False
     allow_dropped: bool = False
     swap: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
 
     @property
     def allowed(self) -> Allowances:
@@ -138,6 +147,11 @@ class PipelineRun:
         return self._supervisor.status()
 
     @property
+    def state(self) -> str:
+        """The state alone, as in `status`; no lock is waited for."""
+        return self._supervisor.state[0]
+
+    @property
     def change(self) -> Change | None:
         """What became of the checkpoint that the pipeline goes on from; None without one."""
         return self._supervisor.change
@@ -170,6 +184,35 @@ class PipelineRun:
         """
         request = CheckpointRequest(CheckpointKind.SAVEPOINT, savepoint_name(name))
         return _known(self._supervisor.checkpoint(request, timeout_s), timeout_s)
+
+    def abort_checkpoint(
+        self, reason: str, checkpoint_id: int | None = None, timeout_s: float | None = None
+    ) -> CheckpointReport:
+        """Abort a pending checkpoint or savepoint; the pipeline goes on, and so do its checkpoints.
+
+        Whoever waits for the checkpoint gets the reason. An abort does not count against
+        `tolerable_failed`.
+
+        Args:
+            reason: Why, in one line; it is stored with the attempt and shown wherever it is.
+            checkpoint_id: The checkpoint; None for the only one that is pending.
+            timeout_s: How long to wait; None for as long as it takes.
+
+        Returns:
+            The attempt that was aborted.
+
+        Raises:
+            ConfigError: If the reason is empty, too long, or has control characters.
+            RequestFailed: If nothing was aborted, since no such checkpoint is pending or its
+                decision is already being written; says which.
+            RunError: If it is not known within the time what became of it.
+        """
+        number = None if checkpoint_id is None else CheckpointId(checkpoint_id)
+        report = self._supervisor.abort_checkpoint(number, reason, timeout_s)
+        if report is None:
+            message = f"no checkpoint was aborted within {timeout_s} s; one may still be."
+            raise RunError(message)
+        return report
 
     def stop(
         self, *, checkpoint: bool = True, savepoint: str | None = None, drain: bool = False
@@ -268,7 +311,7 @@ def start(
         reason = "to begin anew would bring its rows a second time"
         way = "use another store, or another name, and other tables"
         raise ConfigError("from", f"{name} has checkpoints, and {reason}; {way}")
-    targets = stored_targets(physical)
+    targets = placed(dict(_targets(physical)), store, options.moved)
     shared = shared_targets(backend, identity, targets)
     if shared is not None:
         raise MoveRefused(name, shared)
@@ -289,8 +332,21 @@ def start(
         is_fork=read_origin(backend, identity) is not None,
         allowed=options.allowed,
     )
-    run = PipelineRun(Supervisor(context, options.restart, lease), scratch)
-    run.wait_until_started()
+    return _started(PipelineRun(Supervisor(context, options.restart, lease), scratch))
+
+
+def _started(run: PipelineRun) -> PipelineRun:
+    """Wait until a run has started; one whose start is interrupted is ended, if it can be soon."""
+    try:
+        run.wait_until_started()
+    except Exception:
+        raise
+    except BaseException:
+        # Ctrl-C or a signal: its lease is released and its scratch removed.
+        run.kill()
+        with suppress(CutwaterError):
+            run.wait(_GIVE_UP_S)
+        raise
     return run
 
 

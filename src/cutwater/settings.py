@@ -3,6 +3,7 @@
     store = "s3://bucket/orders"          # CUTWATER_STORE
     scratch = "/fast"                     # CUTWATER_SCRATCH
     master = "local[4]"                   # CUTWATER_MASTER
+    public_url = "https://host/orders/"   # CUTWATER_PUBLIC_URL
 
     [checkpoint]                          # the fields of CheckpointConfig
     interval = "5s"                       # CUTWATER_CHECKPOINT_INTERVAL
@@ -31,6 +32,7 @@ from cutwater.errors import ConfigError
 FILE: Final = "cutwater.toml"
 FILE_VARIABLE: Final = "CUTWATER_CONFIG"
 STORE_DEFAULT: Final = "./.cutwater/store"
+MASTER_DEFAULT: Final = "local[*]"
 DEFAULT: Final = "default"
 FLAG: Final = "flag"
 
@@ -38,7 +40,8 @@ _PREFIX: Final = "CUTWATER_"
 _GENERAL: Final[Mapping[str, str | None]] = {
     "store": STORE_DEFAULT,
     "scratch": None,
-    "master": "local[*]",
+    "public_url": None,
+    "master": MASTER_DEFAULT,
 }
 _SECTIONS: Final = {"checkpoint": CheckpointConfig, "restart": RestartConfig}
 _SPARK: Final = "spark"
@@ -201,7 +204,7 @@ def _parsed(text: str, default: object) -> object:
     word = text.strip().lower()
     if word in _WORDS:
         return _WORDS[word]
-    return int(word) if re.fullmatch(r"-?\d+", word) else text
+    return int(word) if re.fullmatch(r"-?[0-9]{1,18}", word) else text
 
 
 def _from_flags(flags: Mapping[str, object]) -> Iterator[Setting]:

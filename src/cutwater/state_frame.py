@@ -5,7 +5,6 @@ rebuilt from the store in a temporary directory of this process, and nothing els
 """
 
 import atexit
-import shutil
 import tempfile
 import threading
 from pathlib import Path
@@ -16,6 +15,7 @@ from cutwater.moves.choose import Candidate, choose
 from cutwater.moves.opening import candidates
 from cutwater.protocol.cut import Cut
 from cutwater.store.catalog import identify
+from cutwater.store.directories import try_to_remove_tree
 from cutwater.store.location import existing_backend
 from cutwater.store.opened import OpenStore
 from cutwater.store.paths import PipelinePaths
@@ -114,5 +114,5 @@ def _root() -> Path:
     """Return this process's directory for state; removed when it ends."""
     if not _ROOTS:
         _ROOTS.append(Path(tempfile.mkdtemp(prefix="cutwater-state-")))
-        atexit.register(shutil.rmtree, _ROOTS[0], ignore_errors=True)
+        atexit.register(try_to_remove_tree, _ROOTS[0])
     return _ROOTS[0]

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypedDict, get_args
 
+from cutwater.config import Unaligned
 from cutwater.errors import ConfigError
 from cutwater.units import milliseconds, size_bytes
 
@@ -30,6 +31,12 @@ class StepOptions:
         max_batch: The most that one batch reads from channels, such as `64MB`; None for no limit.
         updates: The step reads an update-mode input and keeps, of each batch, the newest row for
             each key; these are the key columns. Empty for a step that reads appended rows.
+        alignment_timeout: How long after a checkpoint's start the step waits for its barriers
+            before it lets one overtake; None for `checkpoint.alignment_timeout`.
+        unaligned: Whether the step lets barriers overtake data: True for when its patience ends,
+            `"forced"` for at once, False for never; None for `checkpoint.unaligned`. Whatever feeds
+            a step that never overtakes does not overtake either. With `checkpoint.unaligned` off
+            no step overtakes.
         chain: For a source: it may run inside the step that reads it.
     """
 
@@ -38,6 +45,8 @@ class StepOptions:
     trigger: str | None = None
     max_batch: str | None = None
     updates: tuple[str, ...] = ()
+    alignment_timeout: str | None = None
+    unaligned: Unaligned | None = None
     chain: bool = True
 
     def __post_init__(self) -> None:
@@ -60,6 +69,34 @@ class StepOptions:
         object.__setattr__(
             self, "updates", _strings("updates", self.updates, "columns such as ['id']")
         )
+        self._check_alignment()
+
+    def _check_alignment(self) -> None:
+        unaligned = self.unaligned
+        if unaligned is not None and type(unaligned) is not bool and unaligned != "forced":
+            raise ConfigError("unaligned", f"{unaligned!r} is none of True, False, 'forced'")
+        if self.alignment_timeout_ms is not None and unaligned in (False, "forced"):
+            why = "overtakes at once" if unaligned else "never overtakes"
+            reason = f"{self.alignment_timeout!r} has no effect with unaligned={unaligned!r}"
+            raise ConfigError(
+                "alignment_timeout", f"{reason}, since the step {why}; leave one of the two out"
+            )
+
+    @property
+    def alignment_timeout_ms(self) -> int | None:
+        """`alignment_timeout` as a number."""
+        text = self.alignment_timeout
+        return None if text is None else milliseconds(text, "alignment_timeout")
+
+    @property
+    def aligns(self) -> str:
+        """What the step says about alignment, as it was written; empty if nothing."""
+        said = []
+        if self.unaligned is not None:
+            said.append(f"unaligned={self.unaligned!r}")
+        if self.alignment_timeout is not None:
+            said.append(f"alignment_timeout={self.alignment_timeout!r}")
+        return " and ".join(said)
 
     @property
     def trigger_ms(self) -> int | None:
@@ -94,6 +131,8 @@ class StepKeywords(ViewKeywords, total=False):
     trigger: str | None
     max_batch: str | None
     updates: Sequence[str]
+    alignment_timeout: str | None
+    unaligned: Unaligned | None
 
 
 def options_in(keywords: Mapping[str, object], owner: str, known: Collection[str]) -> StepOptions:

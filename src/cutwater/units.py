@@ -64,6 +64,24 @@ def size_bytes(text: str, option: str = "size") -> int:
     return _whole(text, option, _SIZES, ("a size", "bytes", _SIZE_EXAMPLES))
 
 
+def as_duration(milliseconds: int) -> str:
+    """Return the text that `milliseconds` reads back exactly, in the largest unit that fits."""
+    return _in_largest(milliseconds, ((3_600_000, "h"), (60_000, "m"), (1_000, "s")), "ms")
+
+
+def as_size(size_bytes: int) -> str:
+    """Return the text that `size_bytes` reads back exactly, in the largest unit that fits."""
+    units = ((1024**4, "TB"), (1024**3, "GB"), (1024**2, "MB"), (1024, "KB"))
+    return _in_largest(size_bytes, units, "B")
+
+
+def _in_largest(amount: int, units: Iterable[tuple[int, str]], smallest: str) -> str:
+    for factor, unit in units:
+        if amount and amount % factor == 0:
+            return f"{amount // factor}{unit}"
+    return f"{amount}{smallest}"
+
+
 def _whole(
     text: object,
     option: str,

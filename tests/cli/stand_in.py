@@ -2,14 +2,21 @@
 
 Run as a program, it is `cutwater` with the stand-in: `python -m tests.cli.stand_in run FILE …`. The
 environment variable CUTWATER_STAND_IN says how its runs go: `finish`, `forever`, `stubborn` (a stop
-is heard and never done), `fail`, `fenced`, `held`, `restart` or `changed`.
+is heard and never done), `fail`, `fenced`, `held`, `restart`, `changed`, `limits`, `unicode`,
+`unsaved` (a stop whose last checkpoint fails), `starting` (Spark never does), or `chatty`: until a
+stop, every look has something to tell, and is noted in the file that CUTWATER_STAND_IN_LOOKS names.
 """
 
 import json
+import logging
 import os
+import resource
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict
+from dataclasses import replace as replace_
+from pathlib import Path
 
 import cutwater.run
 import cutwater.spark.session
@@ -60,6 +67,7 @@ CHANGED = Change(
 FENCED = Fenced(PipelineId("p"), Generation(1), Generation(2))
 HELD = PipelineHeld("orders", "elsewhere", 7, 2)
 BROKEN = StepError(StepId("totals"), "orders.py:12", "division by zero")
+REASONS = {"restart": "worker lost", "unicode": "größe"}
 ENDINGS: dict[str, CutwaterError] = {"fail": BROKEN, "fenced": FENCED, "held": HELD}
 
 
@@ -77,7 +85,11 @@ class StandInRun:
     def status(self) -> RunStatus:
         self._looks += 1
         reports = (COMPLETED, FAILED, NOT_ALIGNED)[: self._looks]
-        restarted = self._story == "restart" and self._looks > 2
+        restarted = self._story in REASONS and self._looks > 2
+        if self._story == "chatty":
+            self._note("x")
+            reports = (replace_(COMPLETED, id=CheckpointId(self._looks)),)
+            logging.getLogger("cutwater").warning("look %s", self._looks)
         return RunStatus(
             self._name,
             2 if restarted else 1,
@@ -86,12 +98,18 @@ class StandInRun:
             CHANNELS,
             reports,
             int(restarted),
-            "worker lost" if restarted else "",
+            REASONS[self._story] if restarted else "",
         )
+
+    def _note(self, text: str) -> None:
+        with Path(os.environ["CUTWATER_STAND_IN_LOOKS"]).open("a") as file:
+            file.write(text)
 
     def stop(self, *, checkpoint: bool = True) -> None:
         assert checkpoint
         self._is_stopped = True
+        if self._story == "chatty":
+            self._note("stop")
         if self._story != "stubborn":
             self._is_over.set()
 
@@ -101,11 +119,12 @@ class StandInRun:
     def wait(self, timeout_s: float | None = None) -> RunResult | None:
         if self._looks >= 4 and self._story in ENDINGS:
             raise ENDINGS[self._story]
-        if self._looks >= 4 and self._story in {"finish", "restart", "changed"}:
+        if self._looks >= 4 and self._story in {*REASONS, "finish", "changed"}:
             self._is_over.set()
         if not self._is_over.wait(timeout_s):
             return None
-        return RunResult(self._name, not self._is_stopped, 2, 0, CheckpointId(3))
+        problem = {"problem": "the disk is full"} if self._story == "unsaved" else {}
+        return RunResult(self._name, not self._is_stopped, 2, 0, CheckpointId(3), **problem)
 
 
 class StandInSession:
@@ -113,8 +132,16 @@ class StandInSession:
         say_json({"type": "session stopped"})
 
 
+def session(*_: object, **__: object) -> StandInSession:
+    while os.environ["CUTWATER_STAND_IN"] == "starting":
+        time.sleep(0.1)
+    return StandInSession()
+
+
 def start(pipeline: Pipeline, _spark: object, options: RunOptions) -> StandInRun:
     say(json.dumps({"type": "options", **asdict(options)}, default=str))
+    if os.environ["CUTWATER_STAND_IN"] == "limits":
+        say_json({"files": resource.getrlimit(resource.RLIMIT_NOFILE)})
     return StandInRun(pipeline.name, os.environ["CUTWATER_STAND_IN"])
 
 
@@ -124,6 +151,6 @@ def replace(target: object, name: str, value: Callable[..., object]) -> None:
 
 if __name__ == "__main__":
     replace(cutwater.run, "start", start)
-    replace(cutwater.spark.session, "embedded_session", lambda *_, **__: StandInSession())
+    replace(cutwater.spark.session, "embedded_session", session)
     replace(cutwater.spark.session, "check_session", lambda _: ("it is a stand-in.",))
     main()

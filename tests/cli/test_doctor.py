@@ -1,10 +1,12 @@
 """`cutwater doctor`: what it looks at, what it calls wrong, and that it leaves nothing behind."""
 
 import json
+import os
+import shlex
 from pathlib import Path
 from typing import Any
 
-from tests.cli.command import SPARK_DEADLINE_S, cutwater, environment
+from tests.cli.command import SPARK_DEADLINE_S, command, cutwater, environment, run_to_end
 
 
 def checks(text: str) -> dict[str, dict[str, Any]]:
@@ -45,6 +47,54 @@ def test_a_store_and_a_scratch_that_cannot_work_are_wrong(tmp_path: Path) -> Non
     assert found["Store"]["status"] == found["Scratch"]["status"] == "wrong"
     assert "is a file" in found["Store"]["found"]
     assert found["Store"]["advice"] == "Choose another one with --store."
+
+
+def test_the_scratch_that_a_run_would_use_is_the_one_that_is_tried(tmp_path: Path) -> None:
+    private = tmp_path / f"cutwater-{os.getuid()}"
+    (tmp_path / "elsewhere").mkdir()
+    private.symlink_to(tmp_path / "elsewhere")
+
+    refused = cutwater("doctor", "--output", "json", env=environment(TMPDIR=str(tmp_path)))
+    private.unlink()
+    sound = cutwater("doctor", "--output", "json", env=environment(TMPDIR=str(tmp_path)))
+
+    found = checks(refused.stdout)
+    assert refused.returncode == 1
+    assert found["Scratch"]["status"] == found["Spark's files"]["status"] == "wrong"
+    assert found["Scratch"]["found"].startswith(f"{private} is a symbolic link, ")
+    assert found["Scratch"]["advice"] == "Choose another one with --scratch."
+    assert sound.returncode == 0, sound.stdout
+    assert checks(sound.stdout)["Scratch"]["found"].startswith(f"{private / 'scratch'}, ")
+    assert checks(sound.stdout)["Spark's files"]["found"].startswith(f"{private / 'spark'}, ")
+    assert not private.exists()
+
+
+def test_a_place_for_sparks_files_that_others_can_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o755)
+    (tmp_path / "mine").mkdir(mode=0o700)
+    named = environment(SPARK_LOCAL_DIRS=f"{tmp_path / 'mine'},{tmp_path / 'shared'}")
+
+    run = cutwater("doctor", "--output", "json", env=named)
+
+    found = checks(run.stdout)["Spark's files"]
+    assert (run.returncode, found["status"]) == (0, "note")
+    assert found["advice"] == (
+        f"Other users can read what Spark keeps in {tmp_path / 'shared'}: chmod 700 it, or leave "
+        "SPARK_LOCAL_DIRS out."
+    )
+
+
+def test_the_limit_of_open_files_is_looked_at(tmp_path: Path) -> None:
+    words = command("doctor", "--store", str(tmp_path / "s"), "--output", "json")
+    shell = f"ulimit -n 512 && exec {shlex.join(words)}"
+
+    run = run_to_end(["sh", "-c", shell])
+
+    found = checks(run.stdout)["Open files"]
+    assert (run.returncode, found["status"]) == (1, "wrong")
+    assert found["found"] == "at most 512"
+    assert found["advice"].startswith("Raise the hard limit to 4,096 or more")
 
 
 def test_a_store_that_is_in_use_keeps_what_it_has(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.cli.stored import Stored
 from tests.unit.spark.office import StandInOffice
 from tests.unit.store.cuts import PIPELINE
 
+from cutwater.errors import RequestFailed
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.spark.desk import Desk
@@ -193,9 +194,46 @@ def test_a_process_that_dies_while_it_is_asked_is_noticed(running: Running) -> N
     assert (gone.exit_code, GONE in gone.stderr) == (1, True)
 
 
+@pytest.mark.parametrize(("numbers", "meant"), [((), "None"), (("7",), "7")])
+def test_a_pending_checkpoint_is_aborted_with_a_reason(
+    running: Running, numbers: tuple[str, ...], meant: str
+) -> None:
+    result = running.stored.run("checkpoints", "abort", "orders", *numbers, "--reason", " too slow")
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert running.office.asked == [f"abort {meant}: too slow"]
+    first, *_, last = result.output.splitlines()
+    assert first.endswith("for an abort")
+    assert last == f"checkpoint {meant if numbers else 1} aborted after 250 ms."
+    assert left_behind(running.stored) == ()
+
+
+def test_an_abort_tells_programs_what_was_aborted(running: Running) -> None:
+    told = running.stored.json("checkpoints", "abort", "orders", "--reason", "too slow")
+
+    assert told["aborted"] is True
+    assert told["checkpoint"]["failure_message"] == "it was aborted on request (too slow)"
+
+
+def test_an_abort_that_is_refused_says_why(running: Running) -> None:
+    running.office.error = RequestFailed("nothing was aborted: no checkpoint is pending.")
+
+    result = running.stored.run("checkpoints", "abort", "orders", "--reason", "too slow")
+
+    assert result.exit_code == 1
+    assert "[CW-612] pipeline orders: the abort failed: nothing was aborted: no checkpoint is " in (
+        result.stderr
+    )
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
+        ("checkpoints", "abort", "orders"),
+        ("checkpoints", "abort", "orders", "--reason", "  "),
+        ("checkpoints", "abort", "orders", "--reason", "a\nb"),
+        ("checkpoints", "abort", "orders", "0", "--reason", "why"),
+        ("checkpoints", "abort", "orders", "before", "--reason", "why"),
         ("savepoint", "orders", "--name", "12"),
         ("stop", "orders", "--savepoint", "latest"),
         ("checkpoint", "orders", "--timeout", "5"),

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import time
@@ -13,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.command import DEADLINE_S, PIPELINE, ROOT, command, cutwater, environment
+from tests.cli.command import (
+    DEADLINE_S,
+    PIPELINE,
+    ROOT,
+    command,
+    cutwater,
+    environment,
+    run_to_end,
+)
 
 STAND_IN = "tests.cli.stand_in"
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -51,6 +60,11 @@ def start(file: str) -> Iterator[Start]:
 
 def objects(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
+
+
+def objects_in(text: str) -> list[dict[str, Any]]:
+    """Return the lines that are JSON, among lines for people."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
 def line_with(process: "subprocess.Popen[str]", text: str) -> str:
@@ -125,7 +139,7 @@ def test_a_run_is_told_to_a_program_by_flinks_names(start: Start) -> None:
 
 def test_options_reach_the_run_as_they_were_given(start: Start, tmp_path: Path) -> None:
     flags = ["--store", (tmp_path / "a b").as_uri(), "--scratch", str(tmp_path / "fast")]
-    flags += ["--interval", "5s", "--alignment-timeout", "2s", "--forced", "--available-now"]
+    flags += ["--interval", "5s", "--alignment-timeout", "2s", "--unaligned", "--available-now"]
     flags += ["--allow-new", "--allow-dropped", "--swap", "orders", "--swap", "refunds"]
     more = ["--name", "trial", "--takeover", "--output", "json"]
     process = start("finish", *flags, "--from", "before", "--yes", *more)
@@ -146,10 +160,11 @@ def test_options_reach_the_run_as_they_were_given(start: Start, tmp_path: Path) 
         "may_rewind": True,
         "allow_new": True,
         "allow_dropped": True,
+        "moved": [],
         "swap": ["orders", "refunds"],
     }
     assert (checkpoint["interval"], checkpoint["alignment_timeout"]) == ("5s", "2s")
-    assert checkpoint["unaligned"] == "forced"
+    assert checkpoint["unaligned"] is True
     assert restart["strategy"] == "fixed"
 
 
@@ -213,6 +228,18 @@ def test_a_run_stops_when_its_time_is_up(start: Start) -> None:
     assert "0.5 s are over: taking a final checkpoint" in said
 
 
+def test_a_run_raises_its_own_limit_of_open_files(file: str) -> None:
+    words = shlex.join(command("run", file, "--duration", "500ms", program=STAND_IN))
+
+    run = run_to_end(
+        ["sh", "-c", f"ulimit -Sn 256 && exec {words}"],
+        env=environment(CUTWATER_STAND_IN="limits"),
+    )
+
+    soft, hard = next(one for one in objects_in(run.stdout) if "files" in one)["files"]
+    assert soft == min(hard, 65_536)
+
+
 @pytest.mark.parametrize(
     ("story", "code", "sentence"),
     [
@@ -246,6 +273,10 @@ def test_a_run_that_fails_says_why_and_how_badly(
         (("--store", "s3://me:key@bucket"), "--store: s3://… has a user or a password in it"),
         (("--store", "memory://x"), "--store: memory://x would end with this command"),
         (("--forced", "--no-unaligned"), "--forced: contradicts --no-unaligned"),
+        (
+            ("--no-unaligned", "--alignment-timeout", "2s"),
+            "--alignment-timeout: '2s' has no effect with unaligned=False, since no barrier",
+        ),
     ],
 )
 def test_a_wrong_option_is_named_as_it_was_written(
@@ -295,7 +326,7 @@ def test_the_help_lists_every_exit_code() -> None:
     run = cutwater("run", "--help")
 
     codes = re.findall(r"^ +(\d+)  +\w", run.stdout, re.MULTILINE)
-    assert (run.returncode, codes) == (0, ["0", "1", "2", "3", "130"])
+    assert (run.returncode, codes) == (0, ["0", "1", "2", "3", "4", "129", "130", "143"])
 
 
 def test_a_terminal_gets_a_view_that_is_redrawn(file: str) -> None:

@@ -209,10 +209,15 @@ def test_a_step_that_fails_ends_the_run_with_its_line(tmp_path: Path) -> None:
         made.write_text("\n".join(f'{{"value": {10 * tens + one}}}' for one in range(10)))
         os.utime(made, (tens, tens))
 
+    # Spark's own file of defaults is read beside our settings.
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.orders.incoming  incoming\n")
+    restart = {"CUTWATER_RESTART_STRATEGY": "exponential", "CUTWATER_RESTART_DELAY": "100ms"}
+
     run = cutwater(
-        *("run", str(file), *MASTER, "--conf", "spark.orders.incoming=incoming"),
+        *("run", str(file), *MASTER),
         cwd=tmp_path,
-        env=environment(CUTWATER_RESTART_STRATEGY="exponential", CUTWATER_RESTART_DELAY="100ms"),
+        env=environment(**restart, SPARK_CONF_DIR=str(tmp_path / "conf")),
         deadline_s=SPARK_DEADLINE_S,
     )
 

@@ -42,7 +42,7 @@ class ArrowRows:
 
     def write_parquet(
         self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
-    ) -> None:
+    ) -> int:
         del options
         base = Path(directory.removeprefix("file://"))
         base.mkdir(parents=True)
@@ -53,6 +53,7 @@ class ArrowRows:
             file = place / f"part-{number % 2:05d}.parquet"
             old = pq.ParquetFile(file).read().to_pylist() if file.exists() else []
             pq.write_table(arrow([*old, {name: row[name] for name in kept}], kept), file)
+        return len(self.rows)
 
 
 def arrow(rows: Iterable[Row], columns: Sequence[str]) -> pa.Table:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.servers.gateway import Gateway, Request, answer, gateway_to, hang_up, lose_the_answer
 from tests.servers.s3 import S3Server
+from tests.trees import stored_tree
 
 from cutwater.errors import Corrupt
 from cutwater.ids import Generation, PipelineId
@@ -63,7 +64,7 @@ def test_a_tree_comes_back_although_answers_are_lost_on_the_way(
     gateway.harm("GET", hang_up, answer(503))
     gateway.harm("HEAD", answer(503))
 
-    refs = blobs.store_tree(tree, {})
+    refs = stored_tree(blobs, tree, {})
     blobs.fetch_tree(refs, tmp_path / "copy")
 
     assert files_of(tmp_path / "copy") == files_of(tree)
@@ -110,7 +111,7 @@ def truncate(backend: Backend, path: ObjectPath) -> None:
 
 def test_damaged_blobs_are_named_and_never_believed(backend: Backend, tree: Path) -> None:
     blobs = Blobs(backend, PIPELINE, Generation(1))
-    bundle, flipped, truncated, deleted, *_ = refs = blobs.store_tree(tree, {})
+    bundle, flipped, truncated, deleted, *_ = refs = stored_tree(blobs, tree, {})
     flip(backend, ObjectPath(flipped.name))
     truncate(backend, ObjectPath(truncated.name))
     backend.delete(ObjectPath(deleted.name))

@@ -52,7 +52,7 @@ class ArrowRows:
 
     def write_parquet(
         self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
-    ) -> None:
+    ) -> int:
         del options, partition_by
         into = Path(directory.removeprefix("file://"))
         into.mkdir()
@@ -60,6 +60,7 @@ class ArrowRows:
         if self._words:
             columns["word"] = self._words
         pq.write_table(pa.table(columns), into / "part-0.parquet")
+        return len(self._numbers)
 
 
 def opened(root: Path) -> ShowingDeltaTable:

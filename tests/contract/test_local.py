@@ -5,6 +5,7 @@ import fcntl
 import os
 import resource
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,6 +89,19 @@ def test_a_store_is_made_with_the_directories_above_it(tmp_path: Path) -> None:
     backend = LocalBackend(tmp_path / "x" / "y" / "store")
 
     assert backend.create(A, b"one")
+
+
+def test_a_new_store_is_closed_to_other_users_and_an_old_one_keeps_its_mode(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old").chmod(0o750)
+
+    LocalBackend(tmp_path / "old")
+    LocalBackend(tmp_path / "new")
+
+    modes = [stat.S_IMODE((tmp_path / one).stat().st_mode) for one in ("old", "new")]
+    assert modes == [0o750, 0o700]
 
 
 @pytest.mark.parametrize("below", [".", "x/y"])

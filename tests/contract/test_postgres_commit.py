@@ -159,16 +159,42 @@ def test_staged_rows_that_are_gone_are_named(shop: Shop) -> None:
     assert "is missing" in str(sink.problem(staged))
 
 
-def test_staged_rows_that_were_committed_are_sound_when_their_table_is_gone(shop: Shop) -> None:
+STAGED = "SELECT relname FROM pg_class WHERE relname LIKE 's\\_%'"
+
+
+def test_committed_rows_whose_staged_table_is_gone_are_not_sound(shop: Shop) -> None:
+    """After a rewind to a checkpoint that carries them there would be nothing to commit."""
     sink = shop.open()
     staged = shop.stage(sink, 0, *numbers(1))
     sink.commit(permit(1), staged)
-
-    sink.retain({"1"}, ())
-
-    assert shop.database.query("SELECT relname FROM pg_class WHERE relname LIKE 's\\_%'") == []
     assert sink.problem(staged[0]) is None
+
+    sink.retain(Generation(1), {"1"}, ())
+
+    assert shop.database.query(STAGED) == []
+    assert "is missing" in str(sink.problem(staged[0]))
     assert sink.commit(permit(1), staged) == "1"
+
+
+def test_a_process_that_was_paused_drops_nothing_that_its_successor_has_staged(
+    shop: Shop,
+) -> None:
+    """A checkpoint of the successor may carry it; the paused process knows none of them."""
+    paused, successor = shop.open(), shop.open()
+    old = shop.stage(paused, 0, *numbers(1))
+    paused.commit(permit(1), old)
+    carried = shop.stage(successor, 0, *numbers(2), generation=2)
+    successor.commit(permit(3), [*carried, *shop.stage(successor, 1, *numbers(3), generation=2)])
+
+    paused.retain(Generation(1), {"1"}, ())
+
+    assert "is missing" in str(paused.problem(old[0]))
+    assert successor.problem(carried[0]) is None
+    successor.restore(permit(4), "1")
+    successor.commit(permit(5), carried)
+    assert shop.orders == [1, 2]
+    successor.retain(Generation(2), {"5"}, ())
+    assert len(shop.database.query(STAGED)) == 1  # undone, so that `discard` drops it
 
 
 # -- a group
@@ -404,10 +430,10 @@ def test_images_are_kept_as_long_as_a_cut_needs_them(shop: Shop) -> None:
     for slot in (1, 2, 3, 4):
         sink.commit(permit(slot), shop.stage(sink, slot, ("ann", slot), (f"c{slot}", slot)))
     images = "SELECT count(*) FROM _cutwater.undo_" + Staging("_cutwater", PIPELINE, TOTALS).id
-    sink.retain({None, "3"}, ())
+    sink.retain(Generation(1), {None, "3"}, ())
     assert shop.database.numbers(images) == [8]
 
-    sink.retain({"3", "2"}, ())
+    sink.retain(Generation(1), {"3", "2"}, ())
 
     assert shop.database.numbers(images) == [4]
     assert "no further back than version 2" in str(sink.look_back("1").obstacle)
@@ -423,7 +449,7 @@ def test_what_a_rewind_has_lost_stays_lost_however_much_is_given_up(shop: Shop) 
     sink.restore(permit(4), "1")
     assert "taken back by the rewind 4" in str(sink.look_back("3").obstacle)
 
-    sink.retain({"3"}, ())
+    sink.retain(Generation(1), {"3"}, ())
 
     assert "taken back by the rewind 4" in str(sink.look_back("3").obstacle)
     assert shop.orders == [1]
@@ -567,7 +593,7 @@ def test_what_a_kept_cut_carries_can_be_committed_again(shop: Shop) -> None:
     sink = shop.open()
     carried = shop.stage(sink, 0, *numbers(1))
     sink.commit(permit(2), [*carried, *shop.stage(sink, 1, *numbers(2))])
-    sink.retain({None}, carried)
+    sink.retain(Generation(1), {None}, carried)
     sink.discard(Generation(2), carried)
     sink.restore(permit(3), None)
     assert shop.orders == []
@@ -576,6 +602,35 @@ def test_what_a_kept_cut_carries_can_be_committed_again(shop: Shop) -> None:
     sink.commit(permit(4), carried)
 
     assert shop.orders == [1]
+
+
+def test_versions_of_a_target_before_this_one_do_not_end_its_past(shop: Shop) -> None:
+    """A sink that wrote to a Delta table before: its version may be higher than any slot."""
+    sink = shop.open()
+    sink.commit(permit(3), shop.stage(sink, 0, *numbers(1)))
+    sink.retain(Generation(1), {"5000"}, ())
+    sink.commit(permit(4), shop.stage(sink, 1, *numbers(2)))
+    sink.retain(Generation(1), {"5000", "3"}, ())
+
+    assert sink.look_back("3").obstacle is None
+    sink.restore(permit(5), "3")
+    assert shop.orders == [1]
+
+
+def test_more_staged_tables_than_one_transaction_can_lock_are_discarded(shop: Shop) -> None:
+    sink = shop.open(TOTALS)
+    (kept,) = shop.stage(sink, 0, ("ada", 1))
+    start = "_".join(kept.blobs[0].name.split("_")[:2])
+    for first in range(0, 2000, 500):
+        shop.database.query(
+            f"DO $$ BEGIN FOR one IN {first + 1}..{first + 500} LOOP EXECUTE "
+            f"format('CREATE TABLE _cutwater.{start}_1_%s_0 (customer text)', one); "
+            "END LOOP; END $$"
+        )
+
+    sink.discard(Generation(2), [kept])
+
+    assert shop.database.query(STAGED) == [[kept.blobs[0].name.partition("/")[0]]]
 
 
 def test_what_older_generations_staged_is_discarded_and_nothing_else(shop: Shop) -> None:

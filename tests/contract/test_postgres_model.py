@@ -238,7 +238,9 @@ class World:
     def retain(self) -> None:
         kept = [slot for slot, _ in self.done][-self.chance.randint(1, 5) :]
         if kept:
-            self.sink.retain({str(one) for one in kept}, [one for one, _ in self.waiting])
+            self.sink.retain(
+                Generation(1), {str(one) for one in kept}, [one for one, _ in self.waiting]
+            )
             self.floor = max(self.floor, kept[0])
 
     def check(self) -> None:

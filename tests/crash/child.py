@@ -127,7 +127,7 @@ def _committed(_: object, permit: object, committables: Sequence[object]) -> str
     return "commit" if committables else "empty commit"
 
 
-def _acted(_: object, connection: object, command: CommitSink) -> str:
+def _acted(_: object, connection: object, command: CommitSink, *__: object) -> str:
     """Tell what was done in a transaction that is not committed yet."""
     del connection
     return "inside commit" if command.committables else "inside empty commit"

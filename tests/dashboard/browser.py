@@ -56,11 +56,22 @@ class Watched:
 
 
 @contextmanager
-def opened(browser: Browser, url: str, scheme: str = "light") -> Iterator[Page]:
-    """Open the dashboard in a fresh profile; at the end nothing may have gone wrong in it."""
+def opened(
+    browser: Browser, url: str, scheme: str = "light", token: str | None = None
+) -> Iterator[Page]:
+    """Open the dashboard in a fresh profile; at the end nothing may have gone wrong in it.
+
+    Args:
+        browser: The browser.
+        url: The address of the page.
+        scheme: Light or dark.
+        token: What to answer when the page asks for the token to show anything.
+    """
     context = browser.new_context(
         viewport={"width": 1400, "height": 900},
         color_scheme="dark" if scheme == "dark" else "light",
+        # Of a proxy of the test's own, whose certificate nobody has signed.
+        ignore_https_errors=True,
     )
     watched = Watched(context.new_page())
     watched.page.set_default_timeout(DEADLINE_MS)
@@ -68,6 +79,9 @@ def opened(browser: Browser, url: str, scheme: str = "light") -> Iterator[Page]:
     watched.page.on("pageerror", lambda error: watched.complaints.append(str(error)))
     try:
         watched.page.goto(url)
+        if token is not None:
+            watched.page.get_by_role("textbox", name="Token").fill(token)
+            watched.page.get_by_role("button", name="Use it").click()
         watched.page.wait_for_selector("#state:not(:empty)")
         yield watched.page
     finally:

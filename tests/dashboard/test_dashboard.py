@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -11,11 +12,15 @@ from tests.cli.stored import Stored
 from tests.dashboard.browser import opened
 from tests.serve.asking import answering
 from tests.serve.stand_in import StandIn
+from tests.servers.nginx import proxy
+from tests.servers.ports import free_port
 from tests.unit.store.made import attempt_report
 
 from cutwater.serve.app import make_app
 from cutwater.serve.catalog import OnePipeline, StoredPipelines
+from cutwater.serve.public_url import PublicUrl
 from cutwater.serve.token import Token
+from cutwater.store.paths import name
 
 MARKUP = "<img src=x onerror=\"document.title='owned'\"><script>alert(1)</script>"
 
@@ -66,10 +71,18 @@ def test_the_barrier_is_seen_on_its_way(browser: Browser, served: Served) -> Non
             expect(page.locator(".channel.has-barrier")).to_have_count(1)
             expect(page.locator(".step.acknowledged")).to_contain_text("orders")
             expect(page.locator(".step.aligning")).to_contain_text("totals")
+            expect(page.locator(".step.aligning .badge")).to_have_text("1/2 aligned")
+            expect(page.locator(".step.aligning title")).to_contain_text(
+                "1 of 2 inputs aligned, waits for refunds, 512 B before the barrier, "
+                "2.0 KB held behind it, 1.0 KB overtaken and recorded"
+            )
             note = "1 of 2 steps have stored their part; it waits for totals"
             expect(page.locator(".graph-note")).to_contain_text(note)
             page.locator("tr[data-id='1']").click()
             expect(page.locator("tr.detail")).to_contain_text("waiting")
+            expect(page.locator("tr.detail")).to_contain_text(
+                "1 of 2, 2.0 KB held, 1.0 KB recorded"
+            )
         taking.join()
 
         expect(page.locator(".channel.has-barrier")).to_have_count(0)
@@ -92,6 +105,25 @@ def test_a_savepoint_started_by_click_completes(browser: Browser, served: Served
         expect(page.locator("tr[data-id='2']")).to_contain_text("COMPLETED")
         assert served.token not in page.url
     assert [one.name for one in served.running.reports] == ["before-the-release", None]
+
+
+def test_a_pending_checkpoint_is_aborted_by_click_with_a_reason(
+    browser: Browser, served: Served
+) -> None:
+    with opened(browser, f"{served.url}#history") as page, served.running.held():
+        taking = threading.Thread(target=served.running.checkpoint)
+        taking.start()
+        page.locator("tr[data-id='1']").get_by_role("button", name="Abort…").click()
+        page.get_by_label("Reason").fill("the disk is replaced")
+        page.get_by_role("button", name="Abort it").click()
+        give_token(page, served.token)
+
+        expect(page.locator(".toast.completed")).to_contain_text("Checkpoint 1 was aborted.")
+        row = page.locator("tr[data-id='1']")
+        expect(row).to_contain_text("FAILED")
+        expect(row).to_contain_text("it was aborted on request (the disk is replaced)")
+        expect(row.get_by_role("button", name="Abort…")).to_have_count(0)
+        taking.join()
 
 
 def test_the_wrong_token_is_refused(browser: Browser, served: Served) -> None:
@@ -205,3 +237,34 @@ def test_it_follows_the_colours_of_the_system(browser: Browser, served: Served) 
         with opened(browser, served.url, scheme) as page:
             colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert colours == ["rgb(245, 247, 248)", "rgb(15, 22, 26)"]
+
+
+def test_the_dashboard_works_below_a_path_of_a_tls_proxy(browser: Browser, tmp_path: Path) -> None:
+    running, token, port = StandIn(tmp_path / "store"), Token.of(tmp_path), free_port()
+    running.checkpoint()
+    public = PublicUrl.of(f"https://127.0.0.1:{port}/orders/")
+    app = make_app(OnePipeline(running.served(token.hint)), token, "127.0.0.1", public)
+    assert token.file is not None
+    with (
+        answering(app) as url,
+        proxy(tmp_path, urlsplit(url).port or 0, port),
+        opened(browser, public.text, token=token.file.read_text().strip()) as page,
+    ):
+        expect(page.locator(".step-name")).to_have_text(["orders", "totals"])
+        page.get_by_role("button", name="Checkpoint").click()
+        expect(page.locator(".toast.completed")).to_be_visible()
+
+    assert len(running.reports) == 2
+
+
+def test_a_pipeline_that_cannot_be_read_hides_no_other(browser: Browser, tmp_path: Path) -> None:
+    stored = Stored(tmp_path / "store")
+    stored.made.decide(1)
+    (tmp_path / "store" / name("broken")).write_bytes(b"no name")
+    app = make_app(StoredPipelines(stored.backend), Token.of(tmp_path), "127.0.0.1")
+    with answering(app) as url, opened(browser, url) as page:
+        expect(page.locator("#jobs option")).to_have_text(
+            ["broken (unreadable)", "orders (not running)"]
+        )
+        expect(page.locator("#state")).to_have_text("NOT RUNNING")
+        expect(page.locator("#jobs")).to_have_value(stored.made.store.pipeline)

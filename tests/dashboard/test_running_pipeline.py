@@ -140,6 +140,7 @@ def test_a_pipeline_on_spark_is_watched_and_asked(browser: Browser, tmp_path: Pa
         counts = "jobs/shop/checkpoints"
         run.wait_until(lambda: run.get(counts)["counts"]["completed"] >= 2, "two checkpoints")
 
+        assert run.get("livez") == run.get("readyz") == {"state": "RUNNING"}
         # A stranger may look and not touch; others find it by its store.
         stranger = {"Authorization": "Bearer no"}
         refused = httpx.post(f"{run.url}jobs/shop/stop", headers=stranger, timeout=ANSWER_S)

@@ -46,6 +46,8 @@ RECORDS: dict[str, tuple[RecordKind[Any, Any], ObjectPath, object]] = {
     "report": (REPORT, PATHS.report(CheckpointId(12)), cuts.sample_report()),
     "recovery": (RECOVERY, PATHS.recovery(Generation(3)), cuts.sample_recovery()),
     "request": (REQUEST, PATHS.asked("5ca1ab1e"), cuts.sample_request()),
+    # Requests had no aborts at first; both are format 1 (docs/adr/0037).
+    "request-to-abort": (REQUEST, PATHS.asked("5ca1ab1e"), cuts.sample_abort()),
     "answer": (ANSWER, PATHS.answer("5ca1ab1e"), cuts.sample_answer()),
 }
 

@@ -17,7 +17,7 @@ from cutwater.protocol.cut import CheckpointKind, Committable, StepSnapshot, Ver
 from cutwater.protocol.decisions import DecisionOutcome
 from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.options import CheckpointOptions
-from cutwater.protocol.pending import AckResult, CheckpointRequest
+from cutwater.protocol.pending import AckResult, CancelResult, CheckpointRequest
 from cutwater.protocol.topology import Topology
 from cutwater.protocol.trigger import RequestResult
 
@@ -26,6 +26,7 @@ UNCOUNTED = frozenset(
         FailureReason.ID_TAKEN,
         FailureReason.SUBSUMED,
         FailureReason.CANCELLED,
+        FailureReason.GAVE_WAY,
         FailureReason.STOPPED,
     }
 )
@@ -145,13 +146,15 @@ class NaiveCoordinator:
             self.owed.append(("AnswerAck", one.step, one.checkpoint_id, AckResult.LATE))
         if isinstance(event, events.Requested):
             self.owed.append(("AnswerRequest", event.request, RequestResult.NOT_RUNNING))
+        if isinstance(event, events.Cancelled):
+            self.owed.append(("AnswerCancel", CancelResult.NOT_OPEN, event.checkpoint_id))
 
     def expect(self, event: events.CoordinatorEvent) -> None:
         match event:
             case events.Clock():
                 self.on_clock()
-            case events.Requested(request):
-                self.on_requested(request)
+            case events.Requested(request, _, at_once):
+                self.on_requested(request, at_once=at_once)
             case events.Reserved(number, won):
                 self.on_reserved(number, won=won)
             case events.Acknowledged(snapshot):
@@ -161,8 +164,8 @@ class NaiveCoordinator:
             case events.Declined(step, generation, number, reason):
                 if generation == self.generation and step in self.topology.participants:
                     self.fail_if_possible(number, reason)
-            case events.Cancelled(number):
-                self.fail_if_possible(number, FailureReason.CANCELLED)
+            case events.Cancelled():
+                self.on_cancelled(event)
             case events.Published(number, digest):
                 self.on_published(number, digest)
             case events.ReserveFailed(number) | events.PublishFailed(number):
@@ -181,6 +184,9 @@ class NaiveCoordinator:
             case events.SinkFenced(slot, sink):
                 if self.waits_for(slot, sink):
                     self.halt(events.HaltReason.FENCED)
+            case events.SinkBehind(slot, sink):
+                if self.waits_for(slot, sink):
+                    self.halt(events.HaltReason.TARGET_BEHIND)
             case events.CommitRecorded(slot):
                 if self.commit is not None and self.commit.slot == slot:
                     self.commit = None
@@ -197,12 +203,16 @@ class NaiveCoordinator:
 
     # -- starting
 
-    def on_requested(self, request: CheckpointRequest) -> None:
+    def on_requested(self, request: CheckpointRequest, *, at_once: bool) -> None:
         result = RequestResult.QUEUED
         if self.ending is not None:
             result = RequestResult.NOT_RUNNING
-        elif len(self.queue) >= self.options.queue_limit:
+        elif len(self.queue) >= self.options.queue_limit + at_once:
             result = RequestResult.QUEUE_FULL
+        elif at_once:
+            self.queue.insert(0, request)
+            for number in tuple(self.open):
+                self.fail_if_possible(number, FailureReason.GAVE_WAY)
         else:
             self.queue.append(request)
         self.owed.append(("AnswerRequest", request, result))
@@ -459,6 +469,19 @@ class NaiveCoordinator:
             versions = tuple(sorted(commit.versions.items()))
             self.owed.append(("RecordCommit", commit.slot, versions))
 
+    def on_cancelled(self, event: events.Cancelled) -> None:
+        number = event.checkpoint_id
+        if number is None:
+            number = next(iter(self.open)) if len(self.open) == 1 else None
+        attempt = None if number is None else self.open.get(number)
+        result = CancelResult.NOT_OPEN
+        if attempt is not None:
+            result = CancelResult.CANCELLED if attempt.can_fail else CancelResult.TOO_LATE
+            self.fail_if_possible(attempt.number, FailureReason.CANCELLED)
+        elif number is None and self.open:
+            result = CancelResult.AMBIGUOUS
+        self.owed.append(("AnswerCancel", result, number))
+
     def fail_if_possible(self, number: CheckpointId, reason: FailureReason) -> None:
         attempt = self.open.get(number)
         if attempt is not None and attempt.can_fail:
@@ -585,6 +608,8 @@ def facts_of_answer(command: events.CoordinatorCommand) -> Owed:
             return ("AnswerAck", step, number, answer)
         case events.AnswerRequest(request, result):
             return ("AnswerRequest", request, result)
+        case events.AnswerCancel(_, cancelled, number):
+            return ("AnswerCancel", cancelled, number)
         case events.ReserveId(number, kind):
             return ("ReserveId", number, kind)
         case events.StartAttempt(barrier):

@@ -104,10 +104,11 @@ class WokenUp(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Somebody asks for a checkpoint."""
+    """A checkpoint is requested, sometimes as the last one of a stop."""
 
     kind: CheckpointKind
     drain: bool
+    at_once: bool
 
 
 class Answered(NamedTuple):
@@ -151,9 +152,10 @@ class WentWell(NamedTuple):
 
 
 class CancelledByUser(NamedTuple):
-    """Somebody cancels an attempt."""
+    """A person aborts an attempt, by its number or without one."""
 
     which: int
+    named: bool
 
 
 class RanDry(NamedTuple):
@@ -205,13 +207,13 @@ ODD = st.sampled_from(["again", "stranger", "unknown", "late", "stale", "fenced"
 WEIGHTED: list[st.SearchStrategy[Move]] = [
     *[st.builds(TimePassed, st.sampled_from([0, 1, 1, 1, 5, 5, 10, 20, 45, 120, 400]))] * 5,
     st.just(WokenUp()),
-    *[st.builds(Asked, KINDS, MOSTLY_NOT)] * 2,
+    *[st.builds(Asked, KINDS, MOSTLY_NOT, MOSTLY_NOT)] * 2,
     *[st.builds(Answered, st.integers(0, 11), HOW, LAGS)] * 8,
     *[st.builds(AllStored, WHICH)] * 3,
     *[st.builds(WentWell, LAGS, st.sampled_from([1, 1, 1, 2, 3, 4]))] * 4,
     *[st.builds(Misdirected, ODD, WHICH, WHICH)] * 2,
     st.builds(Refused, WHICH, st.sampled_from(["step", "step", "stranger", "predecessor"])),
-    st.builds(CancelledByUser, WHICH),
+    st.builds(CancelledByUser, WHICH, st.booleans()),
     st.builds(RanDry, st.booleans()),
     st.builds(Ended, st.booleans()),
     *[st.just(Recovered())] * 2,
@@ -349,8 +351,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.pass_time(passed_ms)
             case WokenUp():
                 self.wake_up()
-            case Asked(kind, drain):
-                self.ask(kind, drain=drain)
+            case Asked():
+                self.ask(move)
             case Answered():
                 self.answer(*move)
             case AllStored(which):
@@ -359,8 +361,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.misdirect(*move)
             case Refused(which, by):
                 self.decline(which, by)
-            case CancelledByUser(which):
-                self.tell(events.Cancelled(self.any_number(which), self.now_ms))
+            case CancelledByUser(which, named):
+                number = self.any_number(which) if named else None
+                self.tell(events.Cancelled(number, self.now_ms, "a test asked for it"))
             case RanDry(waiting):
                 self.tell(events.Drained(waiting, self.now_ms))
             case Ended(stopped):
@@ -386,10 +389,11 @@ class CoordinatorMachine(RuleBasedStateMachine):
         wake_at_ms = self.coordinator.wake_at_ms
         assert wake_at_ms is None or wake_at_ms > self.now_ms
 
-    def ask(self, kind: CheckpointKind, *, drain: bool) -> None:
+    def ask(self, asked: Asked) -> None:
         self.asked += 1
-        request = CheckpointRequest(kind, f"asked{self.asked}", drain, self.asked % 3 == 0)
-        self.tell(events.Requested(request, self.now_ms))
+        is_last = asked.at_once or self.asked % 3 == 0
+        request = CheckpointRequest(asked.kind, f"asked{self.asked}", asked.drain, is_last)
+        self.tell(events.Requested(request, self.now_ms, asked.at_once))
 
     def any_number(self, which: int) -> CheckpointId:
         """An attempt: open, if there is one, or else one that has ended or never began."""
@@ -482,6 +486,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if kind == "fenced":
             for sink in self.topology.sinks:
                 self.tell(events.SinkFenced(Slot(self.model.slot - 1), sink, self.now_ms))
+                self.tell(events.SinkBehind(Slot(self.model.slot - 1), sink, self.now_ms))
             return
         step = self.topology.steps[who % len(self.topology.steps)].step
         number = self.any_number(which)

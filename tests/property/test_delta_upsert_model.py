@@ -1,10 +1,11 @@
 """Upserts into a Delta table against a list of rows, under everything that others do to it.
 
-Batches wait and are committed together; other writers append and compact, also between reading the
-table and committing to it; a process dies inside a commit and a fresh one repeats it; the table is
-taken back to earlier versions. Rows are written by pyarrow and read by DuckDB.
+Batches wait and are committed together; other writers append, compact and vacuum, also between
+reading the table and committing to it; a process dies inside a commit and a fresh one repeats it;
+the table is taken back to earlier versions. Rows are written by pyarrow and read by DuckDB.
 """
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -156,6 +157,16 @@ class UpsertMachine(RuleBasedStateMachine):
 
         self._now_or_in_between(compact, in_between=in_between)
 
+    @precondition(lambda self: self.table.joinpath("_delta_log").exists())
+    @rule(in_between=st.booleans())
+    def somebody_vacuums(self, in_between: bool) -> None:
+        def vacuum() -> None:
+            DeltaTable(str(self.table)).vacuum(
+                retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True
+            )
+
+        self._now_or_in_between(vacuum, in_between=in_between)
+
     def _now_or_in_between(self, act: Callable[[], None], *, in_between: bool) -> None:
         if in_between and self.waiting:
             self.meanwhile.append(act)
@@ -169,7 +180,7 @@ class UpsertMachine(RuleBasedStateMachine):
         version = chosen.choice(sorted(self.committed))
         retreat = self.sink.look_back(version)
         if retreat.obstacle is not None:
-            assert "written by somebody else" in retreat.obstacle
+            assert re.search("written by somebody else|perhaps by VACUUM", retreat.obstacle)
             return
         assert retreat.rows_then == len(self.committed[version])
         self.slot += 1

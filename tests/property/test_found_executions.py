@@ -166,7 +166,7 @@ def attempt(machine: CoordinatorMachine) -> CheckpointId:
 
 def test_no_checkpoint_starts_that_could_be_decided_before_an_open_savepoint() -> None:
     machine = world(max_concurrent=2)
-    machine.happens(Asked(CheckpointKind.SAVEPOINT, False))
+    machine.happens(Asked(CheckpointKind.SAVEPOINT, False, False))
     machine.answer_garbage()
     savepoint = attempt(machine)
 

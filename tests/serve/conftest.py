@@ -1,6 +1,6 @@
 """The application over a pipeline that runs without Spark, and over a store that nobody runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -8,7 +8,7 @@ from tests.serve.asking import Asking, asking
 from tests.serve.stand_in import StandIn
 
 from cutwater.serve.app import make_app
-from cutwater.serve.catalog import OnePipeline, Pipelines, StoredPipelines
+from cutwater.serve.catalog import OnePipeline, Pipelines, StoredPipelines, Unreadable
 from cutwater.serve.served import Served
 from cutwater.serve.token import Token
 
@@ -23,8 +23,11 @@ class Box:
 
     current: Pipelines
 
-    def all(self) -> tuple[Served, ...]:
+    def all(self) -> Sequence[Served | Unreadable]:
         return self.current.all()
+
+    def state(self) -> str:
+        return self.current.state()
 
     def find(self, text: str) -> Served:
         return self.current.find(text)

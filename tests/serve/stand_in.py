@@ -15,7 +15,7 @@ from tests.unit.store.cuts import PIPELINE
 from tests.unit.store.made import ONE, ORDERS, TABLE, TOTALS, attempt_report, step_report
 
 from cutwater import Pipeline
-from cutwater.errors import ConfigError
+from cutwater.errors import ConfigError, RequestFailed
 from cutwater.ids import CheckpointId
 from cutwater.physical_plan import PhysicalPlan
 from cutwater.plan import plan
@@ -23,6 +23,7 @@ from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.serve.served import Live, Served
 from cutwater.spark.progress import (
+    AlignmentStatus,
     BarrierAt,
     ChannelStatus,
     CheckpointReport,
@@ -37,6 +38,9 @@ from cutwater.store.wall_clock import wall_ms
 
 HELD_S = 240.0
 """How long a checkpoint is held at most: a test may look at several things meanwhile."""
+
+ALIGNING = AlignmentStatus(("0:orders",), ("1:refunds",), 2048, 512, 1024)
+"""How the inputs of a step meet the barrier of a checkpoint that is held."""
 
 TARGETS: SinkTargets = {TABLE: StoredTarget("delta", "file:///tables/totals")}
 
@@ -81,6 +85,7 @@ class StandIn:
         self.restarts = 0
         self.backlog = 3
         self.barriers = {"orders": BarrierAt.NOWHERE, "totals": BarrierAt.NOWHERE}
+        self.alignments: dict[str, AlignmentStatus] = {}
         self.rate = 1234.5
         self.stopped_with: tuple[str | None, bool] | None = None
         self.reports: list[CheckpointReport] = []
@@ -98,7 +103,16 @@ class StandIn:
     def status(self) -> RunStatus:
         steps = tuple(
             StepStatus(
-                name, kind, 7, 12_345, self.rate, False, mark, self.late_rows, self.barriers[name]
+                name,
+                kind,
+                7,
+                12_345,
+                self.rate,
+                False,
+                mark,
+                self.late_rows,
+                self.barriers[name],
+                self.alignments.get(name),
             )
             for name, kind, mark in (("orders", "query", wall_ms()), ("totals", "query", wall_ms()))
         )
@@ -134,6 +148,20 @@ class StandIn:
         if any(one.name == name for one in self.reports):
             raise ConfigError("savepoint name", f"there is a savepoint {name} already")
         return self._take(CheckpointKind.SAVEPOINT, name)
+
+    def abort_checkpoint(
+        self,
+        reason: str,
+        checkpoint_id: int | None = None,
+        timeout_s: float | None = None,  # noqa: ARG002
+    ) -> CheckpointReport:
+        pending = [one for one in self.reports if one.status == "IN_PROGRESS"]
+        if not pending or checkpoint_id not in {None, pending[0].id}:
+            raise RequestFailed("nothing was aborted: no such checkpoint is pending.")
+        failure = f"it was aborted on request ({reason})"
+        aborted = self._change(pending[0].id, status="FAILED", failure=failure, duration_ms=40)
+        self._open.set()
+        return aborted
 
     def stop(
         self, *, checkpoint: bool = True, savepoint: str | None = None, drain: bool = False
@@ -192,17 +220,31 @@ class StandIn:
             self.reports[number - 1] = changed
             return changed
 
+    def _aborted(self, number: int) -> CheckpointReport:
+        report = self.reports[number - 1]
+        self.failed += 1
+        self.barriers = {"orders": BarrierAt.NOWHERE, "totals": BarrierAt.NOWHERE}
+        self.alignments = {}
+        self.stored.made.attempt(number)
+        failed = attempt_report(number, status=AttemptStatus.FAILED, failure=report.failure)
+        self.stored.made.store.reports.write(failed)
+        return report
+
     def _take(self, kind: CheckpointKind, name: str | None) -> CheckpointReport:
         number = self._begin(kind, name)
         self.barriers = {"orders": BarrierAt.ACKNOWLEDGED, "totals": BarrierAt.ALIGNING}
+        self.alignments = {"totals": ALIGNING}
         steps = {ORDERS: step_report(start_delay_ms=3, sync_ms=2, async_ms=30)}
         self._change(number, steps=steps)
         assert self._open.wait(HELD_S)
+        if self.reports[number - 1].status == "FAILED":
+            return self._aborted(number)
         steps[TOTALS] = step_report(start_delay_ms=12, alignment_ms=25, async_ms=40)
         self.stored.made.decide(number, kind, name=name)
         made = attempt_report(number, name=name, steps=steps, started_at_ms=wall_ms())
         self.stored.made.store.reports.write(made)
         self.barriers = {"orders": BarrierAt.NOWHERE, "totals": BarrierAt.NOWHERE}
+        self.alignments = {}
         return self._change(
             number,
             status="COMPLETED",

@@ -9,9 +9,11 @@ from tests.unit.store.cuts import PIPELINE
 from tests.unit.store.made import BEGAN_MS, ONE, attempt_report
 from tests.waiting import wait_until
 
+from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.store.lease import Lease
-from cutwater.store.reports import RecoveryReport
+from cutwater.store.reports import AttemptStatus, RecoveryReport
+from cutwater.store.requests import Abort, Answer, AnswerState
 from cutwater.store.wall_clock import wall_ms
 
 LIST = "/jobs/orders/checkpoints"
@@ -83,6 +85,7 @@ def test_an_attempt_under_way_shows_its_steps_and_where_the_barrier_is(
         state = live.json(f"{LIST}/{asked}")
         (opened,) = live.json(LIST)["history"]
         detail = live.json(f"{LIST}/details/1")
+        (step,) = live.json(f"{LIST}/details/1/subtasks/totals")["subtasks"]
 
     assert state == {"status": {"id": "IN_PROGRESS"}, "operation": None}
     assert (opened["status"], opened["kind"]) == ("IN_PROGRESS", "FULL")
@@ -91,6 +94,22 @@ def test_an_attempt_under_way_shows_its_steps_and_where_the_barrier_is(
     assert detail["tasks"]["totals"]["status"] == "IN_PROGRESS"
     assert now["dag"]["checkpoint"] == 1
     assert [one["barrier"] for one in now["dag"]["steps"]] == ["ACKNOWLEDGED", "ALIGNING"]
+    assert [one["alignment"] for one in now["dag"]["steps"]] == [
+        None,
+        {
+            "inputs": 2,
+            "aligned": ["0:orders"],
+            "waiting": ["1:refunds"],
+            "held": 2048,
+            "behind": 512,
+            "recorded": 1024,
+        },
+    ]
+    pending = detail["tasks"]["totals"]
+    assert (pending["aligned_inputs"], pending["inputs"]) == (1, 2)
+    assert (pending["alignment_buffered"], pending["persisted_data"]) == (2048, 1024)
+    assert (step["alignment"]["buffered"], step["alignment"]["persisted"]) == (2048, 1024)
+    assert detail["tasks"]["orders"]["inputs"] is None
     (channel,) = now["dag"]["channels"]
     assert channel["barrier"] is True
     assert (channel["backlog_messages"], channel["rows_per_second"]) == (3, 1234.5)
@@ -143,6 +162,41 @@ def test_a_stop_is_told_over_when_the_pipeline_has_ended(live: Asking, running: 
     assert live.json("/jobs/orders")["state"] == "FINISHED"
 
 
+def test_a_pending_checkpoint_is_aborted_and_the_reason_is_shown(
+    live: Asking, running: StandIn
+) -> None:
+    with running.held():
+        asked = live.owner.post(LIST, json={}).json()["request-id"]
+        wait_until(lambda: bool(running.reports), "it has begun")
+        other = live.finished(f"{LIST}/abort", {"checkpointId": 9, "reason": "why"}, LIST)
+        aborted = live.finished(f"{LIST}/abort", {"reason": "the disk is replaced"}, LIST)
+    wait_until(lambda: live.json(f"{LIST}/{asked}")["status"]["id"] == "COMPLETED", "it is over")
+    again = live.finished(f"{LIST}/abort", {"checkpointId": 1, "reason": "why"}, LIST)
+
+    why = "it was aborted on request (the disk is replaced)"
+    assert "nothing was aborted" in other["failure-cause"]["message"]
+    assert (aborted["checkpointId"], aborted["message"], aborted["failure-cause"]) == (1, why, None)
+    assert "nothing was aborted" in again["failure-cause"]["message"]
+    waited_for = live.json(f"{LIST}/{asked}")["operation"]
+    assert waited_for["failure-cause"]["message"] == why
+    (listed,) = live.json(LIST)["history"]
+    assert (listed["status"], listed["failure_message"]) == ("FAILED", why)
+    assert live.json(f"{LIST}/details/1")["failure_message"] == why
+
+
+def test_an_abort_needs_the_token(live: Asking) -> None:
+    assert reason(live.anyone.post(f"{LIST}/abort", json={"reason": "why"}), 401)
+
+
+def test_an_abort_gets_through_where_so_many_others_wait(live: Asking, running: StandIn) -> None:
+    with running.held():
+        for _ in range(16):
+            assert live.owner.post(LIST, json={}).status_code == 202
+        wait_until(lambda: bool(running.reports), "one has begun")
+
+        assert live.owner.post(f"{LIST}/abort", json={"reason": "why"}).status_code == 202
+
+
 def test_asking_twice_with_one_id_asks_once(live: Asking, running: StandIn) -> None:
     body = {"triggerId": "0123456789abcdef0123456789abcdef"}
     for _ in range(3):
@@ -177,6 +231,14 @@ WRONG = [
     ("/jobs/orders/stop", {"drain": 1}),
     ("/jobs/orders/stop", {"savepoint": "a/b"}),
     (LIST, {"triggerId": "../x"}),
+    (f"{LIST}/abort", None),
+    (f"{LIST}/abort", {}),
+    (f"{LIST}/abort", {"reason": ""}),
+    (f"{LIST}/abort", {"reason": "  "}),
+    (f"{LIST}/abort", {"reason": "a\x1bb"}),
+    (f"{LIST}/abort", {"reason": "x" * 501}),
+    (f"{LIST}/abort", {"reason": "why", "checkpointId": 0}),
+    (f"{LIST}/abort", {"reason": "why", "checkpointId": "1"}),
 ]
 
 
@@ -275,6 +337,25 @@ def test_a_pipeline_of_another_process_is_asked_through_the_store(
 
     assert request is not None
     assert (request.wish.value, request.name, request.holder) == ("savepoint", "far", "nonce")
+    abort = {"checkpointId": 7, "reason": "too slow"}
+    abort_token = stopped.owner.post(f"{LIST}/abort", json=abort).json()["request-id"]
+    asked_abort = running.stored.made.store.requests.request(abort_token)
+    assert asked_abort is not None
+    assert asked_abort.abort == Abort(checkpoint_id=CheckpointId(7), reason="too slow")
+    why = "it was aborted on request (too slow)"
+    failed = attempt_report(7, status=AttemptStatus.FAILED, failure=why)
+    running.stored.made.store.requests.tell(
+        Answer(
+            token=abort_token,
+            state=AnswerState.DONE,
+            holder="nonce",
+            answered_at_ms=wall_ms(),
+            message=why,
+            report=failed,
+        )
+    )
+    aborted = stopped.json(f"{LIST}/{abort_token}")["operation"]
+    assert (aborted["checkpointId"], aborted["message"], aborted["location"]) == (7, why, None)
     waiting = stopped.json(f"/jobs/orders/savepoints/{token}")
     assert waiting["status"]["id"] == "IN_PROGRESS"
     assert stopped.json("/jobs/orders")["state"] == "RUNNING"
@@ -292,6 +373,8 @@ def test_a_rewind_is_refused_with_a_reason_and_never_done(live: Asking, running:
     assert live.refused("/jobs/orders/rewind", 400)
     assert live.refused("/jobs/orders/rewind?to=a%00b", 400)
     assert live.refused(f"/jobs/orders/rewind?to={'9' * 201}", 400)
+    for time in ("0001-01-01T00:00%2B14:00", "9999-12-31T23:59-12:00", "0001-01-01"):
+        assert "before the year 1" in live.refused(f"/jobs/orders/rewind?to={time}", 400)
     found = live.json("/jobs/orders/rewind?to=1")
     assert (found["to"], found["current"], found["undone"]) == (1, 1, [])
     assert found["commands"][-1].startswith("cutwater rewind orders --to 1 --store ")

@@ -4,7 +4,7 @@ Schemathesis makes requests from the document, valid and invalid, and compares e
 it; an answer of 500 or more, an unknown status or another form of body is a failure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -23,7 +23,7 @@ from tests.serve.stand_in import StandIn
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.serve.app import make_app, unguarded_app
-from cutwater.serve.catalog import OnePipeline, Pipelines, StoredPipelines
+from cutwater.serve.catalog import OnePipeline, Pipelines, StoredPipelines, Unreadable
 from cutwater.serve.served import Served
 from cutwater.serve.token import Token
 from cutwater.spark.progress import CheckpointReport
@@ -40,8 +40,11 @@ CHECKS = [
 class Nothing:
     """No pipeline at all: enough to make the document."""
 
-    def all(self) -> tuple[Served, ...]:
+    def all(self) -> Sequence[Served | Unreadable]:
         return ()
+
+    def state(self) -> str:
+        return "STARTING"
 
     def find(self, text: str) -> Served:
         raise AssertionError(text)
@@ -55,6 +58,13 @@ class Willing(StandIn):
 
     def _take(self, kind: CheckpointKind, name: str | None) -> CheckpointReport:
         return CheckpointReport(CheckpointId(1), "COMPLETED", 5, kind.name, name=name)
+
+    def stop(
+        self, *, checkpoint: bool = True, savepoint: str | None = None, drain: bool = False
+    ) -> None:
+        super().stop(checkpoint=checkpoint, savepoint=savepoint, drain=drain)
+        # It runs for the next request too: one that does not is not ready, which is a 503.
+        self.state = "RUNNING"
 
 
 class Place(NamedTuple):

@@ -16,6 +16,7 @@ WITHOUT_UNIT = {
     "cutwater_pipeline_up",
     "cutwater_pipeline_state",
     "cutwater_pipeline_generation",
+    "cutwater_pipeline_unreadable",
     "cutwater_checkpoints_in_progress",
     "cutwater_checkpoint_last_unaligned",
     "cutwater_step_finished",

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -12,12 +13,14 @@ from tests.cli.command import command, environment
 from tests.cli.stored import Stored
 from tests.serve.asking import bearer
 from tests.serve.stand_in import StandIn
-from tests.waiting import DEADLINE_S
+from tests.servers.ports import free_port
+from tests.waiting import DEADLINE_S, wait_until
 
 from cutwater.cli.serving import Serving
 from cutwater.errors import ConfigError
 from cutwater.serve import serve_store
 from cutwater.serve.server import Endpoint, bind
+from cutwater.serve.starting import RunServer
 from cutwater.serve.token import Token
 
 
@@ -67,6 +70,46 @@ def test_a_run_that_cannot_be_served_runs_all_the_same(running: StandIn) -> None
 
     assert said[0].startswith("no dashboard: ")
     assert said[1:] == ["it runs"]
+
+
+def test_a_token_that_is_too_short_is_refused_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch, running: StandIn
+) -> None:
+    monkeypatch.setenv("CUTWATER_TOKEN", "short")
+    said: list[str] = []
+
+    with pytest.raises(ConfigError, match="CUTWATER_TOKEN: a token has at least 16 characters"):
+        Serving("0")
+    with Serving("auto").of(running, said.append):  # type: ignore[arg-type]
+        assert said == ["no dashboard: a token has at least 16 characters"]
+
+
+def test_a_run_whose_token_cannot_be_kept_is_ready_all_the_same(
+    running: StandIn, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way of the token's directory")
+    served = running.served()
+    assert served.live is not None
+    context = SimpleNamespace(
+        scratch=tmp_path / "file" / "scratch",
+        plan=running.plan,
+        store=served.store,
+        pipeline=served.store.pipeline,
+        options=served.live.options,
+        targets=served.live.targets,
+    )
+    running.context = context  # type: ignore[attr-defined]
+    server = RunServer(bind(Endpoint(port=0)), "127.0.0.1")
+    try:
+        before = httpx.get(f"{server.url}readyz", timeout=DEADLINE_S)
+        with pytest.raises(ConfigError, match="no token can be written"):
+            server.show(running)  # type: ignore[arg-type]
+        after = httpx.get(f"{server.url}readyz", timeout=DEADLINE_S)
+    finally:
+        server.server.stop()
+
+    assert (before.status_code, before.json()) == (503, {"state": "STARTING"})
+    assert (after.status_code, after.json()) == (200, {"state": "RUNNING"})
 
 
 def test_a_stopped_server_gives_its_port_back(tmp_path: Path) -> None:
@@ -136,3 +179,40 @@ def test_a_socket_of_another_family_is_shown_as_an_address(tmp_path: Path) -> No
         assert httpx.get(f"{server.url}jobs/overview", timeout=DEADLINE_S).status_code == 200
     finally:
         server.stop()
+
+
+BLOCKING = """
+import pathlib, time
+
+pathlib.Path("begun").touch()
+while not pathlib.Path("go").exists():
+    time.sleep(0.01)
+"""
+
+
+def test_a_run_answers_probes_before_its_pipeline_is_even_loaded(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(BLOCKING)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    run = subprocess.Popen(
+        command("run", "slow.py", "--serve", str(port)),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until((tmp_path / "begun").exists, "it loads its pipeline")
+        live = httpx.get(f"{url}/livez", timeout=DEADLINE_S)
+        ready = httpx.head(f"{url}/readyz", timeout=DEADLINE_S)
+        refused = httpx.get(f"{url}/jobs/overview", timeout=DEADLINE_S)
+    finally:
+        (tmp_path / "go").touch()
+        _, complaints = run.communicate(timeout=DEADLINE_S)
+
+    assert (live.status_code, live.json()) == (200, {"state": "STARTING"})
+    assert (ready.status_code, ready.content) == (503, b"")
+    assert refused.status_code == 503
+    assert run.returncode == 2
+    assert "slow.py" in complaints

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -83,6 +83,35 @@ def ignore_conditions(request: Request) -> bool:
     """Drop the header that makes a put conditional, like a gateway that does not know it."""
     request.headers.pop("if-none-match", None)
     return True
+
+
+def refuse_large_copies(bytes_max: int) -> Fault:
+    """Refuse to copy an object of more bytes with one request, as S3 does above 5 GiB."""
+
+    def fault(request: Request) -> bool:
+        source = request.headers.get("x-amz-copy-source")
+        if source is None:
+            return True
+        looked = replace(
+            request,
+            method="HEAD",
+            headers=dict(request.headers),
+            path=f"/{source.lstrip('/')}",
+            body=b"",
+        )
+        del looked.headers["x-amz-copy-source"]
+        status, headers, _ = looked.forwarded()
+        assert status == 200, f"{source}: {status}"
+        size_bytes = int(dict(headers)["Content-Length"])
+        if size_bytes <= bytes_max:
+            return True
+        reason = f"larger than the maximum allowable size for a copy source: {bytes_max}"
+        message = f"<Message>The specified copy source is {reason}</Message>"
+        content = f"<Error><Code>InvalidRequest</Code>{message}</Error>".encode()
+        request.answer(400, [("Content-Type", "application/xml")], content)
+        return False
+
+    return fault
 
 
 @dataclass

@@ -58,6 +58,11 @@ class PostgresServer:
     def data(self) -> Path:
         return self.directory / "data"
 
+    def give_data(self) -> None:
+        """Let the server own its files, after they were copied by another user."""
+        for path in (self.data, *self.data.rglob("*")):
+            _give(path)
+
     def start(self) -> None:
         """Start it, and wait until it answers."""
         settings = [f"--{name}={value}" for name, value in self.settings.items()]

@@ -20,7 +20,7 @@ from tests.spark.runs import DEADLINE_S, options, run, table, wait_for_rows, wai
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.errors import ConfigError, RunError, StepError
 from cutwater.run import PipelineRun, RunOptions
-from cutwater.sinks.committing import act
+from cutwater.sinks.committing import act_in_store
 from cutwater.spark import effects
 from cutwater.spark.progress import RunStatus
 
@@ -160,12 +160,12 @@ def block(
     ballast: list[Path] = []
 
     def then_full(*given: Any) -> Any:  # noqa: ANN401 - as it was
-        done = act(*given)
+        done = act_in_store(*given)
         ballast.append(fill(small))
         return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(effects, "act", then_full)
+        patch.setattr(effects, "act_in_store", then_full)
         threading.Thread(target=running.checkpoint, args=(DEADLINE_S,), daemon=True).start()
         status = wait_until(running, lambda one: one.state == "COMMIT_BLOCKED", "a full store")
     return ballast[0], status
@@ -195,6 +195,8 @@ def test_a_stop_does_not_wait_for_room_in_the_store(
 
     assert result is not None
     assert (result.finished, again.finished) == (False, True)
+    assert "No space left on device" in result.problem
+    assert again.problem == ""
     assert values == list(range(len(values)))
     assert [row[0] for row in table(tmp_path / "table", "value")] == list(range(total))
 

@@ -1,6 +1,7 @@
 """A running pipeline, operated from other processes through nothing but its store."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.spark.runs import DEADLINE_S, example, options, run, table, wait_unti
 from typer.testing import CliRunner, Result
 
 from cutwater.cli.main import app
-from cutwater.errors import RunError, Unavailable
+from cutwater.errors import RequestFailed, RunError, Unavailable
 from cutwater.protocol.cut import BlobRef
 from cutwater.spark.progress import RunStatus
 from cutwater.store.blobs import Blobs
@@ -33,11 +34,25 @@ def test_a_running_pipeline_is_operated_through_its_store(
         with pytest.raises(RunError, match=r"goes on.*could not store its snapshot"):
             running.stop(savepoint="last")
     still = running.status().state
+    may_store = threading.Event()
+    with monkeypatch.context() as patched:
+        store_tree = Blobs.store_tree
+        patched.setattr(
+            Blobs,
+            "store_tree",
+            lambda *one, **other: may_store.wait(DEADLINE_S) and store_tree(*one, **other),
+        )
+        wait_until(running, is_pending, "a checkpoint is pending")
+        aborted = ask(tmp_path, "checkpoints", "abort", "union", "--reason", "a test wants it")
+        may_store.set()
+    with pytest.raises(RequestFailed, match=r"nothing was aborted: checkpoint 999 is not pending"):
+        running.abort_checkpoint("a test wants it", 999, DEADLINE_S)
     stopped = ask(tmp_path, "stop", "union", "--savepoint", "last", "--drain")
     result = running.wait(DEADLINE_S)
     after = look(tmp_path, "checkpoints", "list", "union")
     verified = look(tmp_path, "checkpoints", "verify", "union", "--all")
     late = here(tmp_path, "stop", "union")
+    shown = here(tmp_path, "checkpoints", "show", "union", str(aborted["checkpoint"]["id"]))
 
     # What was asked for has been taken, under the names and kinds that were asked for.
     taken = {one["id"]: one for one in after["checkpoints"]}
@@ -55,6 +70,11 @@ def test_a_running_pipeline_is_operated_through_its_store(
     assert still == "RUNNING"
     failures = {one["failure_message"] for one in after["checkpoints"]} - {None}
     assert any("could not store its snapshot" in one for one in failures)
+    # One that was aborted has failed for that reason, and the pipeline went on.
+    number = aborted["checkpoint"]["id"]
+    why = "it was aborted on request (a test wants it)"
+    assert (taken[number]["status"], taken[number]["failure_message"]) == ("FAILED", why)
+    assert why in shown.stdout
     # The list is in order, and says of every step how it fared.
     assert list(taken) == sorted(taken)
     assert set(taken[full["checkpoint"]["id"]]["tasks"]) == {"web", "stores", "sales"}
@@ -103,6 +123,10 @@ def refuse(*_: object) -> tuple[BlobRef, ...]:
 def has_committed_rows(status: RunStatus) -> bool:
     done = [one for one in status.checkpoints if one.status == "COMPLETED"]
     return len(done) >= 2 and any(step.rows for step in status.steps if step.name == "sales")
+
+
+def is_pending(status: RunStatus) -> bool:
+    return any(one.status == "IN_PROGRESS" for one in status.checkpoints)
 
 
 def operate(directory: Path, *arguments: str) -> Any:  # noqa: ANN401 - a finished process

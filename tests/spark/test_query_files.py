@@ -29,6 +29,7 @@ from tests.spark.plain_queries import (
     write_checksums,
     write_inputs,
 )
+from tests.trees import stored_tree
 
 from cutwater.errors import RecoveryError
 from cutwater.ids import NO_BATCH, BatchId, Generation, PipelineId
@@ -97,7 +98,7 @@ def test_a_moved_query_has_the_same_state_and_goes_on_to_the_same_output(
     restart_maintenance(often)
     shutil.rmtree(original)
     blobs = Blobs(MemoryBackend(), PipelineId("p"), Generation(1))
-    blobs.fetch_tree(blobs.store_tree(tmp_path / "pins", {}), moved)
+    blobs.fetch_tree(stored_tree(blobs, tmp_path / "pins", {}), moved)
     settle(moved)
 
     pinned = files_of(moved, AT)

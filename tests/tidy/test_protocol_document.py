@@ -1,5 +1,7 @@
 """PROTOCOL.md names tests and sabotages; all of them must exist."""
 
+import importlib
+import importlib.util
 import re
 from pathlib import Path
 
@@ -10,7 +12,7 @@ TABLES = (ROOT / "PROTOCOL.md").read_text().split("## What came from where", 1)[
 
 
 def test_every_test_that_the_protocol_names_exists() -> None:
-    places = ("unit/protocol", "unit/spark", "contract", "spark", "crash")
+    places = ("unit/protocol", "unit/spark", "unit/store", "contract", "spark", "crash")
     paths = (path for place in places for path in (ROOT / "tests" / place).glob("*.py"))
     sources = (path.read_text() for path in paths)
     defined = set(re.findall(r"def (test_\w+)", "\n".join(sources)))
@@ -35,3 +37,57 @@ def test_no_row_of_the_tables_is_without_a_guard() -> None:
     rows = [line for line in TABLES.splitlines() if re.match(r"\| (\d{3} |F\d)", line)]
 
     assert [row for row in rows if "`test_" not in row] == []
+
+
+def seed_features() -> list[tuple[str, str, str]]:
+    """The rows of the table of the seeds' features: what, where, and by which tests."""
+    table = TABLES.split("### Seed features", 1)[1].split("###", 1)[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    return [(what, where, tests) for what, where, tests in rows[1:]]
+
+
+def test_every_feature_of_the_seeds_has_a_guard() -> None:
+    features = seed_features()
+
+    assert len(features) == 19
+    assert [what for what, _, tests in features if "`test_" not in tests] == []
+
+
+def resolved(dotted: str) -> bool:
+    """Say whether a name such as `pending.Attempt.missing` is there, in the protocol or above."""
+    for prefix in ("cutwater.protocol.", "cutwater."):
+        parts = (prefix + dotted).split(".")
+        for length in range(len(parts), 1, -1):
+            if find_module(".".join(parts[:length])):
+                found: object = importlib.import_module(".".join(parts[:length]))
+                for name in parts[length:]:
+                    found = getattr(found, name, None)
+                if found is not None:
+                    return True
+    return False
+
+
+def find_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def test_what_the_table_of_features_names_is_there() -> None:
+    named = {
+        (what, name)
+        for what, where, _ in seed_features()
+        for name in re.findall(r"`([a-z_]+(?:\.\w+)*)`", where)
+        if "." in name or name != "completed_count"
+    }
+
+    assert {one for one in named if not resolved(one[1])} == set()
+    assert len(named) >= 25
+
+
+def test_a_name_that_is_not_there_would_be_noticed() -> None:
+    assert resolved("pending.Attempt.missing")
+    assert resolved("store.inspect.Inspector.one")
+    assert not resolved("pending.Attempt.missed")
+    assert not resolved("pendings")

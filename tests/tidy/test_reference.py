@@ -3,6 +3,7 @@
 import ast
 import re
 import textwrap
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
@@ -11,6 +12,8 @@ from scripts import cli_reference, config_reference, errors_reference
 
 from cutwater import errors
 from cutwater.cli import output
+from cutwater.protocol.options import CheckpointOptions, CommitOptions, UnalignedOptions
+from cutwater.settings import MASTER_DEFAULT, STORE_DEFAULT, defaults
 
 ROOT = Path(__file__).parents[2]
 EXIT_CODES = ROOT / "docs" / "reference" / "exit-codes.md"
@@ -23,6 +26,55 @@ def test_a_reference_is_what_its_script_writes(script: ModuleType) -> None:
     assert script.DOCUMENT.read_text(encoding="utf-8") == script.render(), (
         f"run python scripts/{name}.py and commit the result"
     )
+
+
+def test_no_default_of_a_checkpoint_option_is_defined_twice() -> None:
+    """The protocol's options have them; the config writes those as text."""
+    kinds = (CheckpointOptions, UnalignedOptions, CommitOptions)
+    shared = {one.name.removesuffix("_ms") for kind in kinds for one in fields(kind)}
+    source = ast.parse((ROOT / "src" / "cutwater" / "config.py").read_text("utf-8"))
+    (config,) = [
+        one
+        for one in source.body
+        if isinstance(one, ast.ClassDef) and one.name == "CheckpointConfig"
+    ]
+    defined = [
+        one.target.id
+        for one in config.body
+        if isinstance(one, ast.AnnAssign)
+        and isinstance(one.target, ast.Name)
+        and isinstance(one.value, ast.Constant)
+    ]
+
+    assert sorted(shared.intersection(defined)) == []
+    # What a channel holds is no option of the protocol's, and has its defaults here.
+    assert sorted(defined) == ["channel_bytes", "channel_messages"]
+
+
+@pytest.mark.parametrize("default", [MASTER_DEFAULT, STORE_DEFAULT])
+def test_a_general_default_is_written_in_one_place(default: str) -> None:
+    places = [
+        one.relative_to(ROOT).as_posix()
+        for one in sorted((ROOT / "src").rglob("*.py"))
+        if f'"{default}"' in one.read_text("utf-8")
+    ]
+
+    assert places == ["src/cutwater/settings.py"]
+
+
+def test_the_defaults_that_the_page_for_flink_users_tells_are_the_defaults() -> None:
+    page = (ROOT / "docs" / "how-to" / "come-from-flink.md").read_text("utf-8")
+    known = {name: "any number" if value is None else value for name, value in defaults()}
+    rows = re.findall(r"^\| `execution[^|]*\| ([^|]*) \| ([^|]+) \|$", page, re.MULTILINE)
+    told = [
+        (name, text)
+        for names, texts in rows
+        for name, text in zip(re.findall(r"`([\w.]+)`", names), texts.split("; "), strict=False)
+    ]
+
+    assert len(told) >= 10
+    for name, text in told:
+        assert str(known[name]).lower() == text.strip("` "), name
 
 
 def test_every_exit_code_of_the_source_is_documented_and_no_other() -> None:

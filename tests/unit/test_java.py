@@ -128,6 +128,20 @@ def test_a_cache_that_others_can_write_to_is_not_trusted(tmp_path: Path) -> None
     assert find_java().home.parent == tmp_path / f"cutwater-{os.getuid()}"
 
 
+def test_a_link_in_the_place_of_the_temporary_cache_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / f"cutwater-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+
+    with pytest.raises(SessionError, match="is a symbolic link, which another user may have made"):
+        find_java()
+
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_a_java_that_does_not_answer_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from tests.unit import stand_ins
 from tests.unit.stand_ins import Frame, Session, Target, join, line_of, pass_on, read, run_cell
 
 from cutwater import Pipeline
+from cutwater.config import Unaligned
 from cutwater.errors import ConfigError, DeclarationError
 from cutwater.node import Binding, Kind, Node, Place, SinkTarget
 from cutwater.step_options import StepOptions
@@ -276,6 +277,10 @@ def test_a_source_can_refuse_to_be_chained() -> None:
         ("updates", "customer", "'customer' is not a list of columns"),
         ("updates", [1], "is not a list of columns"),
         ("updates", None, "None is not a list of columns"),
+        ("alignment_timeout", "soon", "'soon' is not a duration"),
+        ("alignment_timeout", 5, "5 has no unit"),
+        ("unaligned", "yes", "'yes' is none of True, False, 'forced'"),
+        ("unaligned", 0, "0 is none of True, False, 'forced'"),
     ],
 )
 def test_an_option_that_cannot_work_is_refused_by_name(
@@ -285,6 +290,15 @@ def test_an_option_that_cannot_work_is_refused_by_name(
         Pipeline("orders").step(pass_on, **{option: value})  # type: ignore[call-overload]
 
     assert caught.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("unaligned", "why"), [(False, "never overtakes"), ("forced", "overtakes at once")]
+)
+def test_a_patience_that_has_no_effect_is_refused(unaligned: Unaligned, why: str) -> None:
+    said = f"'1s' has no effect with unaligned={unaligned!r}, since the step {why}"
+    with pytest.raises(ConfigError, match=f"alignment_timeout: {said}"):
+        Pipeline("orders").step(pass_on, alignment_timeout="1s", unaligned=unaligned)
 
 
 def test_a_misspelled_option_is_told_the_right_one() -> None:

@@ -13,6 +13,7 @@ from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
 from cutwater.node import SinkTarget
 from cutwater.plan import PhysicalPlan, PhysicalStep, plan
 from cutwater.plan_text import StepFacts, draw
+from cutwater.step_options import StepKeywords
 
 TABLE = Target("tables/t")
 UPSERTS = frozenset({"append", "update"})
@@ -885,6 +886,9 @@ def test_the_json_of_a_step_has_all_that_the_tree_has() -> None:
         "partitions": 8,
         "trigger_ms": 1_000,
         "max_batch_bytes": 64 * 1024**2,
+        "alignment_timeout_ms": None,
+        "unaligned": None,
+        "overtakes": True,
         "sources": [],
         "inputs": [
             {
@@ -927,3 +931,75 @@ def test_the_json_of_a_channel_names_its_readers_and_its_reason() -> None:
 def test_a_step_that_does_not_exist_is_not_found() -> None:
     with pytest.raises(KeyError):
         step(plan(orders_pipeline()), "nowhere")
+
+
+# Alignment, step by step.
+
+
+def branches(**options: StepKeywords) -> Pipeline:
+    """A view that two steps read, the second of which is read by a third; each with its options."""
+    pipeline = Pipeline("branches")
+    pipeline.source(read, name="orders")
+    pipeline.view(pass_on, name="valid", inputs=["orders"])
+    reads = {"one": "valid", "two": "valid", "three": "two"}
+    for name, producer in reads.items():
+        given: StepKeywords = {
+            "name": name,
+            "inputs": [producer],
+            **options.get(name, StepKeywords()),
+        }
+        pipeline.step(pass_on, **given)
+    pipeline.sink("first", TABLE, of="one")
+    pipeline.sink("second", Target("tables/u"), of="two")
+    pipeline.sink("third", Target("tables/v"), of="three")
+    return pipeline
+
+
+def test_what_a_step_says_of_alignment_reaches_the_protocol_and_is_shown() -> None:
+    planned = plan(branches(one={"alignment_timeout": "2s"}, two={"unaligned": "forced"}))
+
+    topology = planned.topology()
+    one, two, three = (topology[StepId(name)] for name in ("one", "two", "three"))
+    assert (one.alignment_timeout_ms, one.forced, one.is_sink) == (2_000, None, False)
+    assert (two.alignment_timeout_ms, two.forced, two.is_sink) == (None, True, False)
+    assert (three.alignment_timeout_ms, three.forced, three.is_sink) == (None, None, False)
+    tree = draw(planned)
+    assert "step one (append mode, alignment_timeout 2s)" in tree
+    assert "step two (append mode, unaligned forced)" in tree
+    written = {one["name"]: one for one in planned.to_json()["steps"]}  # type: ignore[attr-defined]
+    assert written["one"]["alignment_timeout_ms"] == 2_000
+    assert (written["two"]["unaligned"], written["two"]["overtakes"]) == ("forced", True)
+    assert [written["valid"]["overtakes"], written["valid"]["unaligned"]] == [False, None]
+
+
+def test_a_step_that_never_overtakes_says_so_and_so_does_what_feeds_it() -> None:
+    planned = plan(branches(three={"unaligned": False}))
+
+    whole = [one.step for one in planned.topology().steps if one.is_sink]
+    assert whole == ["valid", "two", "three"]
+    tree = draw(planned)
+    assert "step two (append mode, never overtakes)" in tree
+    assert "step three (append mode, never overtakes)" in tree
+    assert "step one (append mode)" in tree
+    assert "step valid (append mode)" in tree
+
+
+def test_a_step_that_overtakes_before_one_that_never_does_is_refused() -> None:
+    given: StepKeywords = {"alignment_timeout": "2s", "unaligned": True}
+
+    (problem,) = problems(branches(two=given, three={"unaligned": False}))
+
+    assert "step two (function pass_on) has unaligned=True and alignment_timeout='2s'" in problem
+    assert "step three (function pass_on)" in problem
+    assert "has unaligned=False, so no barrier may overtake before it" in problem
+
+
+def test_a_step_that_meets_no_barrier_cannot_wait_for_one() -> None:
+    pipeline = Pipeline("straight")
+    pipeline.source(read, name="orders")
+    pipeline.step(pass_on, name="one", inputs=["orders"], alignment_timeout="2s")
+    pipeline.sink("first", TABLE, of="one")
+
+    (problem,) = problems(pipeline)
+
+    assert "has alignment_timeout='2s', but it reads outside sources and no channel" in problem

@@ -3,7 +3,7 @@
 import pytest
 
 from cutwater.errors import ConfigError
-from cutwater.units import milliseconds, size_bytes
+from cutwater.units import as_duration, as_size, milliseconds, size_bytes
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,13 @@ def test_a_part_of_a_millisecond_is_refused() -> None:
 def test_a_part_of_a_byte_is_refused() -> None:
     with pytest.raises(ConfigError, match="not a whole number of bytes"):
         size_bytes("0.3KB")
+
+
+@pytest.mark.parametrize("text", ["0ms", "500ms", "1500ms", "10s", "90s", "10m", "1h", "36h"])
+def test_a_duration_is_written_as_it_is_read(text: str) -> None:
+    assert as_duration(milliseconds(text)) == text
+
+
+@pytest.mark.parametrize("text", ["0B", "100B", "512KB", "256MB", "1GB", "2TB"])
+def test_a_size_is_written_as_it_is_read(text: str) -> None:
+    assert as_size(size_bytes(text)) == text

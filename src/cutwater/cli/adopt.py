@@ -20,7 +20,9 @@ from cutwater.cli.plan import Conf, Debug, Master, Parameters, Target
 from cutwater.cli.run import DEFAULT_STORE, store_location
 from cutwater.errors import AdoptionRefused, NotFound, RecoveryError
 from cutwater.plan import plan
+from cutwater.settings import MASTER_DEFAULT
 from cutwater.store.catalog import find_pipeline, open_pipeline
+from cutwater.store.directories import is_directory
 from cutwater.store.location import backend_for_writing
 from cutwater.store.opened import OpenStore
 from cutwater.store.paths import NAMES
@@ -72,7 +74,7 @@ class AdoptArguments:
             help="Run the input of a batch again that a query began and did not commit.",
         ),
     ] = False
-    master: Master = "local[*]"
+    master: Master = MASTER_DEFAULT
     conf: Conf = field(default_factory=list)
     output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
     debug: Debug = False
@@ -130,7 +132,7 @@ def _check_new(url: str, pipeline: str) -> None:
     from cutwater.spark.adopt import has_checkpoints  # noqa: PLC0415 - as above
 
     location = store_location(url)
-    if location.directory is not None and not (location.directory / NAMES).is_dir():
+    if location.directory is not None and not is_directory(location.directory / NAMES):
         # No store yet: opening it would make one, and nothing is written before --yes.
         return
     backend = location.backend()

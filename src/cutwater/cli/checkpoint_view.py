@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from cutwater.cli.output import bytes_text, counted, duration_text
+from cutwater.cli.output import Table, bytes_text, counted, duration_text
 from cutwater.ids import StepId
+from cutwater.printable import printable
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
 from cutwater.store.inspect import CheckpointView, Status
 from cutwater.store.reports import AttemptReport, RecoveryReport, StepReport
@@ -24,11 +23,11 @@ _WIDE: Final = 240
 Json = dict[str, object]
 
 
-def show(*parts: Table | Text | str) -> None:
+def show(*parts: Table | str) -> None:
     """Write tables and lines to stdout: as wide as the terminal, or as wide as needed."""
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False)
     for part in parts:
-        console.print(part)
+        console.print(part if isinstance(part, Table) else printable(part))
     sys.stdout.flush()
 
 
@@ -194,7 +193,7 @@ def table_of(views: Iterable[CheckpointView]) -> Table:
             _bytes(values["checkpointed_size"]),
             _bytes(values["state_size"]),
             _bytes(values["persisted_data"] or None),
-            Text("; ".join(notes(view))),
+            "; ".join(notes(view)),
         )
     return table
 
@@ -254,7 +253,7 @@ def steps_table(view: CheckpointView) -> Table:
             "" if step is None else bytes_text(step.uploaded_bytes),
             *times,
             moment(snapshot.watermark_ms),
-            Text(", ".join(_reads(snapshot))),
+            ", ".join(_reads(snapshot)),
         )
     return table
 

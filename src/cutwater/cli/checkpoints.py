@@ -37,7 +37,10 @@ from cutwater.protocol.recovery import Damage
 from cutwater.store.addresses import Addresses
 from cutwater.store.inspect import CheckpointView, Inspector, Status
 
-HELP: Final = "Look at the checkpoints of a pipeline, check them, compare them, delete old ones."
+HELP: Final = """Look at the checkpoints of a pipeline.
+
+Check and compare them, delete old ones, abort one that is pending.
+"""
 LIST_HELP: Final = """List the checkpoints of a pipeline, oldest first.
 
 Shows what can be gone back to, and the attempts that failed since the oldest of them. With --all

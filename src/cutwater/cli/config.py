@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.table import Table
 
 from cutwater.cli.checkpoint_view import show
-from cutwater.cli.output import SUCCESS, Output, say_json
+from cutwater.cli.output import SUCCESS, Output, Table, say_json
 from cutwater.cli.plan import Debug
 from cutwater.cli.stores import OutputForm
 from cutwater.settings import FILE, read_settings, variable
@@ -39,6 +38,7 @@ class ShowArguments:
     ] = None
     store: Annotated[str | None, typer.Option(metavar="URL", help="As of `cutwater run`.")] = None
     master: Annotated[str | None, typer.Option(metavar="MASTER", help="As of `run`.")] = None
+    public_url: Annotated[str | None, typer.Option(metavar="URL", help="As of `run`.")] = None
     interval: Annotated[str | None, typer.Option(metavar="TIME", help="As of `run`.")] = None
     alignment_timeout: Annotated[str | None, typer.Option(metavar="TIME", help="As of `run`.")] = (
         None
@@ -56,6 +56,7 @@ def show_command(arguments: ShowArguments) -> int:
     flags = {
         "store": arguments.store,
         "master": arguments.master,
+        "public_url": arguments.public_url,
         "checkpoint.interval": arguments.interval,
         "checkpoint.alignment_timeout": arguments.alignment_timeout,
     }

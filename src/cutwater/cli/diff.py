@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from cutwater.cli.checkpoint_view import (
     in_flight_events,
@@ -21,7 +19,16 @@ from cutwater.cli.checkpoint_view import (
     size_of,
     state_bytes,
 )
-from cutwater.cli.output import SUCCESS, Output, bytes_text, counted, duration_text, say, say_json
+from cutwater.cli.output import (
+    SUCCESS,
+    Output,
+    Table,
+    bytes_text,
+    counted,
+    duration_text,
+    say,
+    say_json,
+)
 from cutwater.cli.plan import Debug
 from cutwater.cli.run import DEFAULT_STORE
 from cutwater.cli.stores import (
@@ -195,7 +202,7 @@ def _table(old: Cut, new: Cut, rows: Mapping[StepId, int | None]) -> Table:
                 (before and moment(before.watermark_ms)) or None,
                 (after and moment(after.watermark_ms)) or None,
             ),
-            Text(", ".join(_moves(before, after))),
+            ", ".join(_moves(before, after)),
         )
     return table
 

@@ -7,6 +7,7 @@ behind. A *note* is worth knowing, a *wrong* makes the exit code 1, and both say
 
 import os
 import platform
+import resource
 import shutil
 import sys
 import tempfile
@@ -20,24 +21,28 @@ from typing import Annotated, Final, Literal
 import typer
 
 from cutwater._version import __version__
+from cutwater.cli.limits import FILES_COMFORTABLE, FILES_MIN, files_possible
 from cutwater.cli.load import parse_pairs
 from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, duration_text, say, say_json
 from cutwater.cli.plan import Conf, Debug, Master
 from cutwater.cli.run import DEFAULT_STORE, store_location
 from cutwater.cli.self_test import Phase, SelfTest
 from cutwater.errors import CutwaterError, SessionError
+from cutwater.settings import MASTER_DEFAULT
 from cutwater.spark.connect import connect_variables
 from cutwater.spark.java import find_java
+from cutwater.spark.private import private_path, private_problem
 from cutwater.spark.version import PYSPARK, is_supported
+from cutwater.store.directories import directories_below, exists
 from cutwater.store.location import Location
 from cutwater.store.probe import probe
 
 HELP: Final = """Look at this machine and say what is wrong with it.
 
-Shows the versions of Python, Spark and Java, memory and cores, and tries the store and the scratch
-directory. With --self-test, it also runs a small stateful pipeline on your Spark, ends it between
-two checkpoints, restores it and compares every row. Leaves nothing behind. Exit code 0 if all is
-well, 1 if something is wrong.
+Shows the versions of Python, Spark and Java, memory, cores and open files, and tries the store, the
+scratch directory and the place for Spark's own files. With --self-test, it also runs a small
+stateful pipeline on your Spark, ends it between two checkpoints, restores it and compares every
+row. Leaves nothing behind. Exit code 0 if all is well, 1 if something is wrong.
 
 \b
   cutwater doctor
@@ -48,6 +53,8 @@ well, 1 if something is wrong.
 _GIB: Final = 1024**3
 _DRIVER_BYTES: Final = 2 * _GIB
 _SCRATCH_BYTES: Final = _GIB
+_LOCAL_DIRECTORIES: Final = ("SPARK_LOCAL_DIRS", "spark.local.dir")
+"""What names the directories of Spark's own files; the first wins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +76,7 @@ class DoctorArguments:
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Run, end and restore a small pipeline on Spark.")
     ] = False
-    master: Master = "local[*]"
+    master: Master = MASTER_DEFAULT
     conf: Conf = field(default_factory=list)
     output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
     debug: Debug = False
@@ -231,9 +238,9 @@ def _check_store(arguments: DoctorArguments) -> Finding:
 
 
 def _check_directory(path: Path, arguments: DoctorArguments) -> Finding:
-    if arguments.store is None and not path.exists():
+    if arguments.store is None and not exists(path):
         return Finding("Store", "ok", f"{path} is not there yet; the first run makes it")
-    is_new = not path.exists()
+    is_new = not exists(path)
     backend = Location.of(path).backend()
     try:
         probe(backend)
@@ -246,32 +253,77 @@ def _check_directory(path: Path, arguments: DoctorArguments) -> Finding:
 def _remove_empty(path: Path) -> None:
     """Remove a store that was made to be tried; what is in use by now stays."""
     with suppress(OSError):
-        for directory in sorted(path.rglob("*/"), reverse=True):
+        for directory in reversed(directories_below(path)):
             directory.rmdir()
         path.rmdir()
 
 
+def _check_files(_: DoctorArguments) -> Finding:
+    count = files_possible()
+    if count == resource.RLIM_INFINITY:
+        return Finding("Open files", "ok", "as many as there is room for")
+    found = f"at most {count:,}"
+    advice = f"Raise the hard limit to {FILES_COMFORTABLE:,} or more (ulimit -Hn, LimitNOFILE=)."
+    if count < FILES_MIN:
+        return Finding("Open files", "wrong", found, advice)
+    if count < FILES_COMFORTABLE:
+        return Finding("Open files", "note", found, advice)
+    return Finding("Open files", "ok", found)
+
+
 def _check_scratch(arguments: DoctorArguments) -> Finding:
-    path = arguments.scratch or Path(tempfile.gettempdir())
+    advice = "Choose another one with --scratch."
+    if arguments.scratch is None and private_problem():
+        return Finding("Scratch", "wrong", private_problem(), advice)
+    return _check_room("Scratch", arguments.scratch or private_path("scratch"), advice)
+
+
+def _check_spark_files(arguments: DoctorArguments) -> Finding:
+    """Look at where Spark keeps shuffled rows, as `embedded_session` would let it."""
+    name = "Spark's files"
+    conf = parse_pairs("--conf", arguments.conf)
+    setting = next((one for one in _LOCAL_DIRECTORIES if os.environ.get(one) or conf.get(one)), "")
+    if not setting:
+        advice = "Set TMPDIR to a directory of your own."
+        if private_problem():
+            return Finding(name, "wrong", private_problem(), advice)
+        return _check_room(name, private_path("spark"), advice)
+    named = os.environ.get(setting) or conf[setting]
+    directories = [Path(one.strip()) for one in named.split(",") if one.strip()]
+    advice = f"Change {setting}, or leave it out."
+    rooms = [_check_room(name, one, advice) for one in directories]
+    worst = next((one for one in rooms if one.status != "ok"), None)
+    if worst is not None or not rooms:
+        return worst or Finding(name, "wrong", f"{setting} names no directory", advice)
+    readable = [one for one in directories if _nearest(one).stat().st_mode & 0o055]
+    if readable:
+        listed = ", ".join(map(str, readable))
+        hint = f"chmod 700 it, or leave {setting} out"
+        advice = f"Other users can read what Spark keeps in {listed}: {hint}."
+        return Finding(name, "note", named, advice)
+    return Finding(name, "ok", "; ".join(one.found for one in rooms))
+
+
+def _check_room(name: str, path: Path, advice: str) -> Finding:
+    """Try a directory, or the one above it that is there: writable, hard links, free space."""
     nearest = _nearest(path)
     try:
         with tempfile.TemporaryDirectory(prefix="cutwater-doctor-", dir=nearest) as made:
             (Path(made) / "file").write_bytes(b"x")
             (Path(made) / "link").hardlink_to(Path(made) / "file")
     except OSError as error:
-        advice = "It must be writable and have hard links; choose another one with --scratch."
-        return Finding("Scratch", "wrong", f"{path}: {error.strerror or error}", advice)
+        needs = f"It must be writable and have hard links. {advice}"
+        return Finding(name, "wrong", f"{path}: {error.strerror or error}", needs)
     free_bytes = shutil.disk_usage(nearest).free
     found = f"{path}, {bytes_text(free_bytes)} free, hard links work"
     if free_bytes < _SCRATCH_BYTES:
-        advice = "Less than 1 GB is free; make room or choose another one with --scratch."
-        return Finding("Scratch", "wrong", found, advice)
-    return Finding("Scratch", "ok", found)
+        return Finding(name, "wrong", found, f"Less than 1 GB is free; make room. {advice}")
+    return Finding(name, "ok", found)
 
 
 def _nearest(path: Path) -> Path:
     """Return the directory itself, or the one above it that is there."""
-    return next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+    return next(one for one in (path.absolute(), *path.absolute().parents) if exists(one))
 
 
 CHECKS: Final[tuple[Callable[[DoctorArguments], Finding], ...]] = (
@@ -282,6 +334,8 @@ CHECKS: Final[tuple[Callable[[DoctorArguments], Finding], ...]] = (
     _check_java,
     _check_memory,
     _check_cores,
+    _check_files,
     _check_store,
     _check_scratch,
+    _check_spark_files,
 )

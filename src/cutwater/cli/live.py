@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from cutwater.cli.checkpoint_view import recovery_json, recovery_text
-from cutwater.cli.output import bytes_text, counted, duration_text, say, say_json
+from cutwater.cli.output import Table, bytes_text, counted, duration_text, say, say_json
+from cutwater.printable import printable
 
 if TYPE_CHECKING:
     from cutwater.run import CheckpointReport, RunResult, RunStatus
@@ -119,6 +119,8 @@ def checkpoint_json(report: "CheckpointReport") -> dict[str, object]:
 def result_text(result: "RunResult") -> str:
     """Say how a run ended."""
     how = "finished: all input is processed" if result.finished else "stopped"
+    if result.problem:
+        how += f" without a complete last checkpoint: {result.problem.rstrip('.')}"
     last = (
         "no checkpoint was taken"
         if result.last_checkpoint is None
@@ -225,7 +227,7 @@ class LiveScreen:
     def tell(self, text: str) -> None:
         """Write a line above the view."""
         now = datetime.now(UTC).astimezone()
-        self._live.console.print(Text(f"{now:%H:%M:%S} {text}"))
+        self._live.console.print(Text(printable(f"{now:%H:%M:%S} {text}")))
 
     def end(self, result: "RunResult") -> None:
         """Write how it ended."""
@@ -257,7 +259,8 @@ def _heading(status: "RunStatus") -> Text:
         parts.append(counted(status.restarts, "restart"))
     if status.detail:
         parts.append(status.detail)
-    return Text.assemble((status.pipeline, "bold"), f"  {status.state}  ", ", ".join(parts))
+    about = printable(", ".join(parts))
+    return Text.assemble((status.pipeline, "bold"), f"  {status.state}  ", about)
 
 
 def _steps(status: "RunStatus") -> Table:
@@ -269,7 +272,7 @@ def _steps(status: "RunStatus") -> Table:
         rate = "finished" if step.finished else f"{step.rows_per_second:,.0f}"
         watermark = "" if step.watermark_ms is None else _moment(step.watermark_ms)
         batch = "" if step.batch < 0 else str(step.batch)
-        table.add_row(Text(step.name), batch, f"{step.rows:,}", rate, watermark)
+        table.add_row(step.name, batch, f"{step.rows:,}", rate, watermark)
     return table
 
 
@@ -279,7 +282,7 @@ def _channels(status: "RunStatus") -> Table:
     for channel in status.channels:
         size = bytes_text(channel.size_bytes)
         backlog = f"{counted(channel.messages, 'message')}, {size}"
-        table.add_row(Text(channel.name), Text(channel.reader), backlog)
+        table.add_row(channel.name, channel.reader, backlog)
     return table
 
 
@@ -287,7 +290,8 @@ def _checkpoints(status: "RunStatus") -> Text:
     done = [one for one in status.checkpoints if one.status != _IN_PROGRESS]
     if not done:
         return Text("no checkpoint yet")
-    return Text("\n".join(_checkpoint_notice(one).text for one in done[-_FINISHED_CHECKPOINTS:]))
+    newest = (_checkpoint_notice(one).text for one in done[-_FINISHED_CHECKPOINTS:])
+    return Text(printable("\n".join(newest)))
 
 
 def _moment(moment_ms: int) -> str:

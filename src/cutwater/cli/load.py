@@ -22,6 +22,7 @@ from typing import Final
 
 from cutwater.errors import ConfigError, CutwaterError, DeclarationError
 from cutwater.pipeline import Pipeline
+from cutwater.store.directories import is_directory, is_file
 
 _PREFIX: Final = "cutwater_file_"
 
@@ -102,12 +103,12 @@ def _load(file: Path, name: str, parameters: Mapping[str, str]) -> Loaded:
 
 def _split(target: str) -> tuple[Path, str]:
     file, name = target, ""
-    if not Path(target).is_file() and ":" in target:
+    if not is_file(Path(target)) and ":" in target:
         file, _, name = target.rpartition(":")
     path = Path(file).absolute()
-    if path.suffix != ".py" or not path.is_file():
-        what = "is a directory" if path.is_dir() else "is not there"
-        reason = what if not path.is_file() else "does not end in .py"
+    if path.suffix != ".py" or not is_file(path):
+        what = "is a directory" if is_directory(path) else "is not there"
+        reason = what if not is_file(path) else "does not end in .py"
         raise ConfigError("FILE", f"{file} {reason}; name the Python file of your pipeline")
     return path, name
 

@@ -16,6 +16,7 @@ from typing import Annotated, Final, TextIO
 
 import typer
 
+from cutwater.printable import printable, printable_json
 from cutwater.spark.journal import FIELDS
 
 
@@ -56,7 +57,15 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             made["trace"] = self.formatException(record.exc_info)[:_TEXT_MAX]
-        return json.dumps(made, ensure_ascii=False, default=str)
+        return printable_json(json.dumps(made, ensure_ascii=False, default=str))
+
+
+class TextLines(logging.Formatter):
+    """Writes a record as Python does by itself, with control characters written out."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's sentence."""
+        return printable(super().format(record))
 
 
 class Lines(logging.Handler):
@@ -105,6 +114,8 @@ class Lines(logging.Handler):
 def log_as(form: LogFormat) -> None:
     """Let this process log in a form from now on."""
     if form is LogFormat.TEXT:
+        if logging.lastResort is not None:
+            logging.lastResort.setFormatter(TextLines())
         return
     handler = Lines(sys.stderr)
     handler.setFormatter(JsonLines())

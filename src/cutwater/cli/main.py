@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Final, Protocol, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, NoReturn, Protocol, TypeVar, get_type_hints
 
 import typer
 
@@ -34,7 +34,20 @@ from cutwater.cli import (
     tables,
     ui,
 )
-from cutwater.cli.output import INTERRUPTED, complain, report_error, report_unexpected, say
+from cutwater.cli.output import (
+    FAILED,
+    HUNG_UP,
+    INTERRUPTED,
+    SUCCESS,
+    TERMINATED,
+    complain,
+    exit_code_of,
+    report_error,
+    report_unexpected,
+    say,
+)
+from cutwater.cli.signals import Ended, end_on_signals
+from cutwater.cli.streams import lost_output, outlive_readers
 from cutwater.errors import CutwaterError
 from cutwater.settings import DEFAULT, FILE, FILE_VARIABLE, Settings, read_settings
 
@@ -75,15 +88,33 @@ _ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="A file with settings.", show_default=FILE),
 ]
-_FROM_SETTINGS: Final = frozenset({"store", "scratch", "master", "interval", "alignment_timeout"})
+_FROM_SETTINGS: Final = frozenset(
+    {"store", "scratch", "master", "public_url", "interval", "alignment_timeout"}
+)
 """The options whose values may come from a file or the environment."""
+
+_OUTLIVE_OUTPUT: Final = (run.run_command, ui.ui_command)
+"""The commands whose output is beside the point: what they do goes on without it."""
 
 AnyArguments = TypeVar("AnyArguments", bound=_Arguments)
 
 
 def main() -> None:
     """Run the command line of this process, and exit."""
-    app(prog_name="cutwater")
+    outlive_readers()
+    end_on_signals()
+    try:
+        app(prog_name="cutwater")
+    except Ended as ended:
+        # Before or after the command itself.
+        _exit_at_once(exit_code_of(ended.number))
+
+
+def _exit_at_once(code: int) -> NoReturn:
+    """Exit without waiting: threads of a run or of Spark must not hold this process up."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @app.callback(invoke_without_command=True)
@@ -161,6 +192,9 @@ def _guarded(command: Callable[[AnyArguments], int], arguments: AnyArguments) ->
     except KeyboardInterrupt:
         complain("Interrupted; the next run goes on from the last checkpoint.")
         code = INTERRUPTED
+    except Ended as ended:
+        complain(f"Ended by {ended.number.name}; the next run goes on from the last checkpoint.")
+        code = exit_code_of(ended.number)
     except CutwaterError as error:
         if arguments.debug:
             raise
@@ -169,12 +203,22 @@ def _guarded(command: Callable[[AnyArguments], int], arguments: AnyArguments) ->
         if arguments.debug:
             raise
         code = report_unexpected(error, as_json=arguments.output.value == "json")
-    if code == INTERRUPTED:
-        # At once: threads of a run or of Spark must not hold this process up.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    if code == SUCCESS and command not in _OUTLIVE_OUTPUT:
+        code = _complete_output()
+    if code in {INTERRUPTED, TERMINATED, HUNG_UP}:
+        _exit_at_once(code)
     return code
+
+
+def _complete_output() -> int:
+    """Return the exit code of a command that has done what it was asked, and told of it."""
+    sys.stdout.flush()
+    lost = lost_output()
+    if lost is None:
+        return SUCCESS
+    way_out = "Make room where stdout goes, and run it again."
+    complain(f"The output is incomplete: {lost.strerror}. {way_out}")
+    return FAILED
 
 
 _add("plan", plan.PlanArguments, plan.plan_command, plan.HELP)
@@ -223,6 +267,7 @@ _add(
     checkpoints_app,
 )
 _add("diff", diff.DiffArguments, diff.diff_command, diff.HELP, checkpoints_app)
+_add("abort", requests.AbortArguments, requests.abort_command, requests.ABORT_HELP, checkpoints_app)
 _add("prune", prune.PruneArguments, prune.prune_command, prune.HELP, checkpoints_app)
 
 _add("show", config.ShowArguments, config.show_command, config.SHOW_HELP, config_app)

@@ -1,13 +1,19 @@
 """What commands say: text or JSON on stdout, errors as one line on stderr, and the exit code.
 
-Numbers are written the same way everywhere. A program that reads `--output json` finds errors
+Numbers are written the same way everywhere, and control characters that came with data are written
+out: text may be a row's, a server's, a user's. A program that reads `--output json` finds errors
 there too, as `{"error": {…}}`, with the code that the documentation explains.
 """
 
 import json
+import signal
 import sys
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
+
+import rich.table
+from rich.console import RenderableType as Cell
+from rich.text import Text
 
 from cutwater.errors import (
     CutwaterError,
@@ -17,12 +23,16 @@ from cutwater.errors import (
     Superseded,
     UserError,
 )
+from cutwater.printable import printable, printable_json, printable_line
 
 SUCCESS: Final = 0
 FAILED: Final = 1
 WRONG_USE: Final = 2
 NOT_OURS: Final = 3
+UNSAVED: Final = 4
+HUNG_UP: Final = 129
 INTERRUPTED: Final = 130
+TERMINATED: Final = 143
 
 _KIB: Final = 1024.0
 _OTHER_PROCESS: Final = (Fenced, HolderUnknown, PipelineHeld, Superseded)
@@ -42,19 +52,43 @@ def exit_code(error: CutwaterError) -> int:
     return NOT_OURS if isinstance(error, _OTHER_PROCESS) else FAILED
 
 
+def exit_code_of(number: signal.Signals) -> int:
+    """Return the exit code for a signal that ended a command before its work was done."""
+    return HUNG_UP if number is signal.SIGHUP else TERMINATED
+
+
 def say(text: str) -> None:
     """Write a line to stdout, at once: it may be read through a pipe."""
-    print(text, flush=True)
+    print(printable(text), flush=True)
 
 
 def say_json(value: object, *, indent: int | None = None) -> None:
     """Write one JSON value to stdout; on one line unless an indent is given."""
-    print(json.dumps(value, indent=indent, ensure_ascii=False), flush=True)
+    print(printable_json(json.dumps(value, indent=indent, ensure_ascii=False)), flush=True)
 
 
 def complain(text: str) -> None:
     """Write a line to stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+class Table(rich.table.Table):
+    """A table whose headers and cells are text that is safe to show, each on one line."""
+
+    # As in the class above, whose other arguments are handed on.
+
+    def add_column(self, header: Cell = "", *more: Any, **named: Any) -> None:  # noqa: ANN401
+        """Add a column."""
+        super().add_column(_safe(header) or "", *more, **named)
+
+    def add_row(self, *cells: Cell | None, **named: Any) -> None:  # noqa: ANN401
+        """Add a row."""
+        super().add_row(*map(_safe, cells), **named)
+
+
+def _safe(cell: Cell | None) -> Cell | None:
+    """Return what is shown for a cell: text is plain and on one line, all else is as it was."""
+    return Text(printable_line(cell)) if isinstance(cell, str) else cell
 
 
 def report_error(error: CutwaterError, *, as_json: bool) -> int:

@@ -19,6 +19,7 @@ from cutwater.errors import SessionError
 from cutwater.physical_plan import PhysicalPlan
 from cutwater.plan import plan
 from cutwater.plan_text import AllFacts, as_json, draw
+from cutwater.settings import MASTER_DEFAULT
 
 HELP: Final = """Show how a pipeline will run, without running it.
 
@@ -103,7 +104,7 @@ class PlanArguments:
         bool,
         typer.Option("--spark/--no-spark", help="Ask Spark, or show only what is declared."),
     ] = True
-    master: Master = "local[*]"
+    master: Master = MASTER_DEFAULT
     conf: Conf = field(default_factory=list)
     against: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""`cutwater savepoint`, `checkpoint` and `stop`: ask a running pipeline for something.
+"""`cutwater savepoint`, `checkpoint`, `stop` and `checkpoints abort`: ask a running pipeline.
 
 The request goes through the store, so it works wherever the store can be reached, whatever network
 lies between. The command waits for the answer and shows how far it is; one that is interrupted, or
@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
+from msgspec import UNSET
 
 from cutwater.cli.checkpoint_view import report_json
 from cutwater.cli.output import SUCCESS, Output, bytes_text, duration_text, say, say_json
@@ -29,10 +30,19 @@ from cutwater.cli.stores import (
     looked_at,
 )
 from cutwater.errors import NotRunning, RequestFailed, StoreError
+from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.store.lease import Holding
 from cutwater.store.reports import AttemptReport
-from cutwater.store.requests import Answer, AnswerState, Request, Wish
+from cutwater.store.requests import (
+    Abort,
+    Answer,
+    AnswerState,
+    Request,
+    Wanted,
+    Wish,
+    abort_reason,
+)
 from cutwater.store.savepoints import savepoint_name
 from cutwater.store.wall_clock import wall_ms
 from cutwater.units import milliseconds
@@ -63,6 +73,21 @@ cannot move a watermark to the end of time.
 \b
   cutwater stop orders
   cutwater stop orders --savepoint before-upgrade --drain
+"""
+
+ABORT_HELP: Final = """Abort a pending checkpoint or savepoint of a running pipeline.
+
+Without an ID it aborts the one that is pending. The reason is stored with the attempt: `checkpoints
+list` and `show`, the API and the dashboard show it, and a command that waits for that checkpoint
+gets it. The pipeline goes on, and takes its next checkpoint when that is due; an abort does not
+count against `tolerable_failed`. Refused if nothing is pending, or if the checkpoint is already
+being decided.
+
+The last checkpoint of a plain stop: the pipeline ends without it. Of a stop with --savepoint or
+--drain: the pipeline goes on as before.
+
+\b
+  cutwater checkpoints abort orders --reason "the bucket is being moved"
 """
 
 _LOOK_S: Final = 0.2
@@ -103,6 +128,24 @@ class SavepointArguments:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AbortArguments:
+    """What `cutwater checkpoints abort` was asked."""
+
+    pipeline: PipelineName
+    checkpoint: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="[ID]", min=1, help="Its number.", show_default="the one that is pending"
+        ),
+    ] = None
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it is stored with the attempt.")]
+    store: StoreUrl = DEFAULT_STORE
+    timeout: Timeout = "1m"
+    output: OutputForm = Output.TEXT
+    debug: Debug = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopArguments:
     """What `cutwater stop` was asked."""
 
@@ -128,7 +171,7 @@ def checkpoint_command(arguments: CheckpointArguments) -> int:
     """Ask for a checkpoint; return the exit code."""
     timeout_ms = milliseconds(arguments.timeout, "--timeout")
     desk = _Desk(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
-    answer = desk.ask(Wish.CHECKPOINT, full=arguments.full)
+    answer = desk.ask(Wanted(Wish.CHECKPOINT, full=arguments.full))
     return _show_checkpoint(
         answer, CheckpointKind.FULL if arguments.full else CheckpointKind.CHECKPOINT, arguments
     )
@@ -140,8 +183,25 @@ def savepoint_command(arguments: SavepointArguments) -> int:
     name = arguments.name or f"savepoint-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     savepoint_name(name, "--name")
     desk = _Desk(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
-    answer = desk.ask(Wish.SAVEPOINT, name=name)
+    answer = desk.ask(Wanted(Wish.SAVEPOINT, name=name))
     return _show_checkpoint(answer, CheckpointKind.SAVEPOINT, arguments)
+
+
+def abort_command(arguments: AbortArguments) -> int:
+    """Abort a pending checkpoint; return the exit code."""
+    timeout_ms = milliseconds(arguments.timeout, "--timeout")
+    reason = abort_reason(arguments.reason, "--reason")
+    number = None if arguments.checkpoint is None else CheckpointId(arguments.checkpoint)
+    desk = _Desk(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
+    answer = desk.ask(Wanted(Wish.ABORT, abort=Abort(checkpoint_id=number, reason=reason)))
+    report = answer.report
+    assert report is not None
+    savepoint = CheckpointKind.SAVEPOINT if report.name else CheckpointKind.CHECKPOINT
+    if arguments.output is Output.JSON:
+        say_json({"aborted": True, "checkpoint": report_json(report, savepoint)})
+    else:
+        say(f"{_called(report, savepoint)} aborted after {duration_text(report.duration_ms)}.")
+    return SUCCESS
 
 
 def stop_command(arguments: StopArguments) -> int:
@@ -151,7 +211,7 @@ def stop_command(arguments: StopArguments) -> int:
         savepoint_name(arguments.savepoint, "--savepoint")
     found = find(arguments.store, arguments.pipeline)
     desk = _Desk(found, arguments.output, timeout_ms)
-    answer = desk.ask(Wish.STOP, name=arguments.savepoint, drain=arguments.drain)
+    answer = desk.ask(Wanted(Wish.STOP, name=arguments.savepoint, drain=arguments.drain))
     desk.wait_for_release()
     savepoint = CheckpointKind.SAVEPOINT if arguments.savepoint else CheckpointKind.CHECKPOINT
     if arguments.output is Output.JSON:
@@ -193,9 +253,7 @@ class _Desk:
         self._timeout_ms = timeout_ms
         self._requests = found.store.requests
 
-    def ask(
-        self, wish: Wish, *, full: bool = False, name: str | None = None, drain: bool = False
-    ) -> Answer:
+    def ask(self, wanted: Wanted) -> Answer:
         """Ask and wait.
 
         Raises:
@@ -208,16 +266,19 @@ class _Desk:
         at_ms = wall_ms()
         request = Request(
             token=uuid.uuid4().hex,
-            wish=wish,
+            wish=wanted.wish,
             holder=lease.nonce,
             asked_by=f"process {os.getpid()} on {socket.gethostname()}",
             asked_at_ms=at_ms,
             expires_at_ms=at_ms + self._timeout_ms,
-            full=full,
-            name=name,
-            drain=drain,
+            full=wanted.full,
+            name=wanted.name,
+            drain=wanted.drain,
+            abort=wanted.abort or UNSET,
         )
-        self._tell(f"asking process {lease.process} on {lease.host} for a {wish.value}")
+        what = wanted.wish.value
+        article = "an" if wanted.wish is Wish.ABORT else "a"
+        self._tell(f"asking process {lease.process} on {lease.host} for {article} {what}")
         try:
             self._requests.ask(request)
             answer = self._wait(request)
@@ -226,7 +287,7 @@ class _Desk:
             with suppress(StoreError):
                 self._requests.remove(request.token)
         if answer.state is AnswerState.FAILED:
-            raise self._failed(f"the {wish.value} failed: {answer.message}")
+            raise self._failed(f"the {what} failed: {answer.message}")
         return answer
 
     def _wait(self, request: Request) -> Answer:

@@ -1,9 +1,10 @@
 """`cutwater run`: run a pipeline until its input ends, a signal comes or its time is up.
 
-Everything that can be wrong with the command and the file is found before Spark starts. Ctrl-C and
-SIGTERM ask for a stop with a final checkpoint; a second Ctrl-C ends the run at once, which loses
-nothing that a checkpoint holds. Signals only leave a mark, and the loop acts on it: a handler that
-called into a run could meet a lock that the interrupted line holds.
+Everything that can be wrong with the command and the file is found before Spark starts. Ctrl-C,
+SIGTERM and SIGHUP ask for a stop with a final checkpoint; a second Ctrl-C ends the run at once,
+which loses nothing that a checkpoint holds. Signals only leave a mark, and the loop acts on it: a
+handler that called into a run could meet a lock that the interrupted line holds. Before the
+pipeline runs, a signal ends the command at once (`cli.signals`).
 """
 
 import os
@@ -11,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -22,28 +23,30 @@ import typer
 from rich.console import Console
 
 from cutwater.cli.change_text import change_lines
+from cutwater.cli.limits import raise_open_files
 from cutwater.cli.live import JsonScreen, LineScreen, LiveScreen, Screen
 from cutwater.cli.load import load, parse_pairs
 from cutwater.cli.logs import LogFormat, LogFormatOption, log_as
-from cutwater.cli.output import INTERRUPTED, SUCCESS, Output
+from cutwater.cli.output import INTERRUPTED, SUCCESS, UNSAVED, Output
 from cutwater.cli.plan import AllowDropped, AllowNew, Debug, Parameters, Swap, Target
-from cutwater.cli.serving import AUTO, ServeOption, Serving
+from cutwater.cli.serving import AUTO, PublicUrlOption, ServeOption, Serving
+from cutwater.cli.signals import heard, taken
 from cutwater.config import CheckpointConfig, Unaligned
 from cutwater.errors import ConfigError
 from cutwater.moves.rewinding import behind
 from cutwater.plan import plan
-from cutwater.settings import STORE_DEFAULT, Settings, read_settings
+from cutwater.settings import MASTER_DEFAULT, STORE_DEFAULT, Settings, read_settings
 from cutwater.store.location import Location
 from cutwater.units import milliseconds
 
 if TYPE_CHECKING:
-    from cutwater.run import PipelineRun
+    from cutwater.run import PipelineRun, RunResult
 
 HELP: Final = """Run a pipeline, with a checkpoint every few seconds.
 
-Goes on from the last checkpoint in the store, or begins there. Ctrl-C (or SIGTERM) takes a final
-checkpoint and stops; a second Ctrl-C stops at once, and the next run goes on from the last
-checkpoint.
+Goes on from the last checkpoint in the store, or begins there. Ctrl-C (or SIGTERM, or SIGHUP unless
+it is ignored) takes a final checkpoint and stops; a second Ctrl-C stops at once, and the next run
+goes on from the last checkpoint. A run goes on when nobody reads its output any more.
 
 \b
   cutwater run orders.py
@@ -59,7 +62,10 @@ Exit codes
   1    the pipeline failed
   2    wrong use: an option, the file or the pipeline
   3    another process runs this pipeline, or has taken it over
+  4    stopped as asked, but the last checkpoint failed; the next run goes on from the one before
+  129  ended by SIGHUP before the pipeline ran
   130  stopped at once by a second Ctrl-C
+  143  ended by SIGTERM before the pipeline ran
 """
 
 DEFAULT_STORE: Final = STORE_DEFAULT
@@ -91,7 +97,7 @@ class RunArguments:
     master: Annotated[
         str,
         typer.Option(metavar="MASTER", help="Spark's master: local[4], or a cluster's address."),
-    ] = "local[*]"
+    ] = MASTER_DEFAULT
     conf: Annotated[
         list[str],
         typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; may be repeated."),
@@ -155,7 +161,16 @@ class RunArguments:
     allow_new: AllowNew = False
     allow_dropped: AllowDropped = False
     swap: Swap = field(default_factory=list)
+    moved: Annotated[
+        list[str],
+        typer.Option(
+            metavar="SINK",
+            help="The sink's target is the one it wrote to before, at another address or on "
+            "another server now. May be repeated.",
+        ),
+    ] = field(default_factory=list)
     serve: ServeOption = AUTO
+    public_url: PublicUrlOption = None
     log_format: LogFormatOption = LogFormat.TEXT
     output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
     live: Annotated[
@@ -178,7 +193,7 @@ def run_command(arguments: RunArguments) -> int:
     parameters = parse_pairs("--param", arguments.param)
     location = store_location(arguments.store)
     log_as(arguments.log_format)
-    serving = Serving(arguments.serve)
+    raise_open_files()
 
     # Here, since `plan`, `doctor` and `--help` must work where Spark does not.
     from cutwater.run import RunOptions, start  # noqa: PLC0415
@@ -201,8 +216,12 @@ def run_command(arguments: RunArguments) -> int:
         allow_new=arguments.allow_new,
         allow_dropped=arguments.allow_dropped,
         swap=tuple(arguments.swap),
+        moved=tuple(arguments.moved),
     )
-    with _screen(arguments) as screen:
+    with (
+        closing(Serving(arguments.serve, arguments.public_url)) as serving,
+        _screen(arguments) as screen,
+    ):
         name = f"cutwater {Path(arguments.target).name}"
         session = cache(partial(embedded_session, arguments.master, app_name=name, conf=conf))
         loaded = load(arguments.target, parameters, session)
@@ -218,16 +237,17 @@ def run_command(arguments: RunArguments) -> int:
         ship_by_value(loaded.modules)
         screen.tell(f"starting {pipeline}; its checkpoints are in {options.store}")
         run = start(loaded.pipeline, spark, options)
-        if run.change is not None and run.change.is_change:
-            for line in change_lines(run.change):
-                screen.tell(line)
-        with serving.of(run, screen.tell):
-            ended = _follow(run, screen, duration_s)
-        if not ended:
+        with _listening() as asked:
+            if run.change is not None and run.change.is_change:
+                for line in change_lines(run.change):
+                    screen.tell(line)
+            with serving.of(run, screen.tell):
+                result = _follow(run, screen, duration_s, asked)
+        if result is None:
             # The JVM goes with this process; to wait for it would not be "at once".
             return INTERRUPTED
     spark.stop()
-    return SUCCESS
+    return UNSAVED if result.problem else SUCCESS
 
 
 def _check_consent(arguments: RunArguments, pipeline: str) -> None:
@@ -252,26 +272,27 @@ def store_location(text: str) -> Location:
     return location
 
 
-def _follow(run: "PipelineRun", screen: Screen, duration_s: float | None) -> bool:
-    """Show the run until it ends; return whether it ended by itself or by a stop."""
+def _follow(
+    run: "PipelineRun", screen: Screen, duration_s: float | None, asked: "_Asked"
+) -> "RunResult | None":
+    """Show the run until it ends; return how it did, or None if it was ended at once."""
     end_s = None if duration_s is None else time.monotonic() + duration_s
     is_stopping = False
-    with _listening() as asked:
-        while (result := run.wait(_LOOK_S)) is None:
-            screen.show(run.status())
-            if asked.kill:
-                screen.tell("stopped at once, without a checkpoint")
-                run.kill()
-                return False
-            is_over = end_s is not None and time.monotonic() >= end_s
-            if not is_stopping and (asked.stop or is_over):
-                why = asked.stop or f"{duration_s:g} s are over"
-                screen.tell(f"{why}: taking a final checkpoint; Ctrl-C again to stop at once")
-                run.stop(checkpoint=True)
-                is_stopping = True
+    while (result := run.wait(_LOOK_S)) is None:
+        screen.show(run.status())
+        if asked.kill:
+            screen.tell("stopped at once, without a checkpoint")
+            run.kill()
+            return None
+        is_over = end_s is not None and time.monotonic() >= end_s
+        if not is_stopping and (asked.stop or is_over):
+            why = asked.stop or f"{duration_s:g} s are over"
+            screen.tell(f"{why}: taking a final checkpoint; Ctrl-C again to stop at once")
+            run.stop(checkpoint=True)
+            is_stopping = True
     screen.show(run.status())
     screen.end(result)
-    return True
+    return result
 
 
 @dataclass(slots=True)
@@ -296,15 +317,19 @@ class _Asked:
 
 @contextmanager
 def _listening() -> Iterator[_Asked]:
-    """Hear signals; after Spark has started, which installs a handler of its own."""
-    asked = _Asked()
-    heard = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, asked.hear) for number in heard}
+    """Hear signals; after Spark has started, which installs a handler of its own.
+
+    SIGTERM and SIGHUP are heard until the process ends: one that comes while Spark is stopped must
+    not spoil the exit code of a run that has ended.
+    """
+    asked = _Asked(heard())
+    before = signal.signal(signal.SIGINT, asked.hear)
+    for number in taken():
+        signal.signal(number, asked.hear)
     try:
         yield asked
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGINT, before)
 
 
 def _screen(arguments: RunArguments) -> Screen:

@@ -18,6 +18,7 @@ from cutwater.cli.output import bytes_text
 from cutwater.config import CheckpointConfig, RestartConfig
 from cutwater.errors import CutwaterError
 from cutwater.pipeline import Pipeline
+from cutwater.settings import MASTER_DEFAULT
 
 if TYPE_CHECKING:
     from cutwater.run import PipelineRun, RunStatus, StepStatus
@@ -61,7 +62,7 @@ class SelfTest:
         tell: Called with every phase when it is over.
     """
 
-    master: str = "local[*]"
+    master: str = MASTER_DEFAULT
     conf: Mapping[str, str] = field(default_factory=dict)
     scratch: Path | None = None
     tell: Callable[[Phase], None] = lambda _: None

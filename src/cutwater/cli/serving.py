@@ -2,12 +2,12 @@
 
 Serving never keeps a pipeline from running: without a wish of the user's own, whatever is in its
 way is a line on the screen. An address that was asked for and cannot be had is an error, before
-Spark starts.
+Spark starts. From then on it answers probes, so that a long recovery is not taken for a dead
+process.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -15,16 +15,11 @@ import typer
 from cutwater.errors import ConfigError, CutwaterError
 
 if TYPE_CHECKING:
-    import socket
-
     from cutwater.run import PipelineRun
-    from cutwater.serve import Endpoint
-
-    _Listening = tuple[Endpoint, socket.socket]
+    from cutwater.serve.starting import RunServer
 
 AUTO: Final = "auto"
 OFF: Final = "off"
-_PARTS: Final = ("fastapi", "uvicorn", "prometheus_client")
 
 ServeOption = Annotated[
     str,
@@ -38,67 +33,85 @@ ServeOption = Annotated[
 ]
 
 
-def missing_extra() -> str | None:
-    """Say what must be installed to serve; None if everything is there."""
-    missing = [one for one in _PARTS if find_spec(one) is None]
-    if not missing:
-        return None
-    return f"{', '.join(missing)} not found: install cutwater[serve]"
+PublicUrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--public-url",
+        metavar="URL",
+        help="The address of a TLS proxy in front of the API and dashboard; everything but probes "
+        "then needs the token.",
+        show_default="none",
+    ),
+]
 
 
 class Serving:
-    """How a run is to be served."""
+    """How a run is served: its probes from now on, the rest from `of` on."""
 
-    def __init__(self, wish: str) -> None:
-        """Listen, if that is wished; nothing is answered yet.
+    def __init__(self, wish: str, public_url: str | None = None) -> None:
+        """Listen and answer probes, if that is wished.
 
         Raises:
-            ConfigError: If an address was asked for and cannot be had.
+            ConfigError: If an address was asked for and cannot be had, the public one is none, or
+                the token of the environment is too short.
         """
-        self._listening: _Listening | None = None
+        self._made: RunServer | None = None
         self._problem = ""
         if wish == OFF:
             return
-        extra = missing_extra()
-        if extra is not None:
-            if wish != AUTO:
-                raise ConfigError("--serve", extra)
-            self._problem = f"no dashboard: {extra}"
-            return
-        # Here, since it needs an extra, and costs time that `--serve off` need not spend.
-        from cutwater.serve.server import Endpoint, bind  # noqa: PLC0415
-
-        endpoint = Endpoint() if wish == AUTO else Endpoint.of(wish)
         try:
-            self._listening = (endpoint, bind(endpoint))
+            # Here, since it needs an extra, and costs time that `--serve off` need not spend.
+            from cutwater.serve import starting  # noqa: PLC0415
         except ConfigError as error:
             if wish != AUTO:
-                raise
+                raise ConfigError("--serve", error.reason) from error
             self._problem = f"no dashboard: {error.reason}"
+            return
+        from cutwater.serve.public_url import PublicUrl  # noqa: PLC0415
+        from cutwater.serve.server import Endpoint, bind  # noqa: PLC0415
+        from cutwater.serve.token import given_token  # noqa: PLC0415
+
+        public = None if public_url is None else PublicUrl.of(public_url)
+        endpoint = Endpoint() if wish == AUTO else Endpoint.of(wish)
+        try:
+            given_token()
+            self._made = starting.RunServer(bind(endpoint), endpoint.host, public)
+        except (CutwaterError, OSError) as error:
+            if wish != AUTO:
+                raise
+            self._problem = f"no dashboard: {_reason(error)}"
 
     @contextmanager
     def of(self, run: "PipelineRun", tell: Callable[[str], None]) -> Iterator[None]:
-        """Serve a run meanwhile."""
-        if self._problem:
-            tell(self._problem)
-        if self._listening is None:
-            yield
-            return
-        from cutwater.serve.starting import serve_run  # noqa: PLC0415
-
-        endpoint, listening = self._listening
+        """Serve a run meanwhile, and nothing any more in the end."""
         try:
-            server, token = serve_run(run, endpoint, listening)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the pipeline runs
-            reason = error.message if isinstance(error, CutwaterError) else repr(error)
-            listening.close()
-            tell(f"no dashboard: {reason}")
-            yield
-            return
-        # On a line of its own: an address that something follows is hard to click on.
-        tell(f"dashboard and API at {server.url}")
-        tell(f"to change something there: {token.hint}")
-        try:
+            self._show(run, tell)
             yield
         finally:
-            server.stop()
+            self.close()
+
+    def close(self) -> None:
+        """Answer nothing any more; may be called again."""
+        if self._made is not None:
+            self._made.server.stop()
+            self._made = None
+
+    def _show(self, run: "PipelineRun", tell: Callable[[str], None]) -> None:
+        if self._problem:
+            tell(self._problem)
+        if self._made is None:
+            return
+        try:
+            token = self._made.show(run)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the pipeline runs
+            tell(f"no dashboard: {_reason(error)}")
+            return
+        # On a line of its own: an address that something follows is hard to click on.
+        tell(f"dashboard and API at {self._made.url}")
+        tell(f"to change something there: {token.hint}")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ConfigError):
+        return error.reason
+    return error.message if isinstance(error, CutwaterError) else repr(error)

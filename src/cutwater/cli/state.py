@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.table import Table
 
 from cutwater.cli.checkpoint_view import moment, show
-from cutwater.cli.output import SUCCESS, Output, counted, say, say_json
+from cutwater.cli.output import SUCCESS, Output, Table, counted, say, say_json
 from cutwater.cli.plan import Debug
 from cutwater.cli.run import DEFAULT_STORE
 from cutwater.cli.stores import OutputForm, PipelineName, StoreUrl, find
 from cutwater.errors import ConfigError
+from cutwater.settings import MASTER_DEFAULT
 from cutwater.state_frame import LATEST, cut_at
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ DIFF_HELP: Final = """Show which keys of a step's state have changed between two
   cutwater state diff orders totals --from 41 --to 42
   cutwater state diff orders totals --from before-release --to latest --output json
 """
-_MASTER: Final = "local[*]"
 _WIDTH_MAX: Final = 60
 
 StepName = Annotated[str, typer.Argument(metavar="STEP", help="The step's name.")]
@@ -128,7 +127,7 @@ def show_command(arguments: ShowArguments) -> int:
                 "STEP", f"{found.step} had not run a batch at checkpoint {found.checkpoint_id}"
             )
         part = found.part(arguments.operator)
-        spark = embedded_session(_MASTER, app_name="cutwater state")
+        spark = embedded_session(MASTER_DEFAULT, app_name="cutwater state")
         frame = with_key(found.frame(spark, part), part, arguments.key)
         rows = Rows.of(frame, part, Path(scratch) / "rows")
         count = rows.count()
@@ -162,7 +161,7 @@ def diff_command(arguments: DiffArguments) -> int:
             for at, cut in enumerate(cuts)
         ]
         parts = [None if one.is_empty else one.part(arguments.operator) for one in states]
-        spark = embedded_session(_MASTER, app_name="cutwater state")
+        spark = embedded_session(MASTER_DEFAULT, app_name="cutwater state")
         before, after = (
             None
             if part is None

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from cutwater.cli.checkpoint_view import show
-from cutwater.cli.output import SUCCESS, Output, complain, say, say_json
+from cutwater.cli.output import SUCCESS, Output, Table, complain, say, say_json
 from cutwater.cli.plan import Debug
 from cutwater.cli.run import DEFAULT_STORE
 from cutwater.cli.stores import OutputForm, PipelineName, StoreUrl, find
@@ -54,7 +52,7 @@ def tables_command(arguments: TablesArguments) -> int:
     say(f"{found.name} at checkpoint {view.checkpoint_id}:")
     table = Table("sink", "format", "version", "where", box=None, pad_edge=False)
     for sink, one in sorted(view.tables.items()):
-        table.add_row(sink, one.target.format, one.version, Text(one.target.uri))
+        table.add_row(sink, one.target.format, one.version, one.target.uri)
     show(table)
     for note in view.notes:
         complain(f"Beware: {note}.")

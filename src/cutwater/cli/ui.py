@@ -15,7 +15,8 @@ import typer
 from cutwater.cli.output import SUCCESS, Output, say, say_json
 from cutwater.cli.plan import Debug
 from cutwater.cli.run import DEFAULT_STORE
-from cutwater.cli.serving import missing_extra
+from cutwater.cli.serving import PublicUrlOption
+from cutwater.cli.signals import Ended
 from cutwater.cli.stores import OutputForm
 from cutwater.errors import ConfigError
 from cutwater.store.location import existing_backend
@@ -24,7 +25,7 @@ HELP: Final = """Show the pipelines of a store in a browser.
 
 Works whether they run or not, and needs no Spark: checkpoints, recoveries, tables, what a rewind
 would do. A pipeline that runs can be asked for a checkpoint, a savepoint or a stop, with the token
-that this command writes to a file. Runs until Ctrl-C.
+that this command writes to a file. Runs until Ctrl-C, SIGTERM or SIGHUP.
 
 \b
   cutwater ui
@@ -48,34 +49,37 @@ class UiArguments:
             show_default="port 4080 of this machine, or the next free one",
         ),
     ] = None
+    public_url: PublicUrlOption = None
     output: OutputForm = Output.TEXT
     debug: Debug = False
 
 
 def ui_command(arguments: UiArguments) -> int:
-    """Serve a store until Ctrl-C; return the exit code.
+    """Serve a store until Ctrl-C or a signal; return the exit code.
 
     Raises:
         ConfigError: If there is no such store, or the address cannot be had.
     """
-    extra = missing_extra()
-    if extra is not None:
-        raise ConfigError("ui", extra)
-    from cutwater.serve import Endpoint, serve_store  # noqa: PLC0415 - it needs an extra
+    try:
+        from cutwater.serve import Endpoint, PublicUrl, serve_store  # noqa: PLC0415 - an extra
+    except ConfigError as error:
+        raise ConfigError("ui", error.reason) from error
 
     backend = existing_backend(arguments.store, "STORE")
     endpoint = None if arguments.listen is None else Endpoint.of(arguments.listen, "--listen")
+    public = None if arguments.public_url is None else PublicUrl.of(arguments.public_url)
     with tempfile.TemporaryDirectory(prefix="cutwater-ui-") as directory:
-        server, token = serve_store(backend, Path(directory), endpoint)
-        if arguments.output is Output.JSON:
-            file = None if token.file is None else str(token.file)
-            say_json({"url": server.url, "store": backend.url, "token_file": file})
-        else:
-            say(f"{backend.url} is shown at {server.url}; {token.hint}. Ctrl-C ends it.")
+        server, token = serve_store(backend, Path(directory), endpoint, public)
+        url = server.url if public is None else public.text
         try:
+            if arguments.output is Output.JSON:
+                file = None if token.file is None else str(token.file)
+                say_json({"url": url, "store": backend.url, "token_file": file})
+            else:
+                say(f"{backend.url} is shown at {url}; {token.hint}. Ctrl-C ends it.")
             while True:
                 time.sleep(_LOOK_S)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Ended):
             return SUCCESS
         finally:
             server.stop()

@@ -19,6 +19,7 @@
     ├── Fenced                 CW-401  a newer generation has claimed the pipeline
     ├── Superseded             CW-402  a sink has acted on a later decision than this one
     ├── SinkError              CW-501  a sink could not do what was asked of it
+    │   └── TargetBehind       CW-502  a target lacks a commit that the store has recorded
     ├── NotReadable            CW-510  a sink cannot be read as it was at a checkpoint
     ├── RunError               CW-600  a pipeline could not be run
     │   ├── SessionError       CW-601  this Spark session or Java cannot run a pipeline
@@ -57,6 +58,7 @@ from cutwater.errors.running import (
     SessionError,
     SinkError,
     StepError,
+    TargetBehind,
 )
 from cutwater.errors.store import (
     Conflict,
@@ -105,6 +107,7 @@ __all__ = [
     "StepError",
     "StoreError",
     "Superseded",
+    "TargetBehind",
     "Unavailable",
     "UserError",
 ]

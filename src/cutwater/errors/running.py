@@ -29,6 +29,33 @@ class SinkError(CutwaterError):
         self.reason = reason
 
 
+class TargetBehind(SinkError):
+    """A sink's target lacks a commit that the store has recorded; nothing is committed on top.
+
+    Attributes:
+        sink: The sink.
+        found: What its target shows, in words.
+        recorded: What the store says that it showed, in words.
+        way_out: What can be done about it, as sentences.
+    """
+
+    code = "CW-502"
+    parameters: ClassVar[tuple[str, ...]] = ("sink", "found", "recorded", "way_out")
+    retryable = False
+    next_step = "Nothing was committed on top of it, and nothing is until this is resolved."
+
+    def __init__(self, sink: SinkId, found: str, recorded: str, way_out: str = "") -> None:
+        """Name the sink, what its target shows, and what it should show."""
+        reason = (
+            "its target lacks a commit that the store has recorded. "
+            f"It shows {found}; the store has recorded {recorded}"
+        )
+        super().__init__(sink, f"{reason}. {way_out.rstrip('.')}" if way_out else reason)
+        self.found = found
+        self.recorded = recorded
+        self.way_out = way_out
+
+
 class NotReadable(CutwaterError):
     """A sink cannot be read as it was at a checkpoint.
 

@@ -8,10 +8,13 @@ began at or before it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from cutwater.errors import ConfigError
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import Decision
+
+_DIGITS_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,12 @@ def choose(text: str, candidates: Sequence[Candidate], option: str) -> Candidate
     if named:
         return named[0]
     if text.isascii() and text.isdigit():
-        return _numbered(int(text), candidates, option)
-    at_ms = milliseconds_of(text)
+        return _numbered(text, candidates, option)
+    try:
+        at_ms = milliseconds_of(text)
+    except OverflowError as error:
+        reason = f"{text!r} is a time before the year 1 or after the year 9999 in UTC"
+        raise ConfigError(option, f"{reason}; {offer(candidates)}") from error
     if at_ms is None:
         reason = f"{text!r} is no checkpoint's number, no savepoint's name and no time"
         raise ConfigError(option, f"{reason}; {offer(candidates)}")
@@ -72,11 +79,14 @@ def choose(text: str, candidates: Sequence[Candidate], option: str) -> Candidate
     return before[-1]
 
 
-def _numbered(number: int, candidates: Sequence[Candidate], option: str) -> Candidate:
+def _numbered(text: str, candidates: Sequence[Candidate], option: str) -> Candidate:
+    # Compared as text: Python refuses to make a number of thousands of digits.
+    number = text.lstrip("0") or "0"
     for one in candidates:
-        if one.decision.checkpoint_id == number:
+        if str(one.decision.checkpoint_id) == number:
             return one
-    raise ConfigError(option, f"checkpoint {number} is not there; {offer(candidates)}")
+    shown = number if len(number) <= _DIGITS_MAX else f"{number[:_DIGITS_MAX]}…"
+    raise ConfigError(option, f"checkpoint {shown} is not there; {offer(candidates)}")
 
 
 def offer(candidates: Sequence[Candidate]) -> str:
@@ -90,13 +100,21 @@ def offer(candidates: Sequence[Candidate]) -> str:
 
 
 def milliseconds_of(text: str) -> int | None:
-    """Return the time that a text in ISO 8601 means, local unless it names a zone; None if none."""
+    """Return the time that a text in ISO 8601 means, local unless it names a zone; None if none.
+
+    Raises:
+        OverflowError: If the year in UTC is below 1 or above 9999.
+    """
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         return None
-    # A time without a zone is read as this machine's, as people write it.
-    return int(at.astimezone(UTC).timestamp() * 1000)
+    try:
+        # A time without a zone is read as this machine's, as people write it.
+        return int(at.astimezone(UTC).timestamp() * 1000)
+    except ValueError as error:
+        # So says Python of a time without a zone; of one with a zone it says the other.
+        raise OverflowError(str(error)) from error
 
 
 def time_text(at_ms: int) -> str:

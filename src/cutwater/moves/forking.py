@@ -140,8 +140,10 @@ def shared_targets(backend: Backend, pipeline: PipelineId, targets: SinkTargets)
     if origin is None:
         return None
     # A target without an address, such as a console, is nobody's.
-    taken = {one.place for one in origin.targets if one.uri}
-    shared: list[SinkId] = sorted(sink for sink, one in targets.items() if one.place in taken)
+    taken = [one for one in origin.targets if one.uri]
+    shared: list[SinkId] = sorted(
+        sink for sink, one in targets.items() if any(map(one.is_same_as, taken))
+    )
     if not shared:
         return None
     listed = ", ".join(f"{sink} ({targets[sink].uri})" for sink in shared)
@@ -161,7 +163,8 @@ def _planned(pipeline: str, target: Candidate) -> Cut:
         raise MoveRefused(pipeline, f"{target.title}: {reason}")
     planned = plan_fork(target.cut)
     if isinstance(planned, Refused):
-        raise MoveRefused(pipeline, f"{target.title}: {planned.reason.value}")
+        listed = "".join(f": {one}" for one in planned.things[:1])
+        raise MoveRefused(pipeline, f"{target.title}: {planned.reason.value}{listed}")
     return planned
 
 

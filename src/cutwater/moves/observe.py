@@ -13,11 +13,13 @@ from cutwater.moves.choose import Candidate
 from cutwater.moves.opening import Movable, check_still_there, read_cut
 from cutwater.moves.preview import Observed, shown_then
 from cutwater.moves.sources import Past, past_of
-from cutwater.protocol.cut import Cut, Version
+from cutwater.protocol.cut import NO_TARGET, Cut, Version
 from cutwater.protocol.decisions import Decision, LogView
+from cutwater.protocol.lost_commit import last_writes, recorded_of
 from cutwater.protocol.recovery import Damage
 from cutwater.protocol.rewind import RewindFacts, why_unrecorded
-from cutwater.sinks.base import NO_TARGET, KnowsSlots, Retreat
+from cutwater.sinks.base import KnowsSlots, Retreat
+from cutwater.sinks.lost_commits import behind, target_behind
 
 
 def observe(
@@ -58,6 +60,7 @@ def observe(
     retreats, obstacles = _retreats(movable, shown, moved)
     obstacles = _made_anew(movable, target.decision, shown, retreats) | obstacles
     obstacles = _unfenced(movable, log, retreats) | obstacles
+    obstacles = _lost(movable, target, shown, retreats) | obstacles
     obstacles |= _dropped(movable, log, target.decision)
     head_cut = target.cut if head == target.decision else read_cut(movable.store, head)
     past = Past() if target.cut is None else past_of(movable.store, head_cut, target.cut)
@@ -171,6 +174,26 @@ def _made_anew(
     return found
 
 
+def _lost(
+    movable: Movable,
+    target: Candidate,
+    shown: Mapping[SinkId, Version | None],
+    retreats: Mapping[SinkId, Retreat],
+) -> dict[SinkId, str]:
+    """Find sinks whose target lacks what it held at a checkpoint: it cannot show that again."""
+    writes = {} if target.cut is None else last_writes(target.decision.slot, target.cut)
+    found = {}
+    for sink, recorded in recorded_of(writes, shown).items():
+        try:
+            held = behind(movable.sinks[sink], recorded) if sink in retreats else None
+        except SinkError as error:
+            found[sink] = error.reason
+            continue
+        if held is not None:
+            found[sink] = target_behind(sink, recorded, held).reason
+    return found
+
+
 def _dropped(movable: Movable, log: LogView, decision: Decision) -> dict[SinkId, str]:
     """Find sinks that have committed since a decision and are not part of the pipeline now.
 
@@ -215,6 +238,6 @@ def _moved(movable: Movable, log: LogView, since: Mapping[SinkId, Generation]) -
     for generation, then in movable.store.targets.since(log, first).items():
         for sink, one in then.items():
             today = movable.targets.get(sink)
-            if today is not None and generation >= since[sink] and today.place != one.place:
+            if today is not None and generation >= since[sink] and not today.is_same_as(one):
                 moved[sink] = one.uri
     return moved

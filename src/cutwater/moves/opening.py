@@ -5,19 +5,19 @@ whoever typed them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cutwater.errors import ConfigError, Corrupt, MoveRefused, NewerFormat, NotFound, SinkError
 from cutwater.ids import SinkId
 from cutwater.moves.choose import Candidate
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import Decision, LogView
-from cutwater.sinks.base import OpenSink
+from cutwater.sinks.base import IdentifiedSink, OpenSink
 from cutwater.sinks.reopen import reopen
 from cutwater.store.backend import Backend
 from cutwater.store.catalog import identify
 from cutwater.store.opened import OpenStore
-from cutwater.store.targets import SinkTargets
+from cutwater.store.targets import IDENTITY, SinkTargets, StoredTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,23 @@ def open_movable(backend: Backend, name: str) -> Movable:
     unopened: dict[SinkId, str] = {}
     for sink, target in recorded.items():
         try:
-            sinks[sink] = reopen(target, store.pipeline, sink)
+            opened = reopen(target, store.pipeline, sink)
+            why = _another(target, opened)
+            if why is None:
+                sinks[sink] = opened
+            else:
+                unopened[sink] = f"{why}; use `cutwater run FILE --from`, with --moved {sink}"
         except (ConfigError, SinkError) as error:
             unopened[sink] = error.reason
     return Movable(name, store, recorded, sinks, unopened)
+
+
+def _another(target: StoredTarget, opened: object) -> str | None:
+    """Say whether an address that was recorded leads to another target than it did."""
+    if target.identity is None or not isinstance(opened, IdentifiedSink):
+        return None
+    now = replace(target, options={IDENTITY: (opened.identity,)})
+    return None if now.is_same_as(target) else f"{target.uri} is another database than it was"
 
 
 def candidates(store: OpenStore, log: LogView) -> tuple[Candidate, ...]:

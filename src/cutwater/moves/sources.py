@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from cutwater.errors import Corrupt, NotFound
 from cutwater.ids import StepId
 from cutwater.protocol.cut import Cut, StepSnapshot
+from cutwater.store.directories import exists, listed
 from cutwater.store.opened import OpenStore
 
 _COMPUTED: Final = frozenset({"sequence", "nexmark"})
@@ -74,7 +75,7 @@ def past_of(store: OpenStore, head: Cut | None, target: Cut) -> Past:
             files = [Path(unquote(one.path)) for one in read if one.scheme == "file"]
             if len(files) < len(read):
                 unasked.add(name)
-            missing = [one for one in files if not one.exists()]
+            missing = [one for one in files if not exists(one)]
             if missing:
                 more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
                 found[name] = f"{missing[0]}{more} was read since and is gone"
@@ -114,7 +115,7 @@ def _read_after(
         into = Path(directory) / "query"
         below = f"sources/{number}/"
         store.blobs(snapshot.generation).fetch_tree(snapshot.state, into, below)
-        for log in sorted(into.glob(f"{below}*")):
+        for log in listed(into / below):
             # The first line is the version of the format.
             for line in log.read_text(encoding="utf-8").splitlines()[1:]:
                 entry = _decoded(line)

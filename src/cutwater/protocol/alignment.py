@@ -360,6 +360,33 @@ class Aligner:
         """Where the step stands on each input: the end of its last appended batch."""
         return dict(self._positions)
 
+    def progress(self, checkpoint_id: CheckpointId) -> events.AlignmentProgress | None:
+        """Return how the inputs meet the barrier of an open attempt; None if it is not open here.
+
+        May be called from any thread: it reads copies, and may be one event late.
+        """
+        attempt = self._attempts.get(checkpoint_id)
+        if attempt is None:
+            return None
+        places, positions = dict(attempt.places), dict(self._positions)
+        aligned = {
+            source
+            for source, place in places.items()
+            if positions[source].position >= place.position
+        }
+        recording = attempt.recording
+        return events.AlignmentProgress(
+            attempt.state,
+            tuple(sorted(aligned)),
+            tuple(sorted(set(positions) - aligned)),
+            sum(
+                place.log_bytes - positions[source].log_bytes
+                for source, place in places.items()
+                if source not in aligned
+            ),
+            0 if recording is None else recording.size_bytes,
+        )
+
     @property
     def deadline_ms(self) -> int | None:
         """When patience with the oldest held attempt ends, for the caller's timer."""

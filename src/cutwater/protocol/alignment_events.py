@@ -73,6 +73,25 @@ class Cause(Enum):
     UPSTREAM = auto()
 
 
+@dataclass(frozen=True, slots=True)
+class AlignmentProgress:
+    """How the inputs of a step meet the barrier of one open attempt; for people.
+
+    Attributes:
+        state: Where the attempt is at this step.
+        aligned: The inputs that were read up to their barrier, in order.
+        waiting: The others.
+        behind_bytes: What lies between the step's positions and the barriers that it has seen.
+        recorded_bytes: What the barrier has overtaken so far; stored with the checkpoint.
+    """
+
+    state: AlignmentState
+    aligned: tuple[InputId, ...]
+    waiting: tuple[InputId, ...]
+    behind_bytes: int
+    recorded_bytes: int
+
+
 # -- events
 
 

@@ -261,20 +261,29 @@ class ChannelLog:
         state = self._readers[reader]
         state.settled = state.position
 
-    def watermark_ms(self, reader: ReaderId) -> int | None:
-        """Return the newest watermark the reader has passed."""
+    def watermark_ms(self, reader: ReaderId, position: int | None = None) -> int | None:
+        """Return the newest watermark the reader has passed, or will have passed at a position."""
         state = self._readers[reader]
         self._follow_watermark(state)
-        return state.watermark_ms
+        if position is None:
+            return state.watermark_ms
+        return self._passed(state, position)[1]
 
     def _follow_watermark(self, state: _Reader) -> None:
-        while state.next_watermark < self._control_end:
-            placed = self._controls[state.next_watermark]
-            if placed.place.position > state.position.position or _holds(placed.message, state):
-                return
+        passed = self._passed(state, state.position.position)
+        state.next_watermark, state.watermark_ms = passed
+
+    def _passed(self, state: _Reader, position: int) -> tuple[int, int | None]:
+        """Return the first control message not passed at a position, and the newest watermark."""
+        index, watermark_ms = state.next_watermark, state.watermark_ms
+        while index < self._control_end:
+            placed = self._controls[index]
+            if placed.place.position > position or _holds(placed.message, state):
+                break
             if isinstance(placed.message, Watermark):
-                state.watermark_ms = placed.message.value_ms
-            state.next_watermark += 1
+                watermark_ms = placed.message.value_ms
+            index += 1
+        return index, watermark_ms
 
     # -- freeing
 

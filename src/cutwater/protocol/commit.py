@@ -18,6 +18,7 @@ from cutwater.errors import ProtocolViolation
 from cutwater.ids import BatchId, CheckpointId, PipelineId, SinkId, Slot, StepId
 from cutwater.protocol.cut import Committable, Cut, StepSnapshot, Version
 from cutwater.protocol.failure import backoff_ms
+from cutwater.protocol.lost_commit import Recorded
 from cutwater.protocol.options import CommitOptions
 from cutwater.protocol.transitions import TransitionTable
 
@@ -154,6 +155,7 @@ class CommitSink:
         restore: Whether to go back instead.
         version: Then to this one; None for the beginning.
         shown: What the sink showed before a checkpoint's decision; None if nothing is known.
+        last_write: The last recorded decision that made the sink write; None if not known.
     """
 
     permit: CommitPermit
@@ -162,6 +164,12 @@ class CommitSink:
     restore: bool = False
     version: Version | None = None
     shown: Version | None = None
+    last_write: Slot | None = None
+
+    @property
+    def recorded(self) -> Recorded | None:
+        """What the target must hold already; None if nothing is known of it (rule F43)."""
+        return None if self.last_write is None else Recorded(self.last_write, self.shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +248,7 @@ class Committer:
                 cut.restores.get(sink),
                 # A rewind that leaves a sink as it is does not know what the sink shows.
                 None if cut.origin is not None else cut.visible.get(sink),
+                None if cut.origin is not None else cut.last_writes.get(sink),
             )
             for sink in cut.commit
         }

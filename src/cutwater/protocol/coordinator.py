@@ -19,7 +19,7 @@ from cutwater.protocol.decisions import DecisionOutcome
 from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.ledger import Contradictions, Ledger
 from cutwater.protocol.options import CheckpointOptions
-from cutwater.protocol.pending import ATTEMPT, AckResult, Attempt, Phase, PhaseTrigger
+from cutwater.protocol.pending import ATTEMPT, AckResult, Attempt, CancelResult, Phase, PhaseTrigger
 from cutwater.protocol.schedule import Schedule
 from cutwater.protocol.topology import Topology
 from cutwater.protocol.trigger import RequestResult, TriggerFacts, Verdict, decide, due_ms
@@ -72,6 +72,7 @@ class Coordinator:
             events.SinkCommitted: self._on_sink_committed,
             events.SinkFailed: self._on_sink_failed,
             events.SinkFenced: self._on_sink_fenced,
+            events.SinkBehind: self._on_sink_behind,
             events.CommitRecorded: self._on_recorded,
             events.RecordFailed: self._on_record_failed,
             events.GarbageCollected: self._on_collected,
@@ -97,6 +98,8 @@ class Coordinator:
             return (events.AnswerAck(snapshot.step, snapshot.checkpoint_id, AckResult.LATE),)
         if isinstance(event, events.Requested):
             return (events.AnswerRequest(event.request, RequestResult.NOT_RUNNING),)
+        if isinstance(event, events.Cancelled):
+            return (events.AnswerCancel(event, CancelResult.NOT_OPEN, event.checkpoint_id),)
         return ()
 
     # -- starting
@@ -119,7 +122,13 @@ class Coordinator:
     def _on_requested(self, event: events.Requested) -> Commands:
         if self._mode is not events.Mode.RUNNING:
             return (events.AnswerRequest(event.request, RequestResult.NOT_RUNNING),)
-        return (events.AnswerRequest(event.request, self._schedule.ask(event.request)),)
+        result = self._schedule.ask(event.request, first=event.at_once)
+        commands: Commands = (events.AnswerRequest(event.request, result),)
+        if event.at_once and result is RequestResult.QUEUED:
+            for attempt in tuple(self._attempts.values()):
+                if attempt.can_fail:
+                    commands += self._fail(attempt, FailureReason.GAVE_WAY, event.now_ms)
+        return commands
 
     def _on_drained(self, event: events.Drained) -> Commands:
         # An early cut would be of no use to sinks whose turn it is not yet.
@@ -179,10 +188,18 @@ class Coordinator:
         return self._fail(attempt, event.reason, event.now_ms, event.detail)
 
     def _on_cancelled(self, event: events.Cancelled) -> Commands:
-        attempt = self._attempts.get(event.checkpoint_id)
-        if attempt is None or not attempt.can_fail:
-            return ()
-        return self._fail(attempt, FailureReason.CANCELLED, event.now_ms)
+        number = event.checkpoint_id
+        if number is None and len(self._attempts) == 1:
+            (number,) = self._attempts
+        attempt = None if number is None else self._attempts.get(number)
+        if attempt is None:
+            several = number is None and len(self._attempts) > 1
+            result = CancelResult.AMBIGUOUS if several else CancelResult.NOT_OPEN
+            return (events.AnswerCancel(event, result, number),)
+        if not attempt.can_fail:
+            return (events.AnswerCancel(event, CancelResult.TOO_LATE, number),)
+        ended = self._fail(attempt, FailureReason.CANCELLED, event.now_ms, event.reason)
+        return (*ended, events.AnswerCancel(event, CancelResult.CANCELLED, number))
 
     # -- deciding
 
@@ -244,6 +261,11 @@ class Coordinator:
         if not self._committer.waits_for(event.slot, event.sink):
             return ()
         return self._halt(events.HaltReason.FENCED)
+
+    def _on_sink_behind(self, event: events.SinkBehind) -> Commands:
+        if not self._committer.waits_for(event.slot, event.sink):
+            return ()
+        return self._halt(events.HaltReason.TARGET_BEHIND)
 
     def _on_recorded(self, event: events.CommitRecorded) -> Commands:
         self._ledger.committed(self._committer.recorded(event.slot))

@@ -14,7 +14,7 @@ from cutwater.protocol.commit import CommitCommand
 from cutwater.protocol.cut import CheckpointKind, Committable, Cut, StepSnapshot, Version
 from cutwater.protocol.decisions import DecisionOutcome
 from cutwater.protocol.failure import FailureReason
-from cutwater.protocol.pending import AckResult, CheckpointRequest, PhaseTrigger
+from cutwater.protocol.pending import AckResult, CancelResult, CheckpointRequest, PhaseTrigger
 from cutwater.protocol.transitions import TransitionTable
 from cutwater.protocol.trigger import RequestResult
 
@@ -29,6 +29,7 @@ class Standing:
         decided: Each step's batch in the cut the pipeline stands on.
         carried: What sinks prepared and nobody has committed yet.
         visible: The version every sink shows.
+        last_writes: The last recorded decision that made each sink write.
         overtaken: Whether the cut the pipeline stands on has data in flight.
     """
 
@@ -37,6 +38,7 @@ class Standing:
     decided: Mapping[StepId, BatchId] = field(default_factory=dict)
     carried: Mapping[SinkId, tuple[Committable, ...]] = field(default_factory=dict)
     visible: Mapping[SinkId, Version | None] = field(default_factory=dict)
+    last_writes: Mapping[SinkId, Slot] = field(default_factory=dict)
     overtaken: bool = False
 
 
@@ -52,10 +54,18 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """Somebody asks for a checkpoint or savepoint."""
+    """A checkpoint or savepoint is requested.
+
+    Attributes:
+        request: What is requested.
+        now_ms: When.
+        at_once: The pipeline is to stop with it. It comes before all that wait for their turn, and
+            open attempts give way to it: each of them may be stuck until its deadline.
+    """
 
     request: CheckpointRequest
     now_ms: int
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +189,15 @@ class SinkFenced:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkBehind:
+    """A sink's target lacks a commit that is recorded: nothing may be committed on top (F43)."""
+
+    slot: Slot
+    sink: SinkId
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class CommitRecorded:
     """What the sinks made visible is recorded."""
 
@@ -207,10 +226,17 @@ class GarbageCollected:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Somebody cancels an attempt."""
+    """A person aborts an attempt; answered with `AnswerCancel`.
 
-    checkpoint_id: CheckpointId
+    Attributes:
+        checkpoint_id: The attempt; None for the only one that is open.
+        now_ms: When the abort was requested.
+        reason: Why, in that person's words; becomes the detail of the attempt's end.
+    """
+
+    checkpoint_id: CheckpointId | None
     now_ms: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +268,7 @@ CoordinatorEvent = (
     | SinkCommitted
     | SinkFailed
     | SinkFenced
+    | SinkBehind
     | CommitRecorded
     | RecordFailed
     | GarbageCollected
@@ -332,6 +359,21 @@ class AnswerRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerCancel:
+    """What became of a cancellation; the attempt's `EndAttempt` comes before it.
+
+    Attributes:
+        cancel: The event that is answered.
+        result: What became of it.
+        checkpoint_id: The attempt that was meant; None if none was open, or more than one.
+    """
+
+    cancel: Cancelled
+    result: CancelResult
+    checkpoint_id: CheckpointId | None
+
+
+@dataclass(frozen=True, slots=True)
 class RestartPipeline:
     """End this generation and begin the next from the last decided checkpoint."""
 
@@ -345,6 +387,7 @@ class HaltReason(Enum):
     FENCED = "another generation has claimed the pipeline"
     OUTCOME_UNKNOWN = "nobody can say whether the decision was written"
     STOPPED = "the pipeline was asked to stop"
+    TARGET_BEHIND = "a sink's target lacks a commit that is recorded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +406,7 @@ CoordinatorCommand = (
     | CollectGarbage
     | AnswerAck
     | AnswerRequest
+    | AnswerCancel
     | RestartPipeline
     | Halt
     | CommitCommand

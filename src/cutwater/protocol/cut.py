@@ -3,12 +3,14 @@
 `faults` is the cut equation (PROTOCOL.md section 8). For every channel: the barrier's place is the
 number of Events of batches up to the producer's snapshot; for every consumer: its position plus
 the Events recorded in flight is that same place. The coordinator refuses an attempt that breaks
-it, whatever the reason; the simulator treats a refusal as a defect. Upholds I3, I4 and I5.
+it, whatever the reason; the simulator treats a refusal as a defect. A streaming query that has
+committed a batch has files, so its snapshot without any is refused too. Upholds I3, I4 and I5.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Final
 
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, InputId, SinkId, Slot, StepId
 from cutwater.protocol.alignment_events import Cause
@@ -138,6 +140,9 @@ class StepSnapshot:
 Version = str
 """What a sink calls one of its states, for instance a Delta table version."""
 
+NO_TARGET: Final[Version] = "none"
+"""What a sink calls the version of a target that does not exist yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -155,6 +160,8 @@ class Cut:
         carried: What sinks prepared and a later commit point will commit (rule F3).
         commit_point: Whether sinks commit at this cut.
         visible: The version every sink showed before this decision.
+        last_writes: The slot of the last recorded decision that made each sink write; a sink of
+            which that is not known is left out.
         restores: For a rewind: the version every sink is taken back to.
         origin: For a rewind: the slot of the cut it makes current again.
         identities: What every step was, so that changed code finds its state (`change`); empty
@@ -169,6 +176,7 @@ class Cut:
     carried: Mapping[SinkId, tuple[Committable, ...]] = field(default_factory=dict)
     commit_point: bool = True
     visible: Mapping[SinkId, Version | None] = field(default_factory=dict)
+    last_writes: Mapping[SinkId, Slot] = field(default_factory=dict)
     restores: Mapping[SinkId, Version | None] = field(default_factory=dict)
     name: str | None = None
     started_at_ms: int = 0
@@ -200,6 +208,14 @@ class Cut:
         pending = (*self.carried.values(), *(() if committed else self.commit.values()))
         staged = frozenset(blob for found in pending for one in found for blob in one.blobs)
         return staged.union(*(one.blobs for one in self.snapshots.values()))
+
+    @property
+    def without_state(self) -> tuple[StepId, ...]:
+        """The steps whose snapshots have lost their files, in order."""
+        found = self.snapshots.items()
+        return tuple(
+            sorted(step for step, one in found if lacks_state(one, self.identities.get(step)))
+        )
 
     @property
     def stream_positions(self) -> Mapping[str, str]:
@@ -240,8 +256,24 @@ def faults(topology: Topology, snapshots: Mapping[StepId, StepSnapshot]) -> tupl
             found.append(f"{spec.step}: a source's snapshot has no offsets")
         if any(one.batch > snapshot.batch for one in snapshot.staged):
             found.append(f"{spec.step}: output of a batch after the snapshot is staged in it")
+        if lacks_state(snapshot, spec.identity):
+            found.append(
+                f"{spec.step}: batch {snapshot.batch} is committed and no file of its query is "
+                "stored"
+            )
         found += _input_faults(spec, snapshots)
     return tuple(found)
+
+
+def lacks_state(snapshot: StepSnapshot, identity: StepIdentity | None) -> bool:
+    """Say whether a snapshot has lost its files: a query has at least the logs of its batches.
+
+    Args:
+        snapshot: The snapshot.
+        identity: What its step is. Of a step without one nothing can be said.
+    """
+    is_query = identity is not None and identity.is_query
+    return is_query and snapshot.batch != NO_BATCH and not snapshot.state
 
 
 def _input_faults(spec: StepSpec, snapshots: Mapping[StepId, StepSnapshot]) -> list[str]:

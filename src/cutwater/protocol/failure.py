@@ -24,7 +24,8 @@ class FailureReason(Enum):
     STORE_FAILED = ("the store did not take what describes the checkpoint", True)
     ID_TAKEN = ("the attempt's number had already been used", False)
     SUBSUMED = ("a later attempt was decided first", False)
-    CANCELLED = ("somebody cancelled it", False)
+    CANCELLED = ("it was aborted on request", False)
+    GAVE_WAY = ("it gave way to the last checkpoint of a stop", False)
     STOPPED = ("the pipeline stopped", False)
 
     def __init__(self, sentence: str, counted: bool) -> None:

@@ -14,6 +14,7 @@ from cutwater.protocol.commit import plan_commit, waits_for_alignment
 from cutwater.protocol.commit_pace import CommitPace
 from cutwater.protocol.coordinator_events import Standing
 from cutwater.protocol.cut import Cut, Version, faults
+from cutwater.protocol.lost_commit import last_writes
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.pending import Attempt
 from cutwater.protocol.topology import Topology
@@ -45,6 +46,9 @@ class Ledger:
         self._visible: dict[SinkId, Version | None] = {
             sink: standing.visible.get(sink) for sink in topology.sinks
         }
+        writes = standing.last_writes
+        self._writes = {sink: writes[sink] for sink in topology.sinks if sink in writes}
+        self._pending_writes: dict[SinkId, Slot] = {}
         self._batches = {
             step: standing.decided.get(step, NO_BATCH) for step in topology.participants
         }
@@ -81,6 +85,7 @@ class Ledger:
             carried=plan.carried,
             commit_point=plan.commit_point,
             visible=dict(self._visible),
+            last_writes=dict(self._writes),
             identities=self._topology.identities,
         )
 
@@ -88,6 +93,7 @@ class Ledger:
         """Note that the cut is decided; return its slot."""
         self._slot = self.next_slot
         self._carried = cut.carried
+        self._pending_writes = last_writes(self._slot, cut)
         self._batches = {step: one.batch for step, one in cut.snapshots.items()}
         self._completed.append(cut)
         self._count += 1
@@ -105,7 +111,9 @@ class Ledger:
 
     def committed(self, versions: Mapping[SinkId, Version] | None) -> None:
         """Note what sinks show now."""
-        self._visible.update(versions or {})
+        if versions is not None:
+            self._visible.update(versions)
+            self._writes = self._pending_writes
 
     @property
     def next_slot(self) -> Slot:

@@ -1,5 +1,7 @@
 """The options of the protocol, as plain numbers, validated when made.
 
+The defaults are defined here and nowhere else: `cutwater.config` writes them as text.
+
 Times are milliseconds, sizes are bytes. Names are Flink's where Flink has the option. Each option
 is read by exactly the module its docstring names. Text forms such as "5s" and the order of
 configuration sources are not the protocol's business.
@@ -90,7 +92,8 @@ class CheckpointOptions:
     Attributes:
         interval_ms: From the start of one automatic attempt to the next (`trigger`).
         timeout_ms: How long an attempt may take until its decision is issued (`pending`).
-        savepoint_timeout_ms: The same for savepoints and full checkpoints, which never overtake.
+        savepoint_timeout_ms: The same for savepoints, full checkpoints and drains, which never
+            overtake (`pending`).
         min_pause_ms: From the end of one attempt to the start of the next automatic one, at
             least 1 so that failing attempts cannot hold the pipeline for ever (`trigger`).
         max_concurrent: How many attempts may be open; 1 unless unaligned is off (F28).
@@ -107,7 +110,7 @@ class CheckpointOptions:
         commit: How sinks are committed.
     """
 
-    interval_ms: int = 60_000
+    interval_ms: int = 10_000
     timeout_ms: int = 600_000
     savepoint_timeout_ms: int = 3_600_000
     min_pause_ms: int = 500
@@ -130,7 +133,7 @@ class CheckpointOptions:
         """
         _at_least("interval", self.interval_ms, 1)
         _at_least("timeout", self.timeout_ms, 1)
-        _at_least("savepoint_timeout", self.savepoint_timeout_ms, self.timeout_ms)
+        _at_least("savepoint_timeout", self.savepoint_timeout_ms, 1)
         _at_least("min_pause", self.min_pause_ms, 1)
         _at_least("max_concurrent", self.max_concurrent, 1)
         _at_least("retry", self.retry_ms, 1)

@@ -84,6 +84,19 @@ class AckResult(Enum):
     """It comes from another incarnation of the pipeline."""
 
 
+class CancelResult(Enum):
+    """What became of a cancellation."""
+
+    CANCELLED = auto()
+    """The attempt has ended without a checkpoint."""
+    TOO_LATE = auto()
+    """The attempt's decision has been issued; only the outcome can end the attempt (F15)."""
+    NOT_OPEN = auto()
+    """The attempt is not open; without a number: no attempt is open."""
+    AMBIGUOUS = auto()
+    """No number was given, and more than one attempt is open."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
     """What somebody asked for.

@@ -1,9 +1,10 @@
 """Recovery: the next thing to do, chosen from what has been observed (PROTOCOL.md section 10).
 
 `next_action` is called again after every effect with the facts so far; it never remembers. The
-order is fixed: claim, verify the head, repeat unfinished commits in order, take back what sinks
-show beyond the cut (F33), restore. A bad head is never left silently: somebody decides a rewind,
-which takes the sinks back too (F4). What cannot be read is an error, never "not there".
+order is fixed: claim, verify the head, repeat unfinished commits in order, check that targets hold
+what is recorded (F43), take back what sinks show beyond the cut (F33), restore. A bad head is never
+left silently: somebody decides a rewind, which takes the sinks back too (F4). What cannot be read
+is an error, never "not there".
 Upholds I5, I7, I8 and I9.
 """
 
@@ -16,6 +17,7 @@ from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkI
 from cutwater.protocol.coordinator_events import Standing
 from cutwater.protocol.cut import Committable, Cut, Version
 from cutwater.protocol.decisions import Claim, Decision, LogView, uncommitted
+from cutwater.protocol.lost_commit import Recorded, last_writes, recorded_of
 
 LOG_LOST: Final = (
     "its log lacks its last entries: sinks have committed a decision that it does not hold. Bring "
@@ -30,6 +32,20 @@ class Damage:
 
     name: str
     problem: str
+
+
+def state_damages(cut: Cut) -> tuple[Damage, ...]:
+    """Return what is missing from a cut as its manifest tells, whatever is in the store.
+
+    No cut is decided like this any more (`cut.faults`); versions before that check could.
+    """
+    return tuple(
+        Damage(
+            f"the state of step {step}",
+            f"no file was stored, and batch {cut.snapshots[step].batch} was committed",
+        )
+        for step in cut.without_state
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +64,9 @@ class RecoveryFacts:
         sinks: The pipeline's sinks today; None if they are known to be those of the cut.
         showing: Sinks that show batches before their checkpoint, or did in the last generation:
             they may show more than the cut.
+        moved: Sinks that write to another target than the one they wrote to last: what was
+            committed there is not in this one.
+        targets_checked: Whether the targets are known to hold what is recorded of them.
         taken_back: What each of them shows, once it was taken back in the name of our claim.
     """
 
@@ -60,6 +79,8 @@ class RecoveryFacts:
     verified: Mapping[CheckpointId, tuple[Damage, ...]] = field(default_factory=dict)
     sinks: frozenset[SinkId] | None = None
     showing: frozenset[SinkId] = frozenset()
+    moved: frozenset[SinkId] = frozenset()
+    targets_checked: bool = True
     taken_back: Mapping[SinkId, Version | None] = field(default_factory=dict)
 
 
@@ -92,6 +113,17 @@ class RepeatCommit:
 
     decision: Decision
     cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTargets:
+    """Look whether every target holds what is recorded of it; refuse if one does not (F43).
+
+    Attributes:
+        recorded: What is known of the targets that sinks have written to.
+    """
+
+    recorded: Mapping[SinkId, Recorded]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +190,7 @@ RecoveryAction = (
     | ReadManifest
     | VerifyObjects
     | RepeatCommit
+    | CheckTargets
     | TakeBack
     | Restore
     | Refuse
@@ -228,9 +261,22 @@ def next_action(facts: RecoveryFacts) -> RecoveryAction:
         return _missing_sink(decision, cut, cut.commit.keys(), facts) or RepeatCommit(decision, cut)
     cut = facts.manifests[head.checkpoint_id]
     assert cut is not None
-    restore = Restore(claim.generation, cut, _standing(cut, facts))
+    restore = Restore(claim.generation, cut, _standing(head, cut, facts))
     carrying = {sink for sink, staged in cut.carried.items() if staged}
-    return _missing_sink(head, cut, carrying, facts) or _take_back(claim, cut, facts) or restore
+    return (
+        _missing_sink(head, cut, carrying, facts)
+        or _check_targets(restore.standing, facts)
+        or _take_back(claim, cut, facts)
+        or restore
+    )
+
+
+def _check_targets(standing: Standing, facts: RecoveryFacts) -> CheckTargets | None:
+    """Return what the targets must hold, if nobody has looked; None if nothing is known of any."""
+    if facts.targets_checked:
+        return None
+    recorded = recorded_of(standing.last_writes, standing.visible)
+    return CheckTargets(recorded) if recorded else None
 
 
 def _take_back(claim: Claim, cut: Cut | None, facts: RecoveryFacts) -> TakeBack | None:
@@ -284,18 +330,20 @@ def _sound(decision: Decision, facts: RecoveryFacts, *, committed: bool) -> Reco
         return Refuse(RefusalReason.MANIFEST_UNREADABLE, decision)
     if checkpoint_id not in facts.verified:
         return VerifyObjects(decision, cut, committed)
-    damages = facts.verified[checkpoint_id]
+    damages = (*state_damages(cut), *facts.verified[checkpoint_id])
     if damages:
         return Refuse(RefusalReason.OBJECTS_DAMAGED, decision, damages)
     return None
 
 
-def _standing(cut: Cut, facts: RecoveryFacts) -> Standing:
+def _standing(head: Decision, cut: Cut, facts: RecoveryFacts) -> Standing:
+    writes = last_writes(head.slot, cut)
     return Standing(
         slot=facts.log.last_slot,
         highest_id=max(facts.highest_id, facts.log.highest_id),
         decided={step: one.batch for step, one in cut.snapshots.items()},
         carried=cut.carried,
         visible={**cut.visible, **facts.committed, **facts.taken_back},
+        last_writes={sink: slot for sink, slot in writes.items() if sink not in facts.moved},
         overtaken=not cut.is_aligned,
     )

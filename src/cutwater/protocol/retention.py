@@ -9,9 +9,9 @@ out while no attempt is open, by the holder of the claim only (F7). Upholds I9.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from cutwater.ids import CheckpointId, Generation, Slot
+from cutwater.ids import CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.barrier import Barrier
-from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut
+from cutwater.protocol.cut import BlobRef, CheckpointKind, Committable, Cut
 from cutwater.protocol.decisions import Decision, LogView, uncommitted
 
 
@@ -113,6 +113,29 @@ def plan_retention(
         one for one, cut in cuts.items() if one not in keep_ids and cut.generation <= generation
     )
     return RetentionPlan(tuple(manifests), tuple(objects))
+
+
+def staged_to_keep(
+    log: LogView, cuts: Iterable[Cut], committed_through: Slot
+) -> Mapping[SinkId, tuple[Committable, ...]]:
+    """Return what sinks have staged and must not delete.
+
+    That is what a cut carries, also if a later cut has committed it: a rewind to the first commits
+    it again. And what a cut commits until that is recorded: recovery repeats the commit.
+
+    Args:
+        log: The log.
+        cuts: The cuts that stay; of one that is not decided, everything is kept.
+        committed_through: The newest slot whose commit is recorded.
+    """
+    recorded = {one.checkpoint_id for one in log.decisions if one.slot <= committed_through}
+    keep: dict[SinkId, dict[Committable, None]] = {}
+    for cut in cuts:
+        pending = [cut.carried] if cut.checkpoint_id in recorded else [cut.carried, cut.commit]
+        for staged in pending:
+            for sink, committables in staged.items():
+                keep.setdefault(sink, {}).update(dict.fromkeys(committables))
+    return {sink: tuple(found) for sink, found in keep.items()}
 
 
 def reusable(cuts: Iterable[Cut], barrier: Barrier, *, incremental: bool) -> Mapping[str, BlobRef]:

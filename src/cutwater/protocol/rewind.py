@@ -13,7 +13,7 @@ from enum import Enum
 from cutwater.ids import CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.cut import CheckpointKind, Cut, Version
 from cutwater.protocol.decisions import Decision, LogView, uncommitted
-from cutwater.protocol.recovery import Damage
+from cutwater.protocol.recovery import Damage, state_damages
 
 
 class RewindRefusal(Enum):
@@ -83,11 +83,9 @@ def plan_rewind(
     cut = facts.cut
     if cut is None:
         return Refused(RewindRefusal.MANIFEST_UNREADABLE)
-    if facts.damages:
-        return Refused(
-            RewindRefusal.OBJECTS_DAMAGED,
-            tuple(f"{one.name}: {one.problem}" for one in facts.damages),
-        )
+    damages = (*state_damages(cut), *facts.damages)
+    if damages:
+        return _damaged(damages)
     if facts.forgotten:
         return Refused(RewindRefusal.SOURCE_FORGOT, _listed(facts.forgotten))
     shown: Mapping[SinkId, Version | None] | None = cut.visible
@@ -114,6 +112,8 @@ def plan_rewind(
         commit_point=True,
         restores={} if facts.leave_sinks else dict(shown),
         visible=dict(shown),
+        # Each sink that is taken back writes at this decision; one that is left is accepted.
+        last_writes={},
         origin=facts.target.slot,
     )
 
@@ -149,6 +149,9 @@ def plan_fork(cut: Cut, shared_targets: tuple[SinkId, ...] = ()) -> Cut | Refuse
         return Refused(RewindRefusal.SAME_TARGET, tuple(shared_targets))
     if any(cut.carried.values()):
         return Refused(RewindRefusal.CARRIES_OUTPUT)
+    damages = state_damages(cut)
+    if damages:
+        return _damaged(damages)
     return replace(
         cut,
         checkpoint_id=CheckpointId(1),
@@ -158,10 +161,16 @@ def plan_fork(cut: Cut, shared_targets: tuple[SinkId, ...] = ()) -> Cut | Refuse
         commit={},
         carried={},
         visible=dict.fromkeys(cut.visible),
+        last_writes={},
         restores={},
         commit_point=False,
         origin=None,
     )
+
+
+def _damaged(damages: tuple[Damage, ...]) -> Refused:
+    things = tuple(f"{one.name}: {one.problem}" for one in damages)
+    return Refused(RewindRefusal.OBJECTS_DAMAGED, things)
 
 
 def _listed(things: Mapping[SinkId, str] | Mapping[str, str]) -> tuple[str, ...]:

@@ -28,11 +28,17 @@ class Schedule:
         self._collecting = False
         self.drained = False
 
-    def ask(self, request: CheckpointRequest) -> RequestResult:
-        """Let a request wait for its turn, if there is room."""
-        if len(self._requests) >= self._limit:
+    def ask(self, request: CheckpointRequest, *, first: bool = False) -> RequestResult:
+        """Let a request wait for its turn, if there is room.
+
+        One that comes first finds room behind a full queue, once.
+        """
+        if len(self._requests) >= self._limit + first:
             return RequestResult.QUEUE_FULL
-        self._requests.append(request)
+        if first:
+            self._requests.appendleft(request)
+        else:
+            self._requests.append(request)
         return RequestResult.QUEUED
 
     def ask_again(self, request: CheckpointRequest) -> None:

@@ -104,7 +104,7 @@ class Step:
         else:
             self._aligner = Aligner(
                 begin.positions,
-                options.unaligned,
+                spec.unaligned(options.unaligned),
                 generation=generation,
                 is_sink=spec.is_sink,
                 max_concurrent=options.max_concurrent,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from cutwater.errors import ConfigError
 from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
 from cutwater.protocol.identity import StepIdentity
+from cutwater.protocol.options import UnalignedOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,10 @@ class StepSpec:
         pinned_start: For a source: a restart before the first batch begins at the same place,
             so a snapshot without any batch is sound (rule F12).
         identity: What the step is, for the manifest; None if nobody has looked.
+        alignment_timeout_ms: How long this step waits before it overtakes; None for as long as
+            the run's options say.
+        forced: Whether this step overtakes as soon as it sees a barrier; None for what the run's
+            options say.
     """
 
     step: StepId
@@ -36,6 +41,22 @@ class StepSpec:
     is_sink: bool = False
     pinned_start: bool = True
     identity: StepIdentity | None = None
+    alignment_timeout_ms: int | None = None
+    forced: bool | None = None
+
+    def unaligned(self, options: UnalignedOptions) -> UnalignedOptions:
+        """Return when this step may overtake: what it says itself, and else what the run says.
+
+        Where nobody may overtake, no step does.
+        """
+        if not options.enabled:
+            return options
+        own_ms, forced = self.alignment_timeout_ms, self.forced
+        return replace(
+            options,
+            forced=(options.forced and own_ms is None) if forced is None else forced,
+            alignment_timeout_ms=options.alignment_timeout_ms if own_ms is None else own_ms,
+        )
 
     @property
     def is_source(self) -> bool:

@@ -17,12 +17,11 @@ from cutwater.ids import CheckpointId, StepId
 from cutwater.moves.preview import Rewind
 from cutwater.serve import forms, pipeline_forms
 from cutwater.serve.answers import RESPONSES
-from cutwater.serve.catalog import Pipelines
+from cutwater.serve.catalog import Pipelines, job_of
 from cutwater.serve.history import LISTED_MAX
-from cutwater.serve.operations import Wanted
 from cutwater.serve.served import Served
 from cutwater.serve.shapes import settings_of, subtask_of, summary_of
-from cutwater.store.requests import Wish
+from cutwater.store.requests import Abort, Wanted, Wish, abort_reason
 from cutwater.store.savepoints import savepoint_name
 from cutwater.store.wall_clock import wall_ms
 
@@ -50,7 +49,7 @@ def _add_jobs(router: APIRouter, pipelines: Pipelines) -> None:
     @router.get("/jobs/overview", operation_id="listJobs")
     def jobs() -> pipeline_forms.JobList:
         """List the pipelines that are served."""
-        return pipeline_forms.JobList(jobs=[one.job() for one in pipelines.all()])
+        return pipeline_forms.JobList(jobs=[job_of(one) for one in pipelines.all()])
 
     @router.get("/jobs/{jobid}", operation_id="getJob")
     def job(jobid: JobId) -> pipeline_forms.JobDetail:
@@ -123,7 +122,7 @@ def _add_checkpoints(router: APIRouter, pipelines: Pipelines) -> None:
 
     @router.get("/jobs/{jobid}/checkpoints/{triggerid}", operation_id="getCheckpointTrigger")
     def checkpoint_trigger(jobid: JobId, triggerid: TriggerId) -> forms.OperationState:
-        """Say what became of a checkpoint that was asked for."""
+        """Say what became of a checkpoint, or of an abort, that was asked for."""
         return _state(pipelines.find(jobid), triggerid)
 
     @router.get("/jobs/{jobid}/savepoints/{triggerid}", operation_id="getSavepointTrigger")
@@ -180,6 +179,14 @@ def _add_changes(router: APIRouter, pipelines: Pipelines) -> None:
         asked = body or forms.CheckpointQuestion()
         wanted = Wanted(Wish.CHECKPOINT, full=asked.checkpoint_type == "FULL")
         return _ask(pipelines.find(jobid), wanted, asked.trigger_id)
+
+    @router.post("/jobs/{jobid}/checkpoints/abort", status_code=202, operation_id="abortCheckpoint")
+    def abort(jobid: JobId, body: forms.AbortQuestion) -> forms.Triggered:
+        """Abort the pending checkpoint, with a reason that is stored with it."""
+        number = None if body.checkpoint_id is None else CheckpointId(body.checkpoint_id)
+        reason = abort_reason(body.reason)
+        wanted = Wanted(Wish.ABORT, abort=Abort(checkpoint_id=number, reason=reason))
+        return _ask(pipelines.find(jobid), wanted, body.trigger_id)
 
     @router.post("/jobs/{jobid}/savepoints", status_code=202, operation_id="triggerSavepoint")
     def savepoint(jobid: JobId, body: forms.SavepointQuestion | None = None) -> forms.Triggered:

@@ -13,8 +13,10 @@ from fastapi.responses import Response
 from cutwater._version import __version__
 from cutwater.serve import answers, metrics
 from cutwater.serve.api import routes
-from cutwater.serve.catalog import Pipelines
+from cutwater.serve.catalog import READY, Pipelines
 from cutwater.serve.guard import Guard
+from cutwater.serve.pipeline_forms import State
+from cutwater.serve.public_url import PublicUrl
 from cutwater.serve.token import Token
 
 _TYPES: Final = {
@@ -56,19 +58,38 @@ def unguarded_app(pipelines: Pipelines) -> FastAPI:
         """Return the metrics in Prometheus's text format."""
         return Response(metrics.text_of(board), media_type=metrics.CONTENT_TYPE)
 
+    _add_probes(app, pipelines)
     _add_files(app)
     return app
 
 
-def make_app(pipelines: Pipelines, token: Token, host: str) -> Guard:
+def make_app(
+    pipelines: Pipelines, token: Token | None, host: str, public_url: PublicUrl | None = None
+) -> Guard:
     """Return the application as it is served.
 
     Args:
         pipelines: What it shows.
-        token: What changes need.
+        token: What changes need; None to answer probes alone until there is one.
         host: The address that it is bound to, which says who can reach it.
+        public_url: The address of a proxy in front of it; None if there is none.
     """
-    return Guard(unguarded_app(pipelines), token, host)
+    return Guard(unguarded_app(pipelines), token, host, public_url)
+
+
+def _add_probes(app: FastAPI, pipelines: Pipelines) -> None:
+    # On the server's loop, and not on its threads: a probe is answered while all of them wait.
+    @app.get("/livez", operation_id="isLive")
+    async def livez() -> State:
+        """Say that the process lives; it does as long as it answers, whatever its state is."""
+        return State(state=pipelines.state())
+
+    @app.get("/readyz", operation_id="isReady", responses={503: {"model": State}})
+    async def readyz(response: Response) -> State:
+        """Say whether the pipeline runs and its sinks commit; 503 if not."""
+        state = pipelines.state()
+        response.status_code = 200 if state in READY else 503
+        return State(state=state)
 
 
 def _add_files(app: FastAPI) -> None:

@@ -12,8 +12,8 @@ from cutwater.ids import StepId
 from cutwater.physical_plan import PhysicalPlan, PhysicalStep
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.identity import InputKind, StepIdentity
-from cutwater.serve.pipeline_forms import ChannelEdge, Dag, StepNode
-from cutwater.spark.progress import BarrierAt, RunStatus, StepStatus
+from cutwater.serve.pipeline_forms import ChannelEdge, Dag, InputAlignment, StepNode
+from cutwater.spark.progress import AlignmentStatus, BarrierAt, RunStatus, StepStatus
 from cutwater.store.targets import SinkTargets
 
 _SENT: Final = frozenset({BarrierAt.SENT, BarrierAt.ACKNOWLEDGED})
@@ -146,6 +146,7 @@ class _Live(TypedDict, total=False):
     watermark: int | None
     finished: bool
     barrier: str
+    alignment: InputAlignment | None
 
 
 def _live(now: StepStatus | None) -> _Live:
@@ -161,7 +162,21 @@ def _live(now: StepStatus | None) -> _Live:
         "watermark": now.watermark_ms,
         "finished": now.finished,
         "barrier": now.barrier.value,
+        "alignment": _alignment(now.alignment),
     }
+
+
+def _alignment(found: AlignmentStatus | None) -> InputAlignment | None:
+    if found is None:
+        return None
+    return InputAlignment(
+        inputs=found.inputs,
+        aligned=list(found.aligned),
+        waiting=list(found.waiting),
+        held=found.held_bytes,
+        behind=found.behind_bytes,
+        recorded=found.recorded_bytes,
+    )
 
 
 def _between(before: StepStatus | None, after: StepStatus | None) -> bool:

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
+from cutwater.store.requests import REASON_MAX
+
 COUNT_MAX = 2**53 - 1
 """The largest whole number that every reader of JSON understands."""
 
@@ -68,6 +70,8 @@ class Task(Form):
     persisted_data: int | None = None
     num_subtasks: int = 1
     num_acknowledged_subtasks: int = 0
+    inputs: int | None = None
+    aligned_inputs: int | None = None
     start_delay: int | None = None
     alignment_duration: int | None = None
     sync_duration: int | None = None
@@ -252,6 +256,14 @@ class CheckpointQuestion(Question):
     checkpoint_type: Annotated[
         Literal["CONFIGURED", "FULL", "INCREMENTAL"], Field(alias="checkpointType")
     ] = "CONFIGURED"
+    trigger_id: TriggerId = None
+
+
+class AbortQuestion(Question):
+    """Asks for the end of a pending checkpoint, without a checkpoint."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=REASON_MAX)]
+    checkpoint_id: Annotated[int | None, Field(alias="checkpointId", ge=1, le=COUNT_MAX)] = None
     trigger_id: TriggerId = None
 
 

@@ -1,10 +1,10 @@
 """Who may ask: the check in front of every request, before any of our code sees it.
 
 Bound to a loopback address, reading is open and changing needs the token; bound to any other
-address, everything but the dashboard's own files needs it. A page of another site must not reach a
-server on this machine: neither by a name that it lets resolve to 127.0.0.1 (the Host header is
-checked), nor by a request that the browser sends for it (Origin and Sec-Fetch-Site are). No answer
-ever allows another origin to read it.
+address, or behind a proxy with a public address, everything but the dashboard's own files and the
+probes needs it. A page of another site must not reach a server on this machine: neither by a name
+that it lets resolve to 127.0.0.1 (the Host header is checked), nor by a request that the browser
+sends for it (Origin and Sec-Fetch-Site are). No answer ever allows another origin to read it.
 """
 
 import ipaddress
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 
+from cutwater.serve.public_url import PublicUrl
 from cutwater.serve.token import Token
 
 Scope = MutableMapping[str, Any]
@@ -27,6 +28,8 @@ BODY_BYTES_MAX: Final = 64 * 1024
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _STATIC: Final = ("/static/", "/favicon.ico")
+PROBES: Final = frozenset({"/livez", "/readyz"})
+"""What a supervisor of processes asks, without a token: they tell a state and nothing else."""
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -50,6 +53,11 @@ class Refusal(NamedTuple):
     next_step: str = ""
 
 
+_STARTING: Final = Refusal(
+    503, "the pipeline has not started yet", "Ask /readyz until it is ready, and then again."
+)
+
+
 class TooLong(HTTPException):
     """The body of a request is longer than anything that can be asked for."""
 
@@ -71,12 +79,28 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """Stands in front of an application."""
 
-    def __init__(self, app: App, token: Token, host: str) -> None:
-        """Guard an application that is bound to a host."""
+    def __init__(
+        self, app: App, token: Token | None, host: str, public_url: PublicUrl | None = None
+    ) -> None:
+        """Guard an application.
+
+        Args:
+            app: The application.
+            token: What changes need; None if there is no token yet (`admit`).
+            host: The address that the server is bound to.
+            public_url: The address of a proxy in front of it; None if there is none.
+        """
         self._app = app
         self._token = token
         self._is_local = is_loopback(host)
-        self._names = _LOOPBACK_NAMES | {host}
+        # Through a proxy anyone may come, wherever the server is bound to.
+        self._is_open = self._is_local and public_url is None
+        self._names = _LOOPBACK_NAMES | {host} | ({public_url.host} if public_url else set())
+        self._public = public_url
+
+    def admit(self, token: Token) -> None:
+        """Begin to answer more than probes: there is something to show, and this is the token."""
+        self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or refuse it."""
@@ -88,6 +112,9 @@ class Guard:
         headers = _headers(scope)
         refusal = self.refusal(scope["method"], scope["path"], headers)
         guarded = _with_headers(send)
+        if scope["method"] == "HEAD":
+            # Answered like a GET, by everything that answers one.
+            scope, guarded = {**scope, "method": "GET"}, _without_body(guarded)
         if refusal is not None:
             await _refuse(guarded, refusal)
             return
@@ -105,12 +132,15 @@ class Guard:
         if strange is not None:
             return strange
         reads = method in _READING
-        is_page = path == "/" or path.startswith(_STATIC)
-        needs_token = not reads or not (self._is_local or is_page)
+        is_free = path == "/" or path.startswith(_STATIC) or path in PROBES
+        if self._token is None:
+            # Without a token nothing can be checked, and there is nothing to show yet.
+            return None if reads and is_free else _STARTING
+        needs_token = not reads or not (self._is_open or is_free)
         if needs_token and not self._token.accepts(headers.get("authorization")):
             what = "this address needs the token" if reads else "changing needs the token"
             step = f"Send it as `Authorization: Bearer TOKEN`; {self._token.hint}."
-            return Refusal(401, what, step if self._is_local else "")
+            return Refusal(401, what, step if self._is_open else "")
         if not reads:
             return _unfit(headers)
         return None
@@ -121,13 +151,22 @@ class Guard:
         if self._is_local and _host_name(host) not in self._names:
             return Refusal(403, "the Host header is not an address of this machine")
         origin = headers.get("origin")
-        if origin is not None and _authority(origin) != host.lower():
+        if origin is not None and not self._is_own(origin.lower(), host.lower()):
             return Refusal(403, "requests of other origins are not answered")
         site = headers.get("sec-fetch-site", "none")
         opens_page = path == "/" and headers.get("sec-fetch-mode") == "navigate"
         if site not in {"none", "same-origin"} and not opens_page:
             return Refusal(403, "requests of other sites are not answered")
         return None
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        """Say whether a request comes from a page of this server."""
+        if self._public is not None and (
+            origin == self._public.origin or host == self._public.authority
+        ):
+            # Not by the other scheme: such a page may come from whoever is on the way.
+            return origin == self._public.origin
+        return _authority(origin) == host
 
 
 def _unfit(headers: dict[str, str]) -> Refusal | None:
@@ -183,6 +222,15 @@ def _with_headers(send: Send) -> Send:
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", ()), *HEADERS]
+        await send(message)
+
+    return sent
+
+
+def _without_body(send: Send) -> Send:
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "body": b""}
         await send(message)
 
     return sent

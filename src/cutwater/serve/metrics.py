@@ -15,7 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cutwater._version import __version__
-from cutwater.serve.catalog import Pipelines
+from cutwater.errors import CutwaterError
+from cutwater.serve.catalog import Pipelines, Unreadable
 from cutwater.serve.forms import Checkpoint
 from cutwater.serve.pipeline_forms import Dag
 from cutwater.serve.served import Served
@@ -62,6 +63,11 @@ METRICS: Final = (
         _G,
         "1 for the state the pipeline is in, 0 for the others.",
         ("pipeline", "state"),
+    ),
+    Named(
+        "cutwater_pipeline_unreadable",
+        _G,
+        "1 if the pipeline's records cannot be read, or 0; if 1, all other metrics are left out.",
     ),
     Named("cutwater_pipeline_generation", _G, "The generation that runs, or ran last."),
     Named("cutwater_pipeline_restarts_total", _C, "Restarts after a failure, in this process."),
@@ -127,13 +133,13 @@ class Board(Collector):
         """Make all metrics.
 
         Raises:
-            StoreError: If a store cannot be read.
+            StoreError: If a store cannot be listed.
         """
         families = {one.name: _family(one) for one in METRICS}
         sheet = _Sheet(families)
         sheet.add("cutwater_build_info", 1, version=__version__)
-        for served in self._pipelines.all():
-            _fill(sheet, served)
+        for one in self._pipelines.all():
+            _fill(sheet, one)
         yield from families.values()
 
 
@@ -141,11 +147,19 @@ def text_of(board: Board) -> bytes:
     """Return the metrics in Prometheus's text format.
 
     Raises:
-        StoreError: If a store cannot be read.
+        StoreError: If a store cannot be listed.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(board)
     return generate_latest(registry)
+
+
+class _Values(list[tuple[str, float | None, dict[str, str]]]):
+    """Values that are collected before any of them is shown."""
+
+    def add(self, name: str, value: float | None, **labels: str) -> None:
+        """Add a value; one that nobody knows may be None."""
+        self.append((name, value, labels))
 
 
 class _Sheet:
@@ -168,7 +182,21 @@ def _family(named: Named) -> CounterMetricFamily | GaugeMetricFamily:
     return GaugeMetricFamily(named.name, named.text, labels=named.labels)
 
 
-def _fill(sheet: _Sheet, served: Served) -> None:
+def _fill(sheet: _Sheet, one: Served | Unreadable) -> None:
+    """Add all metrics of a pipeline; or, if its records cannot be read, only that."""
+    values = _Values()
+    try:
+        if isinstance(one, Served):
+            _fill_pipeline(values, one)
+        is_unreadable = not isinstance(one, Served)
+    except CutwaterError:
+        values, is_unreadable = _Values(), True
+    values.add("cutwater_pipeline_unreadable", is_unreadable, pipeline=one.name)
+    for name, value, labels in values:
+        sheet.add(name, value, **labels)
+
+
+def _fill_pipeline(sheet: _Values, served: Served) -> None:
     job, name = served.job(), served.name
     sheet.add("cutwater_pipeline_up", served.is_running, pipeline=name)
     for state in STATES:
@@ -190,7 +218,7 @@ def _fill(sheet: _Sheet, served: Served) -> None:
         _fill_run(sheet, status, served.dag())
 
 
-def _fill_last(sheet: _Sheet, name: str, done: list[Checkpoint]) -> None:
+def _fill_last(sheet: _Values, name: str, done: list[Checkpoint]) -> None:
     last = done[0]
     committed = next((one for one in done if one.commit_duration is not None), None)
     values: dict[str, float | None] = {
@@ -207,7 +235,7 @@ def _fill_last(sheet: _Sheet, name: str, done: list[Checkpoint]) -> None:
         sheet.add(f"cutwater_checkpoint_last_{metric}", value, pipeline=name)
 
 
-def _fill_run(sheet: _Sheet, status: RunStatus, dag: Dag) -> None:
+def _fill_run(sheet: _Values, status: RunStatus, dag: Dag) -> None:
     name = status.pipeline
     sheet.add("cutwater_pipeline_restarts_total", status.restarts, pipeline=name)
     sheet.add("cutwater_checkpoints_completed_total", status.completed, pipeline=name)

@@ -10,7 +10,9 @@ import socket
 import threading
 import uuid
 from collections import OrderedDict
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
+
+from msgspec import UNSET
 
 from cutwater.errors import CutwaterError, NotRunning
 from cutwater.serve.forms import FailureCause, Operation, OperationState, OperationStatus
@@ -18,30 +20,17 @@ from cutwater.spark.progress import CheckpointReport, RunResult, RunStatus
 from cutwater.store.holder import look
 from cutwater.store.lease import Holding
 from cutwater.store.opened import OpenStore
-from cutwater.store.requests import Answer, AnswerState, Request, Wish
+from cutwater.store.reports import AttemptStatus
+from cutwater.store.requests import Answer, AnswerState, Request, Wanted, Wish
 from cutwater.store.wall_clock import wall_ms
 
 OPEN_MAX: Final = 16
 """How many may be under way at a time."""
 
 _KEPT: Final = 256
-_TIMEOUT_S: Final = 3_600.0
-
-
-class Wanted(NamedTuple):
-    """What is asked for.
-
-    Attributes:
-        wish: What it is.
-        full: For a checkpoint: whether it must stand alone.
-        name: For a savepoint, or a stop with one: its name.
-        drain: For a stop: whether sources stop first.
-    """
-
-    wish: Wish
-    full: bool = False
-    name: str | None = None
-    drain: bool = False
+_EXPIRES_S: Final = 86_400.0
+"""How long an answer is waited for. An attempt ends by its own deadline, `timeout` or
+`savepoint_timeout`; this is longer than any sensible one."""
 
 
 class TooMany(Exception):
@@ -73,6 +62,11 @@ class Operations(Protocol):
 class Running(Protocol):
     """A pipeline that runs in this process, as `cutwater.run.PipelineRun` is one."""
 
+    @property
+    def state(self) -> str:
+        """Its state, at once: no lock is waited for."""
+        ...
+
     def status(self) -> RunStatus:
         """Return how things are; cheap."""
         ...
@@ -83,6 +77,12 @@ class Running(Protocol):
 
     def savepoint(self, name: str, timeout_s: float | None = None) -> CheckpointReport:
         """Take a savepoint and wait for it."""
+        ...
+
+    def abort_checkpoint(
+        self, reason: str, checkpoint_id: int | None = None, timeout_s: float | None = None
+    ) -> CheckpointReport:
+        """Abort a pending checkpoint."""
         ...
 
     def stop(
@@ -112,7 +112,7 @@ class LiveOperations:
         with self._lock:
             if chosen in self._states:
                 return chosen
-            if sum(one is None for one in self._states.values()) >= OPEN_MAX:
+            if sum(one is None for one in self._states.values()) >= _limit(wanted):
                 raise TooMany
             self._states[chosen] = None
             over = [one for one, state in self._states.items() if state is not None]
@@ -145,13 +145,20 @@ class LiveOperations:
     def _done(self, wanted: Wanted) -> Operation:
         match wanted.wish:
             case Wish.CHECKPOINT:
-                return self._taken(self._running.checkpoint(_TIMEOUT_S, full=wanted.full))
+                return self._taken(self._running.checkpoint(_EXPIRES_S, full=wanted.full))
             case Wish.SAVEPOINT:
                 assert wanted.name is not None
-                return self._taken(self._running.savepoint(wanted.name, _TIMEOUT_S))
+                return self._taken(self._running.savepoint(wanted.name, _EXPIRES_S))
+            case Wish.ABORT:
+                abort = wanted.abort
+                assert abort is not None
+                aborted = self._running.abort_checkpoint(
+                    abort.reason, abort.checkpoint_id, _EXPIRES_S
+                )
+                return Operation(checkpoint_id=aborted.id, message=aborted.failure)
             case Wish.STOP:
                 self._running.stop(savepoint=wanted.name, drain=wanted.drain)
-                if self._running.wait(_TIMEOUT_S) is None:
+                if self._running.wait(_EXPIRES_S) is None:
                     return _failed("it has not ended in time; it will, when its batches have")
                 done = [
                     one for one in self._running.status().checkpoints if one.status == "COMPLETED"
@@ -186,7 +193,7 @@ class StoreOperations:
         with self._lock:
             if chosen in self._asked:
                 return chosen
-            if len(self._store.requests.tokens()) >= OPEN_MAX:
+            if len(self._store.requests.tokens()) >= _limit(wanted):
                 raise TooMany
             self._asked[chosen] = hold.lease.nonce
             while len(self._asked) > _KEPT:
@@ -199,10 +206,11 @@ class StoreOperations:
                 holder=hold.lease.nonce,
                 asked_by=f"process {os.getpid()} on {socket.gethostname()}, a dashboard",
                 asked_at_ms=at_ms,
-                expires_at_ms=at_ms + round(_TIMEOUT_S * 1000),
+                expires_at_ms=at_ms + round(_EXPIRES_S * 1000),
                 full=wanted.full,
                 name=wanted.name,
                 drain=wanted.drain,
+                abort=wanted.abort or UNSET,
             )
         )
         return chosen
@@ -228,11 +236,19 @@ class StoreOperations:
         report = answer.report
         if report is None:
             return Operation(message=answer.message or "done")
+        if report.status is AttemptStatus.FAILED:
+            # An abort is done when the attempt has failed; there is nothing to go back to.
+            return Operation(checkpoint_id=report.checkpoint_id, message=answer.message)
         where = f"{self._location}/{report.checkpoint_id:012d}"
         return Operation(checkpoint_id=report.checkpoint_id, location=where, name=report.name)
 
 
 _IN_PROGRESS: Final = OperationState(status=OperationStatus(id="IN_PROGRESS"))
+
+
+def _limit(wanted: Wanted) -> int:
+    # What all the others may be waiting for can still be aborted.
+    return 2 * OPEN_MAX if wanted.wish is Wish.ABORT else OPEN_MAX
 
 
 def _completed(operation: Operation) -> OperationState:

@@ -10,6 +10,21 @@ from pydantic import Field
 from cutwater.serve.forms import CheckpointDetail, Form
 
 
+class InputAlignment(Form):
+    """How the inputs of a step meet the barrier of the open checkpoint; sizes in bytes."""
+
+    inputs: int
+    aligned: list[str]
+    """The inputs that were read up to their barrier, each as its ordinal and channel."""
+    waiting: list[str]
+    held: int
+    """What has arrived behind the barrier on aligned inputs, and waits for the others."""
+    behind: int
+    """What is still to be read before the barriers that have arrived."""
+    recorded: int
+    """What the barrier has overtaken so far; it is stored with the checkpoint."""
+
+
 class StepNode(Form):
     """A step of the DAG, with what it does just now where somebody runs it."""
 
@@ -28,6 +43,7 @@ class StepNode(Form):
     watermark: int | None = None
     finished: bool | None = None
     barrier: str = "NONE"
+    alignment: InputAlignment | None = None
 
 
 class ChannelEdge(Form):
@@ -118,6 +134,12 @@ class Now(Form):
     version: int
     """That of the list of checkpoints."""
     at: int
+
+
+class State(Form):
+    """What a probe is told."""
+
+    state: str
 
 
 class Recovery(Form):

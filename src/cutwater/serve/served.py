@@ -226,7 +226,14 @@ class Served:
         if self.live is None or status is None:
             return []
         steps = [one.name for one in self.live.plan.steps]
-        return [attempt_of(one, steps) for one in reversed(status.checkpoints) if one.id]
+        # Steps tell of the newest attempt that is under way.
+        opened = [one.id for one in status.checkpoints if one.status == "IN_PROGRESS"][-1:]
+        alignments = {one.name: one.alignment for one in status.steps if one.alignment is not None}
+        return [
+            attempt_of(one, steps, alignments if one.id in opened else {})
+            for one in reversed(status.checkpoints)
+            if one.id
+        ]
 
     def checkpoints(self) -> Listed:
         """Return all checkpoints to list, newest first.

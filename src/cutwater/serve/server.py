@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import uvicorn
 
 from cutwater.errors import ConfigError, RunError
+from cutwater.serve.connections import BACKLOG, Limits, bounded
 from cutwater.serve.guard import Guard, is_loopback
 
 DEFAULT_HOST: Final = "127.0.0.1"
@@ -77,7 +78,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
-        made.listen(64)
+        made.listen(BACKLOG)
     except OSError:
         made.close()
         raise
@@ -97,19 +98,29 @@ class Server:
         url: Where it answers.
     """
 
-    def __init__(self, app: Guard, listening: socket.socket, host: str) -> None:
-        """Prepare; nothing is answered yet."""
+    def __init__(
+        self, app: Guard, listening: socket.socket, host: str, limits: Limits | None = None
+    ) -> None:
+        """Prepare; nothing is answered yet.
+
+        Args:
+            app: What answers.
+            listening: A socket that listens; the server closes it.
+            host: The address that it is bound to, as the user wrote it.
+            limits: What connections may take; None for what fits this process.
+        """
         self._socket = listening
         self._host = host
         self.url = _url(host, listening.getsockname()[1])
         config = uvicorn.Config(
             app,
+            http=bounded(limits or Limits.of_process()),
+            backlog=BACKLOG,
             access_log=False,
             log_config=None,
-            log_level=logging.WARNING,
+            # Below that it tells of every request that is none, as often as one is sent.
+            log_level=logging.ERROR,
             lifespan="off",
-            limit_concurrency=100,
-            timeout_keep_alive=15,
             timeout_graceful_shutdown=1,
             h11_max_incomplete_event_size=32 * 1024,
             server_header=False,

@@ -24,7 +24,7 @@ from cutwater.serve.forms import (
 )
 from cutwater.serve.forms import Status as StatusText
 from cutwater.serve.pipeline_forms import Recovery
-from cutwater.spark.progress import CheckpointReport
+from cutwater.spark.progress import AlignmentStatus, CheckpointReport
 from cutwater.store.inspect import CheckpointView, Status
 from cutwater.store.reports import RecoveryReport, StepReport
 
@@ -34,6 +34,7 @@ _STATUS: Final[Mapping[str, StatusText]] = {
     "FAILED": "FAILED",
     "IN_PROGRESS": "IN_PROGRESS",
 }
+_NO_ALIGNMENTS: Final[Mapping[str, AlignmentStatus]] = {}
 _TEXT_MAX: Final = 2_000
 _OFFSET_MAX: Final = 500
 """A Kafka offset names every partition; nobody reads further than this."""
@@ -91,12 +92,17 @@ def checkpoint_of(view: CheckpointView, location: str) -> CheckpointDetail:
     )
 
 
-def attempt_of(report: CheckpointReport, steps: Sequence[str]) -> CheckpointDetail:
+def attempt_of(
+    report: CheckpointReport,
+    steps: Sequence[str],
+    alignments: Mapping[str, AlignmentStatus] = _NO_ALIGNMENTS,
+) -> CheckpointDetail:
     """Return a checkpoint as the process that takes it tells of it.
 
     Args:
         report: It.
         steps: All steps of the pipeline.
+        alignments: How the inputs of steps meet its barrier, while it is under way.
     """
     kind = CheckpointKind[report.kind]
     names = [StepId(one) for one in steps] if report.status == "IN_PROGRESS" else []
@@ -105,6 +111,12 @@ def attempt_of(report: CheckpointReport, steps: Sequence[str]) -> CheckpointDeta
         name: _task(report.id, report.status, report.started_at_ms, None, report.steps.get(name))
         for name in dict.fromkeys((*names, *sorted(report.steps)))
     }
+    if report.status == "IN_PROGRESS":
+        tasks |= {
+            name: tasks[name].model_copy(update=_aligning(tasks[name], found))
+            for name, found in alignments.items()
+            if name in tasks
+        }
     failed = report.status == "FAILED"
     return CheckpointDetail(
         class_name=_CLASS[report.status],
@@ -133,6 +145,18 @@ def attempt_of(report: CheckpointReport, steps: Sequence[str]) -> CheckpointDeta
     )
 
 
+def _aligning(task: Task, found: AlignmentStatus) -> dict[str, int]:
+    """Return what alignment adds to a step's part of a checkpoint that is under way."""
+    counts = {
+        "inputs": found.inputs,
+        "aligned_inputs": len(found.aligned),
+        "alignment_buffered": found.held_bytes,
+    }
+    # Once the step has acknowledged, its report says what is stored.
+    known = task.persisted_data is not None
+    return counts if known else {**counts, "persisted_data": found.recorded_bytes}
+
+
 def without_steps(detail: CheckpointDetail) -> Checkpoint:
     """Return a checkpoint as a list shows it."""
     return Checkpoint.model_construct(
@@ -149,7 +173,11 @@ def subtask_of(task: Task) -> TaskDetail:
         checkpointed_size=task.checkpointed_size,
         state_size=task.state_size,
         checkpoint=Phased(sync=task.sync_duration, async_=task.async_duration),
-        alignment=Alignment(persisted=task.persisted_data, duration=task.alignment_duration),
+        alignment=Alignment(
+            buffered=task.alignment_buffered,
+            persisted=task.persisted_data,
+            duration=task.alignment_duration,
+        ),
         start_delay=task.start_delay,
         unaligned_checkpoint=task.unaligned_checkpoint,
         aborted=task.status == "FAILED",

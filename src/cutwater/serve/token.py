@@ -38,10 +38,8 @@ class Token:
         Raises:
             ConfigError: If the one of the environment is too short, or no file can be written.
         """
-        given = os.environ.get(VARIABLE)
+        given = given_token()
         if given is not None:
-            if len(given) < _LENGTH_MIN:
-                raise ConfigError(VARIABLE, f"a token has at least {_LENGTH_MIN} characters")
             return cls(None, _digest(given))
         made = secrets.token_urlsafe(32)
         path = directory / FILE_NAME
@@ -70,6 +68,18 @@ class Token:
         # Hashed first, so that not even the length can be found by trying.
         is_same = hmac.compare_digest(_digest(given.strip()), self.digest)
         return scheme.lower() == "bearer" and is_same
+
+
+def given_token() -> str | None:
+    """Return the token of the environment; None if there is none.
+
+    Raises:
+        ConfigError: If it is too short.
+    """
+    given = os.environ.get(VARIABLE)
+    if given is not None and len(given) < _LENGTH_MIN:
+        raise ConfigError(VARIABLE, f"a token has at least {_LENGTH_MIN} characters")
+    return given
 
 
 def _digest(text: str) -> bytes:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId, Slot
 from cutwater.node import SinkTarget
+from cutwater.protocol import cut
 from cutwater.protocol.commit import CommitPermit, CommitSink
 from cutwater.protocol.cut import Committable, Version
+from cutwater.protocol.lost_commit import Found
 from cutwater.protocol.showing import ShowPermit
 from cutwater.store.targets import StoredTarget
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from cutwater.sinks.rows import Rows
 
 
-NO_TARGET: Final[Version] = "none"
+NO_TARGET: Final[Version] = cut.NO_TARGET
 """What a sink calls the version of a target that does not exist yet."""
 
 
@@ -106,6 +108,34 @@ class SelectiveTarget(Protocol):
         ...
 
 
+@runtime_checkable
+class IdentifiedTarget(Protocol):
+    """What a target has besides if its address does not tell it from every other one."""
+
+    def identity(self, sink: SinkId) -> str:
+        """Return what is the same for all addresses of the target and for no other target.
+
+        It is written to the store, and must hold no secret.
+
+        Args:
+            sink: The sink's name, for errors.
+
+        Raises:
+            CutwaterError: If the target cannot be looked at now.
+        """
+        ...
+
+
+@runtime_checkable
+class IdentifiedSink(Protocol):
+    """What the open sink of an `IdentifiedTarget` has besides."""
+
+    @property
+    def identity(self) -> str:
+        """What `IdentifiedTarget.identity` says of the target that was opened."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Retreat:
     """What taking a target back to a version would do; nothing has been done.
@@ -139,13 +169,21 @@ class OpenSink(Protocol):
         ...
 
     def problem(self, committable: Committable) -> str | None:
-        """Say what is wrong with something staged (missing, other size or hash); None if sound."""
+        """Say what is wrong with something staged (missing, other size or hash); None if sound.
+
+        Sound means: `commit` could make the rows visible now, or could after a `restore` to a
+        version without them. That the rows were committed once is not enough.
+        """
         ...
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
         """Make what was staged visible, all of it or nothing; also when there is nothing.
 
         Acting again on a slot changes nothing and returns the version of the first time.
+
+        What was staged stays, unless the target itself has taken it over for good: a checkpoint
+        that is kept may carry the same rows, and a rewind to it commits them again. `retain` and
+        `discard` say when it may be deleted.
 
         Raises:
             Superseded: If a later slot was acted on and this one never was.
@@ -176,9 +214,14 @@ class OpenSink(Protocol):
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
         """Delete what generations before this one staged and nobody will commit.
 
+        Called once by each generation, again if it fails. Only what is older than the generation
+        may be deleted: a process that was paused may call this long after a newer generation has
+        begun to stage.
+
         Args:
             generation: The generation that runs now.
-            keep: What a cut still carries; never deleted, whoever staged it.
+            keep: What a kept checkpoint carries, or has decided and not committed yet; never
+                deleted, whoever staged it.
         """
         ...
 
@@ -295,15 +338,49 @@ class KnowsSlots(Protocol):
 
 
 @runtime_checkable
-class KeepsPast(Protocol):
-    """What an open sink has besides if going back costs it room, which it can give up."""
+class KnowsNewest(Protocol):
+    """What an open sink has besides if its target says which slot it was written at last.
 
-    def retain(self, shown: Collection[Version | None], carried: Sequence[Committable]) -> None:
-        """Give up what nobody can go back to any more. Called after every retention.
+    With it, a target that lost a commit (a restored backup, a failover to a lagging replica, a
+    table that was dropped) is refused before anything is committed on top (rule F43). Asked before
+    every commit and at every start, so it must be cheap. A sink that cannot tell leaves it out.
+    """
+
+    def newest(self) -> Found:
+        """Return the newest slot of this sink that the target holds, and what it shows now.
+
+        A commit without rows may leave no trace. A commit with rows and a restore always do,
+        unless they answered with `NO_TARGET`.
+
+        Raises:
+            SinkError: If the target cannot be looked at now.
+        """
+        ...
+
+
+@runtime_checkable
+class KeepsPast(Protocol):
+    """What an open sink has besides if going back costs it room, which it can give up.
+
+    A sink without this keeps what its running generation has staged and committed until `discard`.
+    """
+
+    def retain(
+        self,
+        generation: Generation,
+        shown: Collection[Version | None],
+        keep: Sequence[Committable],
+    ) -> None:
+        """Give up what no kept checkpoint can go back to any more.
+
+        Called after every retention, after `discard` has succeeded. Like `discard` it may come from
+        a process that was paused: nothing that a newer generation has staged may be deleted.
 
         Args:
+            generation: The generation that runs now.
             shown: The versions that the kept cuts may go back to; None is before the first.
-            carried: What a kept cut still carries and going back to it would commit again.
+            keep: As for `discard`. Other staged rows that are committed may be deleted; those that
+                are not committed yet belong to a checkpoint to come.
 
         Raises:
             SinkError: If it cannot be done now; a later call does it.

@@ -13,6 +13,8 @@ from cutwater.ids import SinkId, StepId
 from cutwater.node import Node, WriteMode
 from cutwater.physical_plan import PhysicalPlan
 from cutwater.sinks.base import CheckedTarget, Sink
+from cutwater.sinks.places import identified
+from cutwater.store.targets import StoredTarget
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -58,22 +60,31 @@ def _shared(plan: PhysicalPlan) -> Iterator[str]:
     Appends do not meet. But of what an upsert has replaced, its sink remembers the old rows, for a
     rewind: it would take the other sink's rows for somebody else's, or put them back.
     """
-    at: dict[tuple[str, str], Node] = {}
+    seen: list[tuple[StoredTarget, Node]] = []
     for node in (step.sink for step in plan.steps if step.sink is not None):
         target: object = node.target
         if not isinstance(target, Sink):
             continue
         try:
-            stored = target.stored()
+            stored = _identified(SinkId(node.name), target)
         except CutwaterError:
             # Told when it is looked at, or opened.
             continue
-        first = at.setdefault(stored.place, node)
+        first = next((one for other, one in seen if other.is_same_as(stored)), node)
+        seen.append((stored, node))
         way = _replacing(first.target) or _replacing(target)
         if first is not node and way is not None:
             reason = f"sink {first.name} writes to {stored.uri} as well, and write={way!r} needs it"
             way_out = "union the rows before one sink, or give each a table of its own"
             yield f"{node.place}: sink {node.name}: {reason} alone; {way_out}"
+
+
+def _identified(sink: SinkId, target: Sink) -> StoredTarget:
+    """Say where a target is, and what it is if it can be reached now."""
+    try:
+        return identified(sink, target)
+    except CutwaterError:
+        return target.stored()
 
 
 def _replacing(target: object) -> str | None:

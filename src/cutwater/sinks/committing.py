@@ -8,13 +8,15 @@ running generation, and a rewind takes its sinks back; a record says that all ha
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from cutwater.errors import SinkError
+from cutwater.errors import SinkError, TargetBehind
 from cutwater.ids import SinkId, Slot
 from cutwater.protocol.commit import CommitSink, Committer, RecordCommit
 from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.decisions import Decision
+from cutwater.protocol.lost_commit import Recorded
 from cutwater.protocol.options import CommitOptions
 from cutwater.sinks.base import ActsTogether, OpenSink, ShowingSink
+from cutwater.sinks.lost_commits import check_targets_hold
 from cutwater.store.forms import Committed
 from cutwater.store.opened import OpenStore
 
@@ -38,6 +40,30 @@ def act(sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]) -> Ver
     if isinstance(first, ShowingSink):
         return {command.sink: first.seal(command.permit, command.committables, command.shown)}
     return {command.sink: first.commit(command.permit, command.committables)}
+
+
+def recorded_by(commands: Sequence[CommitSink]) -> dict[SinkId, Recorded]:
+    """Return what the targets of some commands must hold before they are carried out."""
+    return {one.sink: one.recorded for one in commands if one.recorded is not None}
+
+
+def act_in_store(
+    store: OpenStore, sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]
+) -> Versions:
+    """Let sinks act, as `act` does; say what can be done about a target that lacks a commit.
+
+    Raises:
+        Superseded: As `act` does.
+        TargetBehind: If a target lacks a commit that is recorded.
+        SinkError: As `act` does.
+        StoreError: If the store cannot be read.
+    """
+    try:
+        return act(sinks, commands)
+    except TargetBehind:
+        # Found by the sink itself, in the middle of its act, and it does not know the store.
+        check_targets_hold(store, sinks, recorded_by(commands))
+        raise
 
 
 def _named(sinks: Mapping[SinkId, OpenSink], sink: SinkId) -> OpenSink:
@@ -96,14 +122,16 @@ def see_through(
 
     Raises:
         Superseded: If a sink has acted on a later decision instead.
+        TargetBehind: If a target lacks a commit that is recorded; as a rule no sink has acted then.
         SinkError: If a sink cannot act now.
         StoreError: If it could not be recorded.
     """
     committer = Committer(store.pipeline, options or CommitOptions())
     commands = committer.decided(decision.slot, cut, 0)
     commits = [one for one in commands if isinstance(one, CommitSink)]
+    check_targets_hold(store, sinks, recorded_by(commits))
     for together in Groups(sinks).of(commits):
-        for sink, version in act(sinks, together).items():
+        for sink, version in act_in_store(store, sinks, together).items():
             commands = committer.sink_done(decision.slot, sink, version)
     for command in commands:
         if isinstance(command, RecordCommit):

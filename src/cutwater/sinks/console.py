@@ -4,10 +4,10 @@ For trying things out. Rows are printed after the decision and never before; a c
 nothing, so that it cannot be read back, and what was printed stays printed after a rewind.
 """
 
-import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Final
 
 from cutwater.errors import ConfigError, SinkError
 from cutwater.ids import BatchId, Generation, Slot
+from cutwater.printable import printable_line
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.sinks.base import OpenSink, Retreat, SinkContext
 from cutwater.sinks.executors import share_disk
+from cutwater.store.directories import matching, try_to_remove_tree
 from cutwater.store.targets import StoredTarget
 
 if TYPE_CHECKING:
-    from pyspark.sql import Observation
-
     from cutwater.sinks.rows import Rows
 
 _WIDTH_MAX: Final = 40
@@ -104,27 +104,24 @@ class OpenConsole:
         Raises:
             SinkError: If they cannot be written now.
         """
-        assert self._context.spark is not None
-        counted = None
-        if not share_disk(self._context.spark):
-            # Executors write to disks of their own: their rows are counted, and not shown.
-            rows, counted = _counted(rows)
         directory = Path(tempfile.mkdtemp(prefix="cutwater-console-"))
         try:
-            rows.write_parquet(f"file://{directory / 'rows'}", {})
-            count, table = _looked_at(directory / "rows", self._rows)
-            if counted is not None:
-                count = int(counted.get["rows"])
+            written = rows.write_parquet(f"file://{directory / 'rows'}", {})
+            found, table = _looked_at(directory / "rows", self._rows)
         except OSError as error:
             raise SinkError(self._context.sink, f"cannot stage: {error}") from error
         finally:
-            shutil.rmtree(directory, ignore_errors=True)
-        if not count:
+            try_to_remove_tree(directory)
+        # Executors may write to disks of their own: their rows are counted, and not shown.
+        if written != found and share_disk(self._context.spark):
+            reason = f"the executors wrote {written} rows and {found} are in {directory}"
+            raise SinkError(self._context.sink, reason)
+        if not written:
             return None
         self._waiting[generation, batch] = table
         while len(self._waiting) > _WAITING_MAX:
             del self._waiting[next(iter(self._waiting))]
-        return Committable(self._context.sink, generation, batch, count, ())
+        return Committable(self._context.sink, generation, batch, written, ())
 
     def problem(self, committable: Committable) -> str | None:
         """Find nothing wrong: what is not there is counted and not shown."""
@@ -135,9 +132,7 @@ class OpenConsole:
         """Print what was committed, once in this process."""
         if committables and self._printed != permit.slot:
             self._printed = permit.slot
-            for line in self._lines(permit, committables):
-                sys.stdout.write(f"{line}\n")
-            sys.stdout.flush()
+            _print(self._lines(permit, committables))
         return str(permit.slot)
 
     def _lines(self, permit: CommitPermit, committables: Sequence[Committable]) -> Iterator[str]:
@@ -175,35 +170,32 @@ class OpenConsole:
         if self._context.spark is not None and self._printed != permit.slot:
             self._printed = permit.slot
             since = "everything" if version is None else f"everything after slot {version}"
-            sys.stdout.write(f"-- {self._context.sink}: a rewind takes {since} back\n")
-            sys.stdout.flush()
+            _print([f"-- {self._context.sink}: a rewind takes {since} back"])
         return str(permit.slot)
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
         """Do nothing: nothing is kept."""
 
 
-def _counted(rows: "Rows") -> "tuple[Rows, Observation]":
-    """Let whoever writes rows count them."""
-    from pyspark.sql import Observation  # noqa: PLC0415 - only whoever stages needs it
-    from pyspark.sql.functions import count, lit  # noqa: PLC0415
-
-    from cutwater.sinks.rows import FrameRows  # noqa: PLC0415
-
-    counted = Observation()
-    return FrameRows(rows.frame.observe(counted, count(lit(1)).alias("rows"))), counted
+def _print(lines: Iterable[str]) -> None:
+    """Print lines; one that nobody can read any more is no reason not to commit."""
+    text = "".join(f"{line}\n" for line in lines)
+    with suppress(OSError, ValueError):
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 def _looked_at(directory: Path, rows: int) -> tuple[int, Table]:
     """Count the rows of Parquet files and read the first of them."""
     import pyarrow.parquet as pq  # noqa: PLC0415 - only whoever stages needs it
 
-    total, names = 0, ()
+    total = 0
+    names: tuple[str, ...] = ()
     shown: list[tuple[str, ...]] = []
-    for file in sorted(directory.glob("*.parquet")):
-        with pq.ParquetFile(file) as opened:
+    for file in matching(directory, "*.parquet"):
+        with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
             total += opened.metadata.num_rows
-            names = tuple(opened.schema_arrow.names)
+            names = tuple(map(printable_line, opened.schema_arrow.names))
             batches = opened.iter_batches(max(rows - len(shown), 1))
             for batch in islice(batches, 1 if len(shown) < rows else 0):
                 found = zip(*(column.to_pylist() for column in batch.columns), strict=True)
@@ -212,7 +204,7 @@ def _looked_at(directory: Path, rows: int) -> tuple[int, Table]:
 
 
 def _cell(value: object) -> str:
-    text = "null" if value is None else str(value)
+    text = printable_line("null" if value is None else str(value))
     return text if len(text) <= _WIDTH_MAX else f"{text[: _WIDTH_MAX - 1]}…"
 
 

@@ -16,6 +16,7 @@ from cutwater.errors import ConfigError, SinkError
 from cutwater.ids import SinkId
 from cutwater.sinks.base import OpenSink, SinkContext
 from cutwater.sinks.executors import share_disk
+from cutwater.store.directories import is_directory
 from cutwater.store.location import Location
 from cutwater.store.targets import StoredTarget
 
@@ -188,7 +189,7 @@ def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:
         SinkError: If its directory is gone, or the table cannot be read now.
     """
     place = _place(target.uri)
-    if isinstance(place, Path) and not place.is_dir():
+    if isinstance(place, Path) and not is_directory(place):
         raise SinkError(context.sink, f"there is no directory {target.uri} any more")
     partition_by, keys = (tuple(target.options.get(one, ())) for one in ("partition_by", "keys"))
     (write,) = target.options.get("write", ("append",))

@@ -23,6 +23,7 @@ from cutwater.errors import SinkError, Superseded
 from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
+from cutwater.protocol.lost_commit import Found
 from cutwater.protocol.showing import ShowPermit
 from cutwater.sinks.base import SinkContext
 from cutwater.sinks.delta_changes import Change
@@ -114,6 +115,21 @@ class ShowingDeltaTable(OpenDeltaTable):
         self._lock = threading.RLock()
         # That of the generation that runs; there may be no table yet to write its slot into.
         self._claim: ShowPermit | None = None
+        # Whether that slot was seen in the table: if it is gone later, the table was taken back.
+        self._claimed = False
+
+    def newest(self) -> Found:
+        """Return the table's version: slots in it are those of claims, and batches have none.
+
+        Raises:
+            SinkError: If the table cannot be read now.
+        """
+        with self._lock:
+            found = super().newest()
+            claim = self._claim if self._claimed else None
+            if claim is not None and (found.slot is None or found.slot < claim.slot):
+                return Found(None, found.version)
+            return Found(None, found.version, counts_versions=True)
 
     # -- beginning
 
@@ -144,7 +160,7 @@ class ShowingDeltaTable(OpenDeltaTable):
 
     def _begin(self, permit: ShowPermit, move: Callable[[DeltaTable], None]) -> Version:
         self._waiting = []
-        self._claim = permit
+        self._claim, self._claimed = permit, False
 
         def begin(table: DeltaTable | None) -> Version | None:
             if table is None:
@@ -152,6 +168,7 @@ class ShowingDeltaTable(OpenDeltaTable):
             found = self._slots.made_by(permit.slot, table)
             if found is not None:
                 self._slots.log.sync(found)
+                self._claimed = True
                 return str(found)
             move(table)
             return None
@@ -211,6 +228,7 @@ class ShowingDeltaTable(OpenDeltaTable):
         if last != permit.slot:
             self._claim_late(table, permit.slot, last)
             return None
+        self._claimed = True
         return self._version_of(table, one)
 
     def seal(
@@ -228,6 +246,7 @@ class ShowingDeltaTable(OpenDeltaTable):
             version = NO_TABLE
             for one in committables:
                 version = self._until(partial(self._sealed_as, permit, one))
+            self._files.note_committed(committables)
             sealed = {(one.generation, one.batch) for one in committables}
             self._waiting = [
                 one for one in self._waiting if (one.generation, one.batch) not in sealed
@@ -256,6 +275,10 @@ class ShowingDeltaTable(OpenDeltaTable):
         """Write a slot into a table that was not there when it was claimed."""
         if last is not None and last > slot:
             raise Superseded(self._sink, slot, last)
+        if self._claimed:
+            reason = f"another program took the table back to version {table.version()}"
+            way_out = "stop the pipeline and start it again, which says what is missing"
+            raise SinkError(self._sink, f"{reason}, before the start of this run; {way_out}")
         self._mark(table, slot)
 
     def _version_of(self, table: DeltaTable, one: Committable) -> Version | None:
@@ -265,7 +288,7 @@ class ShowingDeltaTable(OpenDeltaTable):
             self._add_batch(table, one)
             return None
         self._slots.log.sync(found)
-        self._files.forget([one])
+        self._recreate_missing(found, lambda _: self._settled([one]))
         return str(found)
 
     def _add_batch(self, table: DeltaTable, one: Committable) -> None:

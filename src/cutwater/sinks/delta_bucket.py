@@ -1,14 +1,14 @@
 """A Delta table in a bucket of S3, or of what speaks like it.
 
 Executors write to this machine's disk; staging sends the files to the bucket, beside the table,
-before the batch is done, so that what is staged lasts as it does on a disk. A file is given its
-last name by the bucket's own copy. Credentials come from the environment or the machine, for
-obstore and deltalake alike, and are in no address.
+before the batch is done, so that what is staged lasts as it does on a disk. A file gets its last
+name as a copy, which the bucket makes unless the file is very large. Credentials come from the
+environment or the machine, for obstore and deltalake alike, and are in no address.
 """
 
 import hashlib
-import shutil
 import tempfile
+import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -24,10 +24,12 @@ from obstore.exceptions import BaseError
 from cutwater.errors import NotFound
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId
 from cutwater.protocol.cut import BlobRef, Committable
+from cutwater.sinks.delta_parquet import open_parquet
 from cutwater.sinks.delta_root import FileFacts
 from cutwater.sinks.hidden_files import HIDDEN
 from cutwater.sinks.rows import Rows
 from cutwater.sinks.staged_files import StagedFiles, holds_rows, settled_name
+from cutwater.store.directories import try_to_remove_tree
 from cutwater.store.location import Location
 from cutwater.store.object import ObjectBackend, Patience
 from cutwater.store.paths import ObjectPath
@@ -36,6 +38,13 @@ T = TypeVar("T")
 
 _ENDPOINT: Final = "aws_endpoint_url_s3"
 _CHUNK_BYTES: Final = 8 << 20
+
+COPY_BYTES_MAX: Final = 1 << 30
+"""A larger object goes through this machine's disk instead of being copied by the bucket.
+
+S3 copies at most 5 GiB with one request, and a copy of several GiB outlasts the time limit of a
+request. obstore has no copy in parts.
+"""
 
 
 class BucketRoot:
@@ -105,14 +114,18 @@ class BucketRoot:
 
     def parquet(self, name: str) -> pq.ParquetFile:
         """Open a Parquet file."""
-        return pq.ParquetFile(pa.PythonFile(self.reader(name), mode="r"), pre_buffer=True)
+        return open_parquet(pa.PythonFile(self.reader(name), mode="r"))
 
     def publish(self, local: Path, name: str) -> None:
         """Send a file."""
         self._backend.put_file(ObjectPath(name), local)
 
+    def fetch(self, name: str, local: Path) -> None:
+        """Write an object's content to a local file."""
+        self._backend.read_to_file(ObjectPath(name), local)
+
     def copy(self, source: str, target: str) -> None:
-        """Let the bucket copy an object."""
+        """Let the bucket copy an object of at most `COPY_BYTES_MAX`."""
         _asked(lambda: obstore.copy(self._store, source, target))
 
     def below(self, prefix: str) -> list[str]:
@@ -173,9 +186,11 @@ class BucketStaging:
         self._base = f"{HIDDEN}/{pipeline}/{sink}"
         self._disk = Path(tempfile.mkdtemp(prefix="cutwater-delta-"))
         # Nothing in it is needed by anybody else: what counts is in the bucket.
-        weakref.finalize(self, shutil.rmtree, self._disk, ignore_errors=True)
+        weakref.finalize(self, try_to_remove_tree, self._disk)
         self._files = StagedFiles(self._disk, pipeline, sink)
         self._schemas: dict[str, BlobRef] = {}
+        # As in `HiddenFiles`, with the objects of each batch.
+        self._done: dict[tuple[Generation, BatchId], Committable] = {}
 
     def write(
         self,
@@ -214,7 +229,7 @@ class BucketStaging:
         return self._files.data(committables)
 
     def settle(self, blobs: Sequence[BlobRef]) -> dict[BlobRef, str]:
-        """Copy files to their last names; what is there already stays.
+        """Copy files to their last names; the staged ones stay, and so does what is there already.
 
         Raises:
             FileNotFoundError: If a file is in neither place, or not as large as it was.
@@ -222,19 +237,38 @@ class BucketStaging:
         settled = {blob: settled_name(blob) for blob in blobs}
         for blob, name in settled.items():
             if self._root.facts(name) is None and self._root.facts(_key(blob)) is not None:
-                self._root.copy(_key(blob), name)
+                self._copy(blob, name)
             facts = self._root.facts(name)
             if facts is None or facts.size_bytes != blob.size_bytes:
                 message = f"{blob.name} is gone or not what was staged"
                 raise FileNotFoundError(message)
         return settled
 
-    def forget(self, committables: Sequence[Committable]) -> None:
-        """Remove what settled batches have left; what remains is found by `discard`."""
-        for one in committables:
+    def _copy(self, blob: BlobRef, name: str) -> None:
+        if blob.size_bytes <= COPY_BYTES_MAX:
+            self._root.copy(_key(blob), name)
+            return
+        local = self._disk / f"{uuid.uuid4().hex}.large"
+        try:
+            self._root.fetch(_key(blob), local)
+            self._root.publish(local, name)
+        finally:
+            local.unlink(missing_ok=True)
+
+    def note_committed(self, committables: Sequence[Committable]) -> None:
+        """Let `retain` delete these batches as soon as nothing keeps them."""
+        self._done.update({(one.generation, one.batch): one for one in committables})
+
+    def retain(self, keep: Sequence[Committable]) -> None:
+        """Delete what is left of batches that are committed and not to be kept."""
+        kept = {(one.generation, one.batch) for one in keep}
+        for place, one in sorted(self._done.items()):
+            if place in kept:
+                continue
             for blob in one.blobs:
                 if holds_rows(blob):
                     self._root.remove(_key(blob))
+            self._done.pop(place, None)
 
     def problem(self, committable: Committable) -> str | None:
         """Say what is wrong with the first file that is not what was staged; None if sound."""
@@ -261,6 +295,7 @@ class BucketStaging:
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
         """Delete what older generations staged, except what is to be kept."""
+        self.note_committed([one for one in keep if one.generation < generation])
         kept = {_key(blob) for one in keep for blob in one.blobs}
         for name in self._root.below(self._base):
             staged_by = int(name.removeprefix(f"{self._base}/g").partition("/")[0])

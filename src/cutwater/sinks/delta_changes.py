@@ -19,8 +19,9 @@ import pyarrow as pa
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql.types import StructType
 
-from cutwater.sinks.delta_files import Copies, DataFile, Part, columns_of
+from cutwater.sinks.delta_files import Copies, DataFile, Part, calendars_of
 from cutwater.sinks.delta_keys import Keys, KeySet, Mask
+from cutwater.sinks.delta_parquet import Calendars
 
 SMALL_BYTES: Final = 1 << 20
 """A file below this is a small one. Where much comes in, files are larger by themselves, and the
@@ -124,16 +125,16 @@ def _alike(parts: Sequence[Part]) -> Iterator[list[Part]]:
         return
     ordered = sorted(parts, key=lambda one: _place(one.file.values))
     for _, members in groupby(ordered, key=lambda one: _place(one.file.values)):
-        kinds: list[tuple[pa.Schema, list[Part]]] = []
+        kinds: list[tuple[Calendars, list[Part]]] = []
         for one in members:
-            columns = columns_of(one.file)
-            same = next((group for schema, group in kinds if schema == columns), None)
+            calendars = calendars_of(one.file)
+            same = next((group for kind, group in kinds if kind == calendars), None)
             if same is None or sum(each.size_bytes for each in same) >= JOINED_BYTES:
                 kinds = [kind for kind in kinds if kind[1] is not same]
                 if same is not None:
                     yield same
                 same = []
-                kinds.append((columns, same))
+                kinds.append((calendars, same))
             same.append(one)
         yield from (group for _, group in kinds)
 

@@ -1,8 +1,9 @@
 """The Parquet files of a Delta table: those it has, those it is to get, and copies with fewer rows.
 
-A copy has the columns of its original as they are there, read and written in parts, so that
-nothing but one part is ever in memory. Its name follows from the slot and from what it was made
-of: a commit that is repeated, after a conflict or a crash, finds the copies it has already made.
+A copy has the table's columns in the table's types (`delta_parquet`), whatever its originals are
+like. It is read and written in parts, so that only one part is in memory. Its name follows from the
+slot, from the columns and from the originals: a commit that is repeated, after a conflict or a
+crash, finds the copies it has already made.
 """
 
 import hashlib
@@ -24,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from cutwater.sinks.delta_keys import Bounds, Keys, Mask
 from cutwater.sinks.delta_log import statistics
+from cutwater.sinks.delta_parquet import Calendars, TableColumns, kept_metadata
 from cutwater.sinks.delta_root import TableRoot
 from cutwater.store.files import make_lasting
 
@@ -142,26 +144,31 @@ def _text(value: object) -> str | None:
 class Copies:
     """Makes copies for the commit of one slot."""
 
-    def __init__(self, root: TableRoot, spool: Path, key: str) -> None:
+    def __init__(self, root: TableRoot, spool: Path, key: str, columns: TableColumns) -> None:
         """Make them in a spool directory.
 
         Args:
             root: The table's directory.
             spool: A local directory of this process alone.
             key: What tells this commit from all others.
+            columns: The columns of a copy.
         """
         self._root = root
         self._spool = spool
         self._key = key
+        self._columns = columns
 
     def copy(self, parts: Sequence[Part]) -> DataFile:
-        """Copy the wanted rows of files into one; they have the same columns and partition.
+        """Copy the wanted rows of files into one; they have the same partition and calendars.
 
         Returns:
             The copy, on disk for good.
+
+        Raises:
+            SinkError: If a file has a column that cannot be copied without changing a value.
         """
         values = parts[0].file.values
-        digest = hashlib.sha256(self._key.encode())
+        digest = hashlib.sha256(f"{self._key}\n{self._columns.schema.json()}".encode())
         for part in parts:
             digest.update(f"\n{part.file.name}".encode())
         name = f"part-{digest.hexdigest()}.parquet"
@@ -170,7 +177,7 @@ class Copies:
             make_lasting(self._spool)
             local = self._spool / uuid.uuid4().hex
             try:
-                _write(local, parts)
+                _write(local, parts, self._columns)
                 self._root.publish(local, name)
             finally:
                 local.unlink(missing_ok=True)
@@ -179,34 +186,35 @@ class Copies:
         return DataFile(self._root, name, name, facts.size_bytes, values)
 
 
-def columns_of(file: DataFile) -> pa.Schema:
-    """Return the columns of a file, as far as copies must agree on them."""
+def calendars_of(file: DataFile) -> Calendars:
+    """Return the calendars of a file, on which the files of one copy must agree."""
     with file.open() as opened:
-        return pa.schema([one.with_nullable(True).remove_metadata() for one in opened.schema_arrow])
+        return Calendars.of(opened.metadata.metadata)
 
 
-def _write(local: Path, parts: Sequence[Part]) -> None:
-    schema = columns_of(parts[0].file)
+def _write(local: Path, parts: Sequence[Part], columns: TableColumns) -> None:
     with pq.ParquetWriter(
-        local, schema, store_schema=False, store_decimal_as_integer=True
+        local, columns.arrow, store_schema=False, store_decimal_as_integer=True
     ) as writer:
         waiting: list[pa.RecordBatch] = []
         for part in parts:
-            for batch in _wanted(part):
-                waiting.append(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+            for batch in _wanted(part, columns):
+                waiting.append(batch)
                 if sum(one.nbytes for one in waiting) >= _GROUP_BYTES:
                     writer.write_table(pa.Table.from_batches(waiting))
                     waiting = []
         if waiting:
             writer.write_table(pa.Table.from_batches(waiting))
+        with parts[0].file.open() as opened:
+            writer.add_key_value_metadata(kept_metadata(opened.metadata.metadata))
     with local.open("rb") as file:
         os.fsync(file.fileno())
 
 
-def _wanted(part: Part) -> Iterator[pa.RecordBatch]:
+def _wanted(part: Part, columns: TableColumns) -> Iterator[pa.RecordBatch]:
     start = 0
     with part.file.open() as opened:
-        for batch in opened.iter_batches(_ROWS_AT_ONCE):
+        for batch in columns.batches(opened, part.file.name, _ROWS_AT_ONCE):
             end = start + batch.num_rows
             if part.unwanted is None:
                 yield batch

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     LongType,
     ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -31,23 +32,25 @@ from pyspark.sql.types import (
 
 from cutwater.errors import ConfigError
 from cutwater.ids import SinkId
+from cutwater.sinks.delta_parquet import TableColumns, arrow_type
 from cutwater.sinks.same_key import key_twice
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 """One truth for each row of a file, in order."""
 
-_ARROW: Final[Mapping[type[DataType], pa.DataType]] = {
-    BinaryType: pa.binary(),
-    BooleanType: pa.bool_(),
-    ByteType: pa.int8(),
-    DateType: pa.date32(),
-    IntegerType: pa.int32(),
-    LongType: pa.int64(),
-    ShortType: pa.int16(),
-    StringType: pa.string(),
-    TimestampNTZType: pa.timestamp("us"),
-    TimestampType: pa.timestamp("us", "UTC"),
-}
+_EXACT: Final = (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
 """Types that are compared exactly. A float is not one: what is equal there is a matter of taste."""
 
 _BOUNDED: Final = (ByteType, DateType, IntegerType, LongType, ShortType, StringType)
@@ -59,6 +62,11 @@ _EMPTY_VALUES: Final[Mapping[str, object]] = {"string": "", "binary": b"", "bool
 
 class KeyedFile(Protocol):
     """A Parquet file of a table, as far as its keys matter."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages."""
+        ...
 
     @property
     def values(self) -> Mapping[str, str | None]:
@@ -94,9 +102,10 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The key columns of an upsert, with their types."""
+    """The key columns of an upsert, with their types, and the sink that reads them."""
 
     types: Mapping[str, DataType]
+    sink: SinkId
 
     @classmethod
     def of(cls, rows: StructType, names: Sequence[str], sink: SinkId) -> "Keys":
@@ -110,32 +119,38 @@ class Keys:
             if name not in types:
                 reason = f"keys names {name}, and the columns are {', '.join(types)}"
                 raise ConfigError(f"sink {sink}", reason)
-            if not isinstance(types[name], DecimalType) and type(types[name]) not in _ARROW:
+            if type(types[name]) not in _EXACT:
                 reason = f"keys names {name}, which is {types[name].simpleString()}"
                 kinds = "strings, whole numbers, decimals, booleans, dates, timestamps and binary"
                 raise ConfigError(f"sink {sink}", f"{reason}; a key is made of {kinds}")
-        return cls({name: types[name] for name in names})
+        return cls({name: types[name] for name in names}, sink)
 
     def read(self, files: Iterable[KeyedFile]) -> pa.Table:
-        """Read the keys of files, row by row."""
+        """Read the keys of files, row by row.
+
+        Raises:
+            SinkError: If a file stores a key in a form that cannot be compared.
+        """
         tables = [self._read_one(one) for one in files]
         return pa.concat_tables([self._schema.empty_table(), *tables])
 
     @property
     def _schema(self) -> pa.Schema:
-        return pa.schema([(name, _arrow(kind)) for name, kind in self.types.items()])
+        return pa.schema([(name, arrow_type(kind)) for name, kind in self.types.items()])
 
     def _read_one(self, file: KeyedFile) -> pa.Table:
+        # The log's word on a partition counts, also where a file has that column as well.
+        stored = {name: kind for name, kind in self.types.items() if name not in file.values}
+        schema = StructType([StructField(name, kind) for name, kind in stored.items()])
         with file.open() as opened:
-            there = [name for name in self.types if name in opened.schema_arrow.names]
-            found = opened.read(columns=there)
+            found = TableColumns(schema, self.sink).keys(opened, file.name)
             rows = opened.metadata.num_rows
         columns = []
         for name, kind in self.types.items():
-            if name in there:
-                columns.append(found[name].cast(_arrow(kind)))
+            if name in stored:
+                columns.append(found[name])
             else:
-                value = _value(file.values.get(name), _arrow(kind))
+                value = _value(file.values[name], arrow_type(kind))
                 columns.append(pa.chunked_array([pa.repeat(value, rows)]))
         return pa.Table.from_arrays(columns, schema=self._schema)
 
@@ -233,12 +248,6 @@ def _unplain(plain: pa.Table, schema: pa.Schema) -> pa.Table:
 def _empty(kind: pa.DataType) -> pa.Scalar:
     """Return some value of a type; which one does not matter, since nulls are told apart."""
     return pa.scalar(_EMPTY_VALUES.get(str(kind), 0), kind)
-
-
-def _arrow(kind: DataType) -> pa.DataType:
-    if isinstance(kind, DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    return _ARROW[type(kind)]
 
 
 def _value(text: str | None, kind: pa.DataType) -> pa.Scalar:

@@ -7,9 +7,11 @@ the newest version down may stop at the first slot that is low enough.
 
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 from pyspark.sql.types import (
@@ -26,10 +28,12 @@ from pyspark.sql.types import (
 )
 
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId, Slot
-from cutwater.sinks.delta_root import LOG, TableRoot
+from cutwater.sinks.delta_parquet import Calendar, Calendars
+from cutwater.sinks.delta_root import LOG, FileFacts, TableRoot
 
 _TEXT_MAX: Final = 32
 _UNSYNCED: Final = 100
+_LOOKS_AT_ONCE: Final = 8
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -106,6 +110,30 @@ class DeltaLog:
                 return []
         return actions
 
+    def facts(self, version: int) -> FileFacts | None:
+        """Look at the file of a version; None if the log has none."""
+        return self._root.facts(_file(version))
+
+    def missing(self, version: int) -> list[str]:
+        """Return the files that a version added and that are not there, or have another size.
+
+        Nothing is returned for a version so old that the log no longer has it.
+        """
+        try:
+            lines = self._root.read(_file(version)).decode().splitlines()
+        except FileNotFoundError:
+            return []
+        actions = [json.loads(line) for line in lines if '"add"' in line]
+        added = [action["add"] for action in actions if "add" in action]
+        sizes = {unquote(str(file["path"])): int(file["size"]) for file in added}
+        with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
+            found = pool.map(self._root.facts, sizes)
+            return [
+                name
+                for name, facts in zip(sizes, found, strict=True)
+                if facts is None or facts.size_bytes != sizes[name]
+            ]
+
     @property
     def is_whole(self) -> bool:
         """Whether the log reaches back to the table's beginning."""
@@ -133,9 +161,12 @@ def statistics(footer: pq.FileMetaData, schema: StructType) -> str:
     """Return Delta's statistics of a Parquet file, from its footer alone.
 
     Nulls are counted for plain columns. Least and greatest values are given where they are exact
-    in JSON and compared alike by everybody: whole numbers, dates, timestamps, short texts.
+    in JSON and compared alike by everybody: whole numbers, dates, timestamps, short texts. Not for
+    timestamps in another unit than Delta's, and not for dates and timestamps of a calendar that
+    only Spark knows.
     """
     types = {field.name: field.dataType for field in schema}
+    is_hybrid = Calendars.of(footer.metadata).usual is Calendar.HYBRID
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -152,6 +183,8 @@ def statistics(footer: pq.FileMetaData, schema: StructType) -> str:
         ]
         if not parts or not all(one.has_min_max for one in parts):
             continue
+        if not _is_as_in_log(footer.schema.column(index), types[name], is_hybrid=is_hybrid):
+            continue
         low = _in_json(min(one.min_raw for one in parts), types[name])
         high = _in_json(max(one.max_raw for one in parts), types[name])
         if low is not None and high is not None:
@@ -164,6 +197,16 @@ def statistics(footer: pq.FileMetaData, schema: StructType) -> str:
             "nullCount": nulls,
         }
     )
+
+
+def _is_as_in_log(column: "pq.ColumnSchema", kind: DataType, *, is_hybrid: bool) -> bool:
+    """Say whether the stored numbers of a column mean to all readers what the log would say."""
+    if isinstance(kind, DateType | TimestampType) and is_hybrid:
+        return False
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        is_integer = column.physical_type == "INT64"
+        return is_integer and '"timeUnit":"microseconds"' in column.logical_type.to_json()
+    return True
 
 
 def _in_json(raw: Any, kind: DataType) -> int | str | None:  # noqa: ANN401 - Parquet's own value

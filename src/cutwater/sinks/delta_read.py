@@ -27,6 +27,8 @@ from cutwater.ids import SinkId
 from cutwater.protocol.cut import Version
 from cutwater.sinks.columns import loose
 from cutwater.sinks.files_read import literal
+from cutwater.sinks.rows import STRICT_READING
+from cutwater.store.directories import exists
 from cutwater.store.targets import StoredTarget
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ def read_delta(
         raise SinkError(sink, f"{reason}; read version {version} with a reader of Delta tables")
     table, schema, files = _looked_at(target, int(version), sink)
     root = Path(target.uri)
-    missing = next((one for one in files if not (root / one).exists()), None)
+    missing = next((one for one in files if not exists(root / one)), None)
     if missing is not None:
         reason = f"{missing} of version {version} is gone from {root}, perhaps by VACUUM"
         raise SinkError(sink, reason)
@@ -62,7 +64,8 @@ def read_delta(
         return spark.createDataFrame([], schema)
     names = table.metadata().partition_columns
     data = StructType([field for field in schema if field.name not in names])
-    frame = spark.read.schema(data).parquet(*(literal(root / one) for one in files))
+    reader = spark.read.options(**STRICT_READING).schema(data)
+    frame = reader.parquet(*(literal(root / one) for one in files))
     if names:
         frame = _with_partitions(frame, schema, names, {root / k: v for k, v in files.items()})
     return frame.select(*(_quoted(name) for name in schema.names))

@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol
 
 import pyarrow.parquet as pq
 
+from cutwater.sinks.delta_parquet import open_parquet
+from cutwater.store.directories import matching
 from cutwater.store.files import make_lasting, sync_directory
 
 LOG = "_delta_log"
@@ -106,8 +108,7 @@ class LocalRoot:
 
     def has_log(self) -> bool:
         """Say whether there is a table."""
-        log = self._directory / LOG
-        return log.is_dir() and any(log.glob("*.json"))
+        return bool(matching(self._directory / LOG, "*.json"))
 
     def facts(self, name: str) -> FileFacts | None:
         """Look at a file."""
@@ -123,7 +124,7 @@ class LocalRoot:
 
     def parquet(self, name: str) -> pq.ParquetFile:
         """Open a Parquet file."""
-        return pq.ParquetFile(self._directory / name)
+        return open_parquet(self._directory / name)
 
     def publish(self, local: Path, name: str) -> None:
         """Rename the file; its directory must be there."""

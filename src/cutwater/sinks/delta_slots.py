@@ -33,10 +33,11 @@ from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Version
 from cutwater.sinks.delta_log import DeltaLog
 from cutwater.sinks.delta_past import NO_TABLE
-from cutwater.sinks.delta_root import TableRoot
+from cutwater.sinks.delta_root import FileFacts, TableRoot
 from cutwater.sinks.delta_schema import spark_schema
 
 _TRIES: Final = 20
+_FORGETTING: Final = "delta.setTransactionRetentionDuration"
 
 FAILURES: Final = (DeltaError, OSError, StoreError, pa.ArrowException)
 """How a table says that something cannot be done now."""
@@ -58,14 +59,21 @@ class DeltaSlots:
         self._app_id = f"{pipeline}/{sink}"
         self.log = DeltaLog(root, pipeline, sink)
         self._table: DeltaTable | None = None
+        self._facts: FileFacts | None = None
         self.schema: StructType | None = None
 
     def load(self) -> DeltaTable | None:
         """Return the table as it is now; None if there is none."""
+        if self._table is not None and self.log.facts(self._table.version()) != self._facts:
+            # Taken back or made anew: what was read before is not part of it any more.
+            self._table = None
+        known = None if self._table is None else self._table.version()
         if self._table is not None:
             self._table.update_incremental()
         elif self.log.exists:
             self._table = DeltaTable(self._root.address, storage_options=self._root.options)
+        if self._table is not None and self._table.version() != known:
+            self._facts = self.log.facts(self._table.version())
         self.schema = None if self._table is None else spark_schema(self._table)
         return self._table
 
@@ -111,6 +119,10 @@ class DeltaSlots:
         """Return the newest slot that this sink has acted on; None if it never has."""
         found = table.transaction_version(self._app_id)
         return None if found is None else Slot(found)
+
+    def forgets(self, table: DeltaTable) -> bool:
+        """Say whether a table drops the slots of sinks that have not written for some time."""
+        return _FORGETTING in table.metadata().configuration
 
     def unchanged(self, slot: Slot) -> Version:
         """Return the version of a slot that has nothing to commit; see above."""

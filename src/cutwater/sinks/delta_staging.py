@@ -4,7 +4,6 @@ On this machine's file system the executors write them where they wait (`StagedF
 says what a table asks of them, and adds what a commit needs: a place for copies being written.
 """
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +12,7 @@ from cutwater.ids import BatchId, Generation
 from cutwater.protocol.cut import BlobRef, Committable
 from cutwater.sinks.rows import Rows
 from cutwater.sinks.staged_files import StagedFiles
+from cutwater.store.directories import matching, try_to_remove_tree
 
 _SPOOLS = "copies-*"
 
@@ -46,8 +46,12 @@ class Staging(Protocol):
         """Give files their last names in the table."""
         ...
 
-    def forget(self, committables: Sequence[Committable]) -> None:
-        """Remove what settled batches have left."""
+    def note_committed(self, committables: Sequence[Committable]) -> None:
+        """Let `retain` delete these batches as soon as nothing keeps them."""
+        ...
+
+    def retain(self, keep: Sequence[Committable]) -> None:
+        """Delete what is left of batches that are committed and not to be kept."""
         ...
 
     def problem(self, committable: Committable) -> str | None:
@@ -76,6 +80,6 @@ class LocalStaging(StagedFiles):
 
     def clear_spools(self, own: str) -> None:
         """Remove what dead processes were writing; one that lives begins again."""
-        for directory in self.base.glob(_SPOOLS):
+        for directory in matching(self.base, _SPOOLS):
             if directory.name != own:
-                shutil.rmtree(directory, ignore_errors=True)
+                try_to_remove_tree(directory)

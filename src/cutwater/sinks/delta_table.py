@@ -7,23 +7,22 @@ would stand in the way of every later commit.
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction, RemoveAction
-from pyspark.sql import Observation
-from pyspark.sql.functions import count as count_of
-from pyspark.sql.functions import lit
 from pyspark.sql.types import StructType
 
 from cutwater.errors import ConfigError, SinkError
 from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
+from cutwater.protocol.lost_commit import Found
 from cutwater.sinks.base import Retreat, SinkContext
+from cutwater.sinks.columns import loose
 from cutwater.sinks.delta_changes import Change, appended, overwritten, upserted
 from cutwater.sinks.delta_check import (
     foreign_files,
@@ -34,19 +33,19 @@ from cutwater.sinks.delta_check import (
 )
 from cutwater.sinks.delta_files import Copies, DataFile, files_of
 from cutwater.sinks.delta_keys import Keys
+from cutwater.sinks.delta_parquet import TableColumns, open_parquet
 from cutwater.sinks.delta_past import NO_TABLE, foreign_commit, look_back, no_table
 from cutwater.sinks.delta_root import TableRoot
 from cutwater.sinks.delta_schema import added_columns, spark_schema, table_schema
 from cutwater.sinks.delta_slots import FAILURES, DeltaSlots, words
 from cutwater.sinks.delta_staging import Staging
 from cutwater.sinks.delta_writing import Writing
-from cutwater.sinks.executors import share_disk
-from cutwater.sinks.rows import FrameRows, Rows
+from cutwater.sinks.rows import Rows
 from cutwater.sinks.staged_files import partition_values
 
 
 class OpenDeltaTable:
-    """A table to write to; fills `OpenSink`. Made by `DeltaTarget.open`."""
+    """A table to write to; fills `OpenSink` and `KeepsPast`. Made by `DeltaTarget.open`."""
 
     def __init__(
         self, root: TableRoot, staging: Staging, writing: Writing, context: SinkContext
@@ -62,8 +61,6 @@ class OpenDeltaTable:
         self._files = staging
         self._spool = f"copies-{uuid.uuid4().hex[:8]}"
         self._slots = DeltaSlots(root, context.pipeline, context.sink)
-        # On a cluster the driver may see another disk than the executors, and no files.
-        self._shares_disk = share_disk(context.spark)
         where = root.address
         try:
             root.prepare()
@@ -96,9 +93,6 @@ class OpenDeltaTable:
         if known is not None:
             added_columns(known, schema, self._sink)
         keys = self._keys(schema)
-        counted = None if self._shares_disk else Observation()
-        if counted is not None:
-            rows = FrameRows(rows.frame.observe(counted, count_of(lit(1)).alias("rows")))
 
         def check(files: Sequence[Path]) -> None:
             if keys is not None:
@@ -107,8 +101,6 @@ class OpenDeltaTable:
         try:
             place, divided_by = (generation, batch), self._writing.partition_by
             count, blobs = self._files.write(rows, place, divided_by, check)
-            if counted is not None:
-                self._check_count(count, counted.get["rows"])
             # A whole result without rows is a result.
             if not blobs and self._writing.write != "overwrite":
                 return None
@@ -120,11 +112,6 @@ class OpenDeltaTable:
     def _keys(self, schema: StructType) -> Keys | None:
         names = self._writing.keys
         return Keys.of(schema, names, self._sink) if names else None
-
-    def _check_count(self, found: int, written: int) -> None:
-        if found != written:
-            reason = f"the executors wrote {written} rows and {found} are in {self._root.address}"
-            raise SinkError(self._sink, f"{reason}; driver and executors need one file system")
 
     def problem(self, committable: Committable) -> str | None:
         """Say what is wrong with something staged (missing, other size or hash); None if sound."""
@@ -140,7 +127,14 @@ class OpenDeltaTable:
         if not committables:
             return self._slots.unchanged(permit.slot)
         version = self._slots.act(permit, lambda table: self._add(table, permit, committables))
-        self._files.forget(committables)
+        try:
+            self._recreate_missing(
+                int(version), lambda then: self._change(then, permit, committables)
+            )
+        except FAILURES as error:
+            self._slots.forget()
+            raise SinkError(self._sink, words(error)) from error
+        self._files.note_committed(committables)
         return version
 
     def look_back(self, version: Version | None) -> Retreat:
@@ -174,6 +168,24 @@ class OpenDeltaTable:
         except FAILURES as error:
             raise SinkError(self._sink, words(error)) from error
 
+    def newest(self) -> Found:
+        """Return the newest slot of this sink in the table, whoever else has written since.
+
+        Raises:
+            SinkError: If the table cannot be read now.
+        """
+        try:
+            table = self._slots.load()
+            if table is None:
+                return Found(None, NO_TABLE)
+            slot = self._slots.newest(table)
+            # A table that drops old slots can only be compared by its versions.
+            unknown = slot is None and self._slots.forgets(table)
+            return Found(slot, str(table.version()), counts_versions=unknown)
+        except FAILURES as error:
+            self._slots.forget()
+            raise SinkError(self._sink, words(error)) from error
+
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         """Take the table back to a version (None: as before the first commit), as a new one.
 
@@ -197,6 +209,25 @@ class OpenDeltaTable:
             self._files.clear_spools(self._spool)
         except FAILURES as error:
             raise SinkError(self._sink, f"cannot discard: {words(error)}") from error
+
+    def retain(
+        self,
+        generation: Generation,
+        shown: Collection[Version | None],
+        keep: Sequence[Committable],
+    ) -> None:
+        """Delete staged rows that are committed and no kept checkpoint carries.
+
+        How far back the table can go is up to its own log and to VACUUM.
+
+        Raises:
+            SinkError: If it cannot be done now.
+        """
+        del generation, shown
+        try:
+            self._files.retain(keep)
+        except FAILURES as error:
+            raise SinkError(self._sink, f"cannot delete staged rows: {words(error)}") from error
 
     def _add(
         self, table: DeltaTable | None, permit: CommitPermit, committables: Sequence[Committable]
@@ -229,6 +260,38 @@ class OpenDeltaTable:
             raise SinkError(self._sink, f"{self._root.address}: {unmoved}")
         self._write(table, permit, change.actions(spark_schema(table)))
 
+    def _recreate_missing(self, version: int, make: Callable[[DeltaTable], object]) -> None:
+        """Recreate the files that a version added and that another program has deleted since.
+
+        VACUUM deletes files that no version names. A VACUUM that started before the commit may
+        have deleted files that the commit names. Their originals are still there then, and the
+        names and contents of the files follow from the originals. Files that a later version has
+        removed are ignored.
+
+        Args:
+            version: The version.
+            make: Writes the files that a commit on top of the previous version adds.
+
+        Raises:
+            FileNotFoundError: If a file cannot be recreated.
+        """
+        missing = set(self._slots.log.missing(version))
+        table = self._slots.load() if missing else None
+        if table is not None:
+            missing &= {file.name for file in files_of(self._root, table, None)}
+        if not missing:
+            return
+        address, options = self._root.address, self._root.options
+        then = DeltaTable(address, version=version - 1, storage_options=options)
+        try:
+            make(then)
+            missing &= set(self._slots.log.missing(version))
+        except FAILURES as error:
+            raise FileNotFoundError(_lost(address, version, missing, words(error))) from error
+        if missing:
+            reason = "its originals have changed"
+            raise FileNotFoundError(_lost(address, version, missing, reason))
+
     def _staged_schema(self, committables: Sequence[Committable]) -> StructType:
         schema = StructType()
         for text in dict.fromkeys(self._files.schema_text(one) for one in committables):
@@ -241,8 +304,12 @@ class OpenDeltaTable:
     ) -> Change:
         """Compute what a commit does to the version that was just read."""
         staged = self._settled(committables)
-        copies = Copies(self._root, self._files.spool(self._spool), permit.key(self._sink))
-        keys = self._keys(spark_schema(table))
+        schema = spark_schema(table)
+        stored = [one for one in loose(schema) if one.name not in self._writing.partition_by]
+        columns = TableColumns(StructType(stored), self._sink)
+        spool = self._files.spool(self._spool)
+        copies = Copies(self._root, spool, permit.key(self._sink), columns)
+        keys = self._keys(schema)
         if keys is not None:
             return upserted(staged, files_of(self._root, table, keys), keys, copies)
         if self._writing.write == "overwrite":
@@ -250,7 +317,7 @@ class OpenDeltaTable:
         return appended([one for files in staged for one in files], copies)
 
     def _settled(self, committables: Sequence[Committable]) -> list[list[DataFile]]:
-        """Move staged files to where the table may name them; give those of each batch."""
+        """Put staged files where the table may name them; give those of each batch."""
         batches = [list(self._files.data([one])) for one in committables]
         settled = self._files.settle([blob for blobs in batches for blob in blobs])
         return [
@@ -308,6 +375,14 @@ class OpenDeltaTable:
         )
 
 
+def _lost(address: str, version: int, missing: Collection[str], reason: str) -> str:
+    what = (
+        f"version {version} names {min(missing)}, which another program has deleted from {address}"
+    )
+    cause = "perhaps by VACUUM with a retention that is shorter than a commit takes"
+    return f"{what}, {cause}; it cannot be recreated: {reason}; restore it from a backup"
+
+
 @dataclass(frozen=True, slots=True)
 class _Written:
     """A file that Spark has just written; fills `KeyedFile`."""
@@ -318,5 +393,9 @@ class _Written:
     def values(self) -> dict[str, str | None]:
         return partition_values(str(self.path))
 
+    @property
+    def name(self) -> str:
+        return self.path.name
+
     def open(self) -> pq.ParquetFile:
-        return pq.ParquetFile(self.path)
+        return open_parquet(self.path)

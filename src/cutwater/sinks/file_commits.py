@@ -10,15 +10,17 @@ has another name then. So any move can be repeated at any time, also by a proces
 stopped in the middle and wakes up years later: it finds nothing left to move.
 """
 
+import contextlib
 import json
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from cutwater.errors import Corrupt
 from cutwater.ids import CheckpointId, PipelineId, SinkId, Slot
 from cutwater.sinks.hidden_files import HIDDEN, create_lasting
+from cutwater.store.directories import exists, is_below, is_directory, listed, matching, remove_tree
 from cutwater.store.files import make_lasting, sync_directory
 
 _FORM: Final = 1
@@ -99,11 +101,15 @@ class FileCommits:
 
     def newest(self) -> int:
         """Return the newest version; `BEGINNING` if there is none."""
-        if self._newest == BEGINNING and self.directory.is_dir():
-            names = (one.name.partition(".") for one in self.directory.glob("*.json"))
+        if self._newest != BEGINNING and not exists(self._file(self._newest)):
+            # Taken back or made anew: what was read before is not there any more.
+            self._newest = self._carried_out = BEGINNING
+            self._read.clear()
+        if self._newest == BEGINNING:
+            names = (one.name.partition(".") for one in matching(self.directory, "*.json"))
             found = (int(stem) for stem, _, end in names if stem.isdigit() and end == "json")
             self._newest = max(found, default=BEGINNING)
-        while self._file(self._newest + 1).exists():
+        while exists(self._file(self._newest + 1)):
             self._newest += 1
         return self._newest
 
@@ -113,10 +119,16 @@ class FileCommits:
         Raises:
             FileNotFoundError: If there is none of that number.
             ValueError: If its manifest is not one.
+            Corrupt: If it names a file outside the directory.
         """
         found = self._read.get(version)
         if found is None:
-            found = _unpacked(self._file(version).read_text(encoding="utf-8"))
+            manifest = self._file(version)
+            found = _unpacked(manifest.read_text(encoding="utf-8"))
+            for file in (*found.add, *found.remove, *(found.files or ())):
+                for path in (file.staged, file.path, file.source):
+                    if not is_below(path):
+                        raise Corrupt(str(manifest), f"{path!r} leads outside {self.root}")
             if len(self._read) > 2 * _WHOLE_EVERY:
                 self._read.clear()
             self._read[version] = found
@@ -151,24 +163,25 @@ class FileCommits:
                     places[file.staged] = file.path
         return places
 
-    def last_place(self, staged: str, look_at: int) -> tuple[DataFile, bool] | None:
-        """Find what became of a staged file in the newest versions.
+    def last_place(self, staged: str) -> tuple[DataFile, bool] | None:
+        """Find what became of a staged file.
 
         Args:
             staged: The name under which it was staged.
-            look_at: How many versions to look at.
 
         Returns:
             The file where it was last put, and whether that is in sight; None if no version
-            among them knows it.
+            knows it.
         """
-        newest = self.newest()
-        for number in range(newest, max(newest - look_at, BEGINNING), -1):
-            one = self.read(number)
-            for files, in_sight in ((one.add, True), (one.remove, False)):
-                found = next((file for file in files if file.staged == staged), None)
-                if found is not None:
-                    return found, in_sight
+        # An operator may have deleted manifests that are older than a list of all files.
+        with contextlib.suppress(FileNotFoundError):
+            for one in self.backwards():
+                # A file in sight is found after a hundred versions, in the list of all files.
+                places = ((one.add, True), (one.remove, False), (one.files or (), True))
+                for files, in_sight in places:
+                    found = next((file for file in files if file.staged == staged), None)
+                    if found is not None:
+                        return found, in_sight
         return None
 
     def create(self, commit: FileCommit) -> bool:
@@ -194,7 +207,7 @@ class FileCommits:
         # First what comes, then what goes: a reader who only looks at files misses none.
         for file in (*commit.add, *commit.remove):
             source, target = self.root / file.source, self.root / file.path
-            if not target.exists():
+            if not exists(target):
                 make_lasting(target.parent)
                 try:
                     source.rename(target)
@@ -204,7 +217,7 @@ class FileCommits:
                         raise FileNotFoundError(message) from None
             touched |= {source.parent, target.parent}
         for directory in touched:
-            if directory.is_dir():
+            if is_directory(directory):
                 sync_directory(directory)
         self._carried_out = commit.version
 
@@ -212,13 +225,30 @@ class FileCommits:
         """Name the place of a file that a version takes away."""
         return (self._past.relative_to(self.root) / f"{version:020d}" / path).as_posix()
 
-    def forget_past(self, before: int) -> None:
-        """Delete for good what versions before a number have taken away."""
-        if not self._past.is_dir():
-            return
-        for directory in self._past.iterdir():
-            if directory.name.isdigit() and int(directory.name) < before:
-                shutil.rmtree(directory)
+    def forget_past(self, before: int, is_kept: Callable[[str], bool]) -> None:
+        """Delete for good what versions before a number have taken away.
+
+        Args:
+            before: The first version whose files all stay.
+            is_kept: Says of a staged name whether its file stays all the same.
+
+        Raises:
+            ValueError: If a manifest that says which files they are is not one.
+        """
+        for directory in listed(self._past):
+            if not directory.name.isdigit() or int(directory.name) >= before:
+                continue
+            try:
+                removed = self.read(int(directory.name)).remove
+            except FileNotFoundError:
+                # Without its manifest nothing leads to these files any more.
+                removed = ()
+            if not any(is_kept(file.staged) for file in removed):
+                remove_tree(directory)
+                continue
+            for file in removed:
+                if not is_kept(file.staged):
+                    (self.root / file.path).unlink(missing_ok=True)
 
     def _file(self, version: int) -> Path:
         return self.directory / f"{version:020d}.json"

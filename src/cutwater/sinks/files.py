@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from cutwater.errors import ConfigError, SinkError
 from cutwater.ids import SinkId
 from cutwater.sinks.base import OpenSink, SinkContext
+from cutwater.store.directories import is_directory
 from cutwater.store.targets import StoredTarget
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def reopen_files(target: StoredTarget, context: SinkContext) -> OpenSink:
         ConfigError: As `FilesTarget.open` does.
         SinkError: If the directory is gone.
     """
-    if not Path(target.uri).is_dir():
+    if not is_directory(Path(target.uri)):
         raise SinkError(context.sink, f"there is no directory {target.uri} any more")
     return remembered_files(target).open(context)
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from cutwater.errors import SinkError
+from cutwater.errors import Corrupt, SinkError
 from cutwater.ids import SinkId
 from cutwater.protocol.cut import Version
 from cutwater.sinks.file_commits import BEGINNING, FileCommits
 from cutwater.sinks.files import reading_options, remembered_files
+from cutwater.sinks.rows import STRICT_READING
+from cutwater.store.directories import status
 from cutwater.store.targets import StoredTarget
 
 if TYPE_CHECKING:
@@ -37,15 +39,20 @@ def read_files(
         if number > commits.newest():
             raise SinkError(sink, f"{root} never was at version {number}: it has been made anew")
         commit, files, where = commits.read(number), commits.live(number), commits.where(number)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, Corrupt) as error:
         raise SinkError(sink, f"version {number} of {root} cannot be read: {error}") from error
     schema = StructType.fromJson(dict(commit.schema))
     described = remembered_files(target)
     groups: dict[str, list[str]] = {}
     for staged, file in files.items():
         place = where[staged]
-        if not (root / place).is_file():
+        found = status(root / place)
+        if found is None:
             raise SinkError(sink, f"{place} of version {number} is gone from {root}")
+        if found.st_size != file.size_bytes:
+            # Text that was cut short would be read as fewer rows.
+            reason = f"has {found.st_size} bytes instead of {file.size_bytes}"
+            raise SinkError(sink, f"{place} of version {number} in {root} {reason}")
         # What lies above the directories of the partitions.
         inner = len(Path(file.path).parts)
         above = root.joinpath(*Path(place).parts[:-inner])
@@ -54,7 +61,9 @@ def read_files(
     parts = []
     for base, paths in groups.items():
         reader = spark.read.format(commit.data_format).schema(schema)
-        reader = reader.options(**reading_options(described)).option("basePath", base)
+        reader = reader.options(**reading_options(described)).options(
+            basePath=base, **STRICT_READING
+        )
         parts.append(reader.load(paths).select(*names))
     if not parts:
         return spark.createDataFrame([], schema)

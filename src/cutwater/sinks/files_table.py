@@ -5,40 +5,37 @@ one. A slot with nothing to commit makes no version, for the reasons that `delta
 restore always makes one. `file_commits` says why any of this may be interrupted anywhere.
 """
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql.types import StructType
 
-from cutwater.errors import ConfigError, SinkError, Superseded
+from cutwater.errors import ConfigError, Corrupt, SinkError, Superseded
 from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import BlobRef, Committable, Version
+from cutwater.protocol.lost_commit import Found
 from cutwater.sinks.base import Retreat, SinkContext
 from cutwater.sinks.columns import joined_columns
-from cutwater.sinks.executors import share_disk
 from cutwater.sinks.file_commits import BEGINNING, DataFile, FileCommit, FileCommits
 from cutwater.sinks.hidden_files import HIDDEN
 from cutwater.sinks.rows import Rows
 from cutwater.sinks.staged_output import Form, StagedOutput
+from cutwater.store.directories import exists
 from cutwater.store.files import make_lasting
 
 _TRIES: Final = 20
-_LOOK_AT: Final = 1000
-"""How many versions a file that is no longer staged is looked for in."""
-
-_FAILED: Final = (OSError, ValueError)
+_FAILED: Final = (OSError, ValueError, Corrupt)
 
 Next = Callable[[int], FileCommit]
 
 
 class OpenFiles:
-    """A directory to write files to; fills `OpenSink`. Made by `FilesTarget.open`."""
+    """A directory to write files to; fills `OpenSink` and `KeepsPast`."""
 
     def __init__(self, root: Path, form: Form, context: SinkContext, keep_past: int) -> None:
         """Look at the directory, and make sure that it can be written.
@@ -53,7 +50,6 @@ class OpenFiles:
         self._pipeline, self._sink = context.pipeline, context.sink
         self._staged = StagedOutput(root, context.pipeline, context.sink)
         self._commits = FileCommits(root)
-        self._shares_disk = share_disk(context.spark)
         # The columns of the newest version; `stage` runs beside `commit`.
         self._columns: StructType | None = None
         try:
@@ -84,7 +80,7 @@ class OpenFiles:
             self._joined(self._columns, rows.schema)
         place = (generation, batch)
         try:
-            return self._staged.stage(rows, place, self._form, shares_disk=self._shares_disk)
+            return self._staged.stage(rows, place, self._form)
         except OSError as error:
             raise SinkError(self._sink, f"cannot stage: {_words(error)}") from error
 
@@ -92,12 +88,12 @@ class OpenFiles:
         """Say what is wrong with something staged (missing, other size or hash); None if sound."""
         for blob in committable.blobs:
             place = self._root / blob.name
-            if not place.exists():
-                known = self._commits.last_place(blob.name, _LOOK_AT)
+            if not exists(place):
+                known = self._commits.last_place(blob.name)
                 if known is not None:
                     file, _ = known
                     unmoved = self._root / file.source
-                    place = unmoved if unmoved.exists() else self._root / file.path
+                    place = unmoved if exists(unmoved) else self._root / file.path
             problem = self._staged.difference(blob, place)
             if problem is not None:
                 return problem
@@ -114,10 +110,7 @@ class OpenFiles:
             return self._unchanged(permit.slot)
         wanted = committables[-1:] if self._overwrites else committables
         version = self._act(permit, lambda number: self._addition(number, permit, wanted))
-        self._staged.forget(committables)
-        with contextlib.suppress(OSError):
-            # The commit is done; `discard` comes back to what could not be deleted.
-            self._forget_past()
+        self._staged.note_committed(committables)
         return version
 
     def look_back(self, version: Version | None) -> Retreat:
@@ -134,7 +127,7 @@ class OpenFiles:
                 return Retreat(str(newest), now, obstacle=f"{reason}: it has been made anew")
             then = self._rows_at(target)
             for path in self._commits.where(target).values():
-                if not (self._root / path).exists():
+                if not exists(self._root / path):
                     reason = f"{path} of version {target} is gone from {self._root}"
                     return Retreat(str(newest), now, then, reason)
             return Retreat(str(newest), now, then)
@@ -154,6 +147,20 @@ class OpenFiles:
         except _FAILED as error:
             raise SinkError(self._sink, _words(error)) from error
 
+    def newest(self) -> Found:
+        """Return the slot that made the newest version; None if there is no version.
+
+        Raises:
+            SinkError: If the directory cannot be looked at now.
+        """
+        try:
+            newest = self._newest()
+        except _FAILED as error:
+            raise SinkError(self._sink, _words(error)) from error
+        if newest is None:
+            return Found(None, str(BEGINNING))
+        return Found(newest.slot, str(newest.version))
+
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         """Take the directory back to a version (None: as before the first commit), as a new one.
 
@@ -171,12 +178,39 @@ class OpenFiles:
         """
         try:
             self._staged.discard(generation, keep)
-            self._forget_past()
+            self._forget_past(generation, keep)
         except _FAILED as error:
             raise SinkError(self._sink, f"cannot discard: {_words(error)}") from error
 
-    def _forget_past(self) -> None:
-        self._commits.forget_past(self._commits.newest() - self._keep_past + 1)
+    def retain(
+        self,
+        generation: Generation,
+        shown: Collection[Version | None],
+        keep: Sequence[Committable],
+    ) -> None:
+        """Delete staged rows that are committed, and what was taken away `keep_past` versions ago.
+
+        How far back the directory can go is up to `keep_past`, not to what was shown.
+
+        Raises:
+            SinkError: If it cannot be done now.
+        """
+        del shown
+        try:
+            self._staged.retain(keep)
+            self._forget_past(generation, keep)
+        except _FAILED as error:
+            raise SinkError(self._sink, f"cannot delete old files: {_words(error)}") from error
+
+    def _forget_past(self, generation: Generation, keep: Sequence[Committable]) -> None:
+        kept = {blob.name for one in keep for blob in one.blobs}
+
+        def is_kept(staged: str) -> bool:
+            # What a newer generation has staged is for that one to judge: this may be a process
+            # that was paused, and does not know its successor's checkpoints.
+            return staged in kept or self._staged.generation_of(staged) > generation
+
+        self._commits.forget_past(self._commits.newest() - self._keep_past + 1, is_kept)
 
     # -- one slot
 
@@ -244,13 +278,15 @@ class OpenFiles:
         for one in committables:
             files = [self._staged_file(number, one, blob) for blob in one.blobs[1:]]
             new = [file for file in files if file is not None]
-            rows += one.rows if new else 0
+            # Of an append, rows that are in sight already are counted in the version before.
+            rows += one.rows if new or self._overwrites else 0
             added += new
         removed: tuple[DataFile, ...] = ()
         if self._overwrites:
-            removed = tuple(
-                self._taken_away(number, file) for file in self._commits.live(number - 1).values()
-            )
+            stays = {blob.name for one in committables for blob in one.blobs}
+            live = self._commits.live(number - 1)
+            gone = [file for staged, file in live.items() if staged not in stays]
+            removed = tuple(self._taken_away(number, file) for file in gone)
         elif before is not None:
             rows += before.rows
         operation = "overwrite" if self._overwrites else "append"
@@ -267,8 +303,8 @@ class OpenFiles:
             FileNotFoundError: If it is not there, or not as large as it was.
         """
         source = blob.name
-        if not (self._root / source).exists():
-            known = self._commits.last_place(source, _LOOK_AT)
+        if not exists(self._staged.place(blob)):
+            known = self._commits.last_place(source)
             if known is None:
                 raise FileNotFoundError(f"{source} is gone")
             if known[1]:
@@ -295,7 +331,7 @@ class OpenFiles:
         for staged, file in then.items():
             if staged in now:
                 continue
-            if not (self._root / where[staged]).exists():
+            if not exists(self._root / where[staged]):
                 reason = f"{where[staged]} of version {target} is gone from {self._root}"
                 raise SinkError(self._sink, reason)
             path = str(Path(file.path).with_name(self._name(number, staged)))

@@ -7,7 +7,7 @@ this process can die, and no trick of ours can close it.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,10 +16,11 @@ from cutwater.errors import ConfigError, SinkError, Superseded
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
+from cutwater.protocol.lost_commit import Found
 from cutwater.sinks.base import OpenSink, Retreat, SinkContext
-from cutwater.sinks.executors import share_disk
 from cutwater.sinks.files import directory_of
 from cutwater.sinks.hidden_files import put_lasting
+from cutwater.store.directories import is_directory, is_file, matching
 from cutwater.store.files import make_lasting, sync_directory
 from cutwater.store.targets import StoredTarget
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 _NOTES: Final = 1000
 """How many slots are remembered: how far back anybody can go."""
+
+_FORGOTTEN: Final = Slot(0)
+"""Stands for slots that are not remembered; less than it, for those up to a slot among them."""
 
 NOTHING: Final[Version] = "0"
 """The version before the first rows."""
@@ -144,13 +148,13 @@ def reopen_foreach_batch(target: StoredTarget, context: SinkContext) -> OpenSink
     Raises:
         SinkError: If the staging directory is gone.
     """
-    if not Path(target.uri).is_dir():
+    if not is_directory(Path(target.uri)):
         raise SinkError(context.sink, f"there is no directory {target.uri} any more")
     return OpenForeachBatch(Path(target.uri), context, None)
 
 
 class OpenForeachBatch:
-    """A function in use by one generation; fills `OpenSink`."""
+    """A function in use by one generation; fills `OpenSink` and `KeepsPast`."""
 
     def __init__(self, root: Path, context: SinkContext, target: ForeachBatchTarget | None) -> None:
         """Stage below a root; without a target, the function is not known."""
@@ -181,28 +185,30 @@ class OpenForeachBatch:
         """
         from cutwater.sinks.staged_output import Form  # noqa: PLC0415 - needs Spark
 
-        assert self._context.spark is not None
-        shared = share_disk(self._context.spark)
         try:
-            return self._staged.stage(rows, (generation, batch), Form(), shares_disk=shared)
+            return self._staged.stage(rows, (generation, batch), Form())
         except OSError as error:
             raise SinkError(self._sink, f"cannot stage: {error}") from error
 
     def problem(self, committable: Committable) -> str | None:
-        """Say what is wrong with something staged; None if sound, or handed over already."""
-        problem = None
+        """Say what is wrong with something staged (missing, other size or hash); None if sound.
+
+        Rows that were handed over must still be there as well: after a rewind to a recovery point
+        that carries them, the function gets them again.
+        """
         for blob in committable.blobs:
-            problem = problem or self._staged.difference(blob, self._root / blob.name)
-        if problem is not None and self._handed_over(committable):
-            return None
-        return problem
+            problem = self._staged.difference(blob, self._root / blob.name)
+            if problem is not None:
+                return problem
+        return None
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
         """Call the function with what was staged, unless it is known to have returned before.
 
         Raises:
             Superseded: If a later slot was acted on and this one never was.
-            SinkError: If the function failed, or there is none or no Spark here.
+            SinkError: If the function failed, staged rows are gone, or there is no function or no
+                Spark here.
         """
         if not committables or self._acted(permit.slot):
             return str(permit.slot)
@@ -217,13 +223,17 @@ class OpenForeachBatch:
             reason = f"{self._target.describe()} raised {type(error).__name__}: {error}"
             raise SinkError(self._sink, reason.rstrip(".")) from error
         self._note(permit.slot, "commit", [list(one) for one in batches])
-        self._staged.forget(committables)
+        self._staged.note_committed(committables)
         return str(permit.slot)
 
     def look_back(self, version: Version | None) -> Retreat:
         """Say what stands against going back: rows that only the function could take away."""
         now, then = self._handed(None), self._handed(int(version or 0))
         last = str(now[-1]) if now else NOTHING
+        if then and then[-1] <= _FORGOTTEN:
+            first = self._noted()[0][0]
+            reason = f"it remembers no further back than slot {first} which rows were handed over"
+            return Retreat(last, obstacle=reason)
         if now == then:
             return Retreat(last)
         if now[: len(then)] != then:
@@ -236,6 +246,18 @@ class OpenForeachBatch:
             # Whether the function can take rows back is in the user's file.
             return Retreat(last, obstacle=f"{reason}; use `cutwater run FILE --from`")
         return Retreat(last, obstacle=f"{reason}, and it has no take_back")
+
+    def newest(self) -> Found:
+        """Return the newest slot whose call is noted; what the function wrote is not seen here.
+
+        Raises:
+            SinkError: If the notes cannot be read now.
+        """
+        try:
+            slots = [noted for noted, _, _ in self._noted()]
+        except OSError as error:
+            raise SinkError(self._sink, f"cannot read its notes: {error}") from error
+        return Found(slots[-1], str(slots[-1])) if slots else Found(None, NOTHING)
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         """Take back what came after a version, if the function's owner said how.
@@ -272,6 +294,23 @@ class OpenForeachBatch:
         except OSError as error:
             raise SinkError(self._sink, f"cannot discard: {error}") from error
 
+    def retain(
+        self,
+        generation: Generation,
+        shown: Collection[Version | None],
+        keep: Sequence[Committable],
+    ) -> None:
+        """Delete staged rows that were handed over and no kept checkpoint carries.
+
+        Raises:
+            SinkError: If it cannot be done now.
+        """
+        del generation, shown
+        try:
+            self._staged.retain(keep)
+        except OSError as error:
+            raise SinkError(self._sink, f"cannot delete staged rows: {error}") from error
+
     # -- what was done
 
     def _frame(self, committables: Sequence[Committable]) -> "DataFrame":
@@ -279,14 +318,21 @@ class OpenForeachBatch:
 
         from cutwater.sinks.columns import joined_columns  # noqa: PLC0415
         from cutwater.sinks.files_read import literal  # noqa: PLC0415
+        from cutwater.sinks.rows import STRICT_READING  # noqa: PLC0415
 
         assert self._context.spark is not None
+        for blob in (blob for one in committables for blob in one.blobs):
+            if not is_file(self._staged.place(blob)):
+                raise SinkError(self._sink, f"staged rows are gone: {blob.name} is missing")
         columns = StructType()
         for one in committables:
             found = StructType.fromJson(json.loads(self._staged.schema_text(one)))
             columns = joined_columns(columns, found, self._sink)
-        paths = [literal(self._root / blob.name) for one in committables for blob in one.blobs[1:]]
-        return self._context.spark.read.schema(columns).parquet(*paths)
+        paths = [
+            literal(self._staged.place(blob)) for one in committables for blob in one.blobs[1:]
+        ]
+        reader = self._context.spark.read.options(**STRICT_READING)
+        return reader.schema(columns).parquet(*paths)
 
     def _told(self, permit: CommitPermit, batches: tuple[tuple[Generation, BatchId], ...]) -> Told:
         return Told(permit.pipeline, self._sink, permit.slot, permit.checkpoint_id, batches)
@@ -295,22 +341,28 @@ class OpenForeachBatch:
         """Return what was done at which slot, oldest first."""
         return [
             (Slot(int(one.stem)), one.suffix[1:], json.loads(one.read_text(encoding="utf-8")))
-            for one in sorted(self._notes.glob("*.*"))
+            for one in matching(self._notes, "*.*")
             if one.suffix in {".commit", ".restore"}
         ]
 
     def _handed(self, at: int | None) -> list[Slot]:
-        """Return the slots whose rows were out at a slot and not taken back; None for now."""
-        handed: list[Slot] = []
+        """Return the slots whose rows were out at a slot and not taken back; None for now.
+
+        Of slots whose notes are gone there is one number for all, which no slot has.
+        """
+        notes = self._noted()
+        whole = len(notes) < _NOTES
+        handed: list[Slot] = [] if whole else [_FORGOTTEN]
         before: list[tuple[Slot, list[Slot]]] = []
-        for slot, kind, values in self._noted():
+        for slot, kind, values in notes:
             if at is not None and slot > at:
                 break
             if kind == "commit":
                 handed = [*handed, slot]
             else:
                 # As it was at that slot, which may itself have gone back.
-                handed = next((old for then, old in reversed(before) if then <= values[0]), [])
+                unknown = [] if whole else [Slot(_FORGOTTEN - values[0])]
+                handed = next((old for then, old in reversed(before) if then <= values[0]), unknown)
             before.append((slot, handed))
         return handed
 
@@ -327,12 +379,8 @@ class OpenForeachBatch:
             raise Superseded(self._sink, slot, slots[-1])
         return False
 
-    def _handed_over(self, committable: Committable) -> bool:
-        batch = [committable.generation, committable.batch]
-        return any(kind == "commit" and batch in values for _, kind, values in self._noted())
-
     def _note(self, slot: Slot, kind: str, values: Sequence[object]) -> None:
         put_lasting(self._notes / f"{slot:012d}.{kind}", json.dumps(values))
-        for old in sorted(self._notes.glob("*.*"))[:-_NOTES]:
+        for old in matching(self._notes, "*.*")[:-_NOTES]:
             old.unlink()
         sync_directory(self._notes)

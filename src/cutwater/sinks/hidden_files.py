@@ -9,14 +9,23 @@ what becomes of them after the decision is the business of `staged_files` and `s
 
 import hashlib
 import os
-import shutil
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from cutwater.errors import SinkError
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId
 from cutwater.protocol.cut import BlobRef, Committable
+from cutwater.store.directories import (
+    directories_below,
+    is_below,
+    is_directory,
+    listed,
+    matching,
+    remove_tree,
+    try_to_remove_tree,
+)
 from cutwater.store.files import make_lasting, sync_directory
 
 HIDDEN: Final = "_cutwater"
@@ -37,7 +46,11 @@ class HiddenFiles:
         """Use a root; nothing is touched yet."""
         self.root = root
         self.base = root / HIDDEN / pipeline / sink
+        self.sink = sink
         self._schemas: dict[Path, BlobRef] = {}
+        # Batches that were committed, or kept for a checkpoint that carries them. Only in memory:
+        # what a process forgets here is found by the `discard` of the next generation.
+        self._done: set[tuple[Generation, BatchId]] = set()
 
     def new_directory(self, generation: Generation, batch: BatchId) -> Path:
         """Clear what a failed call left of a batch; return where its files are to be written.
@@ -46,17 +59,37 @@ class HiddenFiles:
         would gather their files as well.
         """
         place = self.batch_directory(generation, batch)
-        shutil.rmtree(place, ignore_errors=True)
+        remove_tree(place)
         make_lasting(place)
         return place / uuid.uuid4().hex[:8]
 
     def kept(self, files: Sequence[Path], directory: Path) -> tuple[BlobRef, ...]:
         """Make the files of a new directory outlive a power cut, and describe them."""
         blobs = tuple(self.blob(file, sync=True) for file in files)
-        for made in (*directory.rglob("*"), directory, directory.parent):
-            if made.is_dir():
-                sync_directory(made)
+        for made in (*directories_below(directory), directory, directory.parent):
+            sync_directory(made)
         return blobs
+
+    def check_rows(self, written: int, found: int) -> None:
+        """Compare what the executors wrote with what is in the files that were found.
+
+        Raises:
+            SinkError: If rows are missing, or too many.
+        """
+        if written != found:
+            reason = f"the executors wrote {written} rows and {found} are in {self.root}"
+            why = "files were lost, or driver and executors do not share this file system"
+            raise SinkError(self.sink, f"{reason}: {why}")
+
+    def place(self, blob: BlobRef) -> Path:
+        """Return where a staged file is.
+
+        Raises:
+            SinkError: If its name leads out of the root.
+        """
+        if not is_below(blob.name):
+            raise SinkError(self.sink, f"{blob.name} leads outside {self.root}")
+        return self.root / blob.name
 
     def write_schema(self, text: str, generation: Generation) -> BlobRef:
         """Write the schema of staged rows beside them, once per generation."""
@@ -70,6 +103,8 @@ class HiddenFiles:
 
     def difference(self, blob: BlobRef, path: Path) -> str | None:
         """Say how a file differs from what was staged; None if it does not."""
+        if not is_below(blob.name):
+            return f"{blob.name} leads outside {self.root}"
         try:
             found = self.blob(path, sync=False)
         except FileNotFoundError:
@@ -83,27 +118,43 @@ class HiddenFiles:
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
         """Delete what older generations staged, except what is to be kept.
 
-        A committed file has left this directory, so that nothing a reader sees can be deleted.
+        A committed file has another name, outside this directory, so that nothing a reader sees can
+        be deleted.
         """
+        self.note_committed([one for one in keep if one.generation < generation])
         kept = {self.root / blob.name for one in keep for blob in one.blobs}
         kept |= {self.batch_directory(one.generation, one.batch) for one in keep}
-        for directory in sorted(self.base.glob("g[0-9]*")):
+        for directory in matching(self.base, "g[0-9]*"):
             if int(directory.name[1:]) >= generation:
                 continue
-            for entry in sorted(directory.iterdir()):
+            for entry in listed(directory):
                 if entry in kept:
                     continue
-                if entry.is_dir():
-                    shutil.rmtree(entry)
+                if is_directory(entry):
+                    remove_tree(entry)
                 else:
                     entry.unlink()
-            if not any(directory.iterdir()):
+            if not listed(directory):
                 directory.rmdir()
+
+    def note_committed(self, committables: Sequence[Committable]) -> None:
+        """Let `retain` delete these batches as soon as nothing keeps them."""
+        self._done.update((one.generation, one.batch) for one in committables)
+
+    def retain(self, keep: Sequence[Committable]) -> None:
+        """Delete the batches that are committed and not to be kept.
+
+        Only what this process has committed or was told to keep is looked at, so that a process
+        that was paused deletes nothing that its successor has staged.
+        """
+        for place in sorted(self._done - {(one.generation, one.batch) for one in keep}):
+            remove_tree(self.batch_directory(*place))
+            self._done.discard(place)
 
     def forget(self, committables: Sequence[Committable]) -> None:
         """Remove what is left in the directories of batches that are done with."""
         for one in committables:
-            shutil.rmtree(self.batch_directory(one.generation, one.batch), ignore_errors=True)
+            try_to_remove_tree(self.batch_directory(one.generation, one.batch))
 
     def generation_directory(self, generation: Generation) -> Path:
         """Where a generation stages."""
@@ -112,6 +163,11 @@ class HiddenFiles:
     def batch_directory(self, generation: Generation, batch: BatchId) -> Path:
         """Where the files of one batch are."""
         return self.generation_directory(generation) / f"b{batch:012d}"
+
+    def generation_of(self, name: str) -> Generation:
+        """Return the generation that staged a file, from its name below the root."""
+        part = Path(name).relative_to(self.base.relative_to(self.root)).parts[0]
+        return Generation(int(part.removeprefix("g")))
 
     def blob(self, path: Path, *, sync: bool) -> BlobRef:
         """Describe a file by its name below the root, its size and its hash."""

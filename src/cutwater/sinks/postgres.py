@@ -132,6 +132,18 @@ class PostgresTarget:
 
         return check_rows(self.keys, sink, rows)
 
+    def identity(self, sink: SinkId) -> str:
+        """Return what tells the table from every other one: its database, its schema, its name.
+
+        Raises:
+            ConfigError: If `psycopg` is not installed, or the connection string is none.
+            SinkError: If the database cannot be reached now.
+        """
+        name = self._name()
+        from cutwater.sinks.postgres_check import identity  # noqa: PLC0415 - an extra
+
+        return identity(self.dsn, name, sink)
+
     def stored(self) -> StoredTarget:
         """Say how to find the table again: host, port, database and table, without secrets.
 

@@ -96,6 +96,54 @@ class TableName:
         return TableName("public" if schema is None else str(schema), self.name)
 
 
+def database_of(connection: Connection) -> tuple[str, int]:
+    """Return what tells a database from every other one, by whatever name it was reached.
+
+    That is the number which a cluster gets when it is made and shares with its replicas, and the
+    database's own. Where the role may not ask for the first, it is the address that the server
+    has itself.
+    """
+    found = connection.execute(
+        "SELECT CASE WHEN has_function_privilege('pg_control_system()', 'EXECUTE') "
+        "THEN (SELECT system_identifier::text FROM pg_control_system()) "
+        "ELSE concat_ws(':', host(inet_server_addr()), inet_server_port()) END, "
+        "(SELECT oid FROM pg_database WHERE datname = current_database())"
+    ).fetchone()
+    assert found is not None
+    return str(found[0]), int(found[1])
+
+
+def identity_of(connection: Connection, table: TableName) -> str:
+    """Return what tells the target of a sink from every other one: database, schema and name.
+
+    Not the number of the table: it may not be there yet.
+    """
+    system, database = database_of(connection)
+    return f"{system}/{database}/{table.resolved(connection).quoted}"
+
+
+def relation_of(connection: Connection, table: TableName) -> str | None:
+    """Return what tells a table from every other one, also of its name; None if there is none."""
+    found = connection.execute("SELECT to_regclass(%s)::oid", [table.quoted]).fetchone()
+    if found is None or found[0] is None:
+        return None
+    system, database = database_of(connection)
+    return f"{system}/{database}/{found[0]}"
+
+
+def is_another(connection: Connection, relation: str | None, table: TableName) -> bool:
+    """Say whether a table is not the one that a sink has rows in; False if that is not known.
+
+    A database that was copied to another server has other numbers, and is not compared.
+    """
+    if relation is None:
+        return False
+    system, database = database_of(connection)
+    if not relation.startswith(f"{system}/{database}/"):
+        return False
+    return relation_of(connection, table) != relation
+
+
 def server_obstacle(connection: Connection) -> str | None:
     """Say why no table of a server can be written to; None if one can."""
     old = connection.info.server_version < _SERVER_MIN

@@ -7,7 +7,13 @@ from pyspark.sql.types import StructType
 
 from cutwater.errors import SinkError
 from cutwater.ids import SinkId
-from cutwater.sinks.postgres_catalog import TableName, columns_there, obstacle, server_obstacle
+from cutwater.sinks.postgres_catalog import (
+    TableName,
+    columns_there,
+    identity_of,
+    obstacle,
+    server_obstacle,
+)
 from cutwater.sinks.postgres_dsn import Dsn
 from cutwater.sinks.postgres_session import Connection, Session
 from cutwater.sinks.postgres_types import check_columns, check_keys, columns_of
@@ -20,6 +26,15 @@ def check_rows(keys: tuple[str, ...], sink: SinkId, rows: StructType) -> str | N
     except SinkError as error:
         return error.reason
     return None
+
+
+def identity(dsn: Dsn, table: TableName, sink: SinkId) -> str:
+    """Return what tells a table from every other one, by whatever name its server is reached.
+
+    Raises:
+        SinkError: If the database cannot be reached now.
+    """
+    return Session(dsn, sink).run(lambda connection: identity_of(connection, table))
 
 
 def check_table(

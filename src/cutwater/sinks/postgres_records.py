@@ -1,6 +1,7 @@
 """What a database remembers of its sinks: which slot each has acted on, and in what transaction.
 
-    sinks     one line for each sink: the newest slot it has acted on, how far back it can go
+    sinks     one line for each sink: the newest slot it has acted on, how far back it can go, and
+              which table it has rows in: one that was dropped and made again is another one
     commits   one line for each act: slot, checkpoint, transaction, rows, what it has used up
 
 An act and its line are one transaction. Every row in PostgreSQL carries the number of the
@@ -25,7 +26,7 @@ BEGINNING: Final = -1
 _MADE: Final = """
     CREATE TABLE IF NOT EXISTS {schema}.sinks (
         pipeline text NOT NULL, sink text NOT NULL, slot bigint NOT NULL, floor bigint NOT NULL,
-        PRIMARY KEY (pipeline, sink)
+        relation text, PRIMARY KEY (pipeline, sink)
     );
     CREATE TABLE IF NOT EXISTS {schema}.commits (
         pipeline text NOT NULL, sink text NOT NULL, slot bigint NOT NULL,
@@ -39,20 +40,31 @@ _MADE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How far a sink has come: its newest slot, and the oldest version it can go back to."""
+    """How far a sink has come.
+
+    Attributes:
+        slot: The newest slot it has acted on.
+        floor: The oldest version it can go back to.
+        relation: The table that it has rows in, as `relation_of` says; None if not known.
+    """
 
     slot: int
     floor: int
+    relation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What one act did: the rows it wrote or took away, and the staged tables it used up."""
+    """What one act did: the rows it wrote or took away, and the staged tables it used up.
+
+    `relation` is the table that the sink has rows in afterwards, as in `Head`.
+    """
 
     action: str
     target: str
     rows: int
     staged: Sequence[str] = ()
+    relation: str | None = None
 
 
 class Records:
@@ -63,6 +75,8 @@ class Records:
         self._schema = schema
         self._key = (str(pipeline), str(sink))
         self._sink = sink
+        # A table made by an older Cutwater and owned by another role may lack the column.
+        self._has_relation = True
 
     def make(self, connection: Connection) -> None:
         """Make schema, tables and the sink's line, if they are not there."""
@@ -70,6 +84,7 @@ class Records:
             "SELECT to_regclass(%s), to_regclass(%s)",
             [self._name("sinks").as_string(), self._name("commits").as_string()],
         ).fetchone()
+        self._has_relation = there is None or None in there or self._add_relation(connection)
         if there is None or None in there:
             schema = sql.Identifier(self._schema)
             connection.execute("SELECT pg_advisory_xact_lock(7318349873)")
@@ -85,9 +100,25 @@ class Records:
             [*self._key, BEGINNING, BEGINNING],
         )
 
+    def _add_relation(self, connection: Connection) -> bool:
+        """Add the column that older versions lack, if we may; say whether it is there."""
+        found = connection.execute(
+            "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid "
+            "AND attname = 'relation' AND NOT attisdropped), pg_has_role(c.relowner, 'USAGE') "
+            "FROM pg_class c WHERE c.oid = to_regclass(%s)",
+            [self._name("sinks").as_string()],
+        ).fetchone()
+        is_there, is_owned = found or (False, False)
+        if not is_there and is_owned:
+            connection.execute(
+                self._sql("ALTER TABLE {sinks} ADD COLUMN IF NOT EXISTS relation text")
+            )
+        return bool(is_there or is_owned)
+
     def head(self, connection: Connection, *, lock: bool = False) -> Head:
         """Return how far the sink has come; locks its line until the transaction ends."""
-        text = "SELECT slot, floor FROM {sinks} WHERE pipeline = %s AND sink = %s"
+        relation = "relation" if self._has_relation else "NULL"
+        text = f"SELECT slot, floor, {relation} FROM {{sinks}} WHERE pipeline = %s AND sink = %s"
         found = connection.execute(
             self._sql(text + " FOR UPDATE" if lock else text), self._key
         ).fetchone()
@@ -127,10 +158,9 @@ class Records:
                 list(act.staged),
             ],
         )
-        connection.execute(
-            self._sql("UPDATE {sinks} SET slot = %s WHERE pipeline = %s AND sink = %s"),
-            [permit.slot, *self._key],
-        )
+        relation, given = (", relation = %s", [act.relation]) if self._has_relation else ("", [])
+        text = f"UPDATE {{sinks}} SET slot = %s{relation} WHERE pipeline = %s AND sink = %s"
+        connection.execute(self._sql(text), [permit.slot, *given, *self._key])
 
     def used_up(self, connection: Connection) -> set[str]:
         """Return the staged tables whose rows are committed, and not taken back since."""
@@ -176,6 +206,17 @@ class Records:
             [*self._key, version, version],
         ).fetchone()
         return None if found is None or found[0] is None else int(found[0])
+
+    def rows_until(self, connection: Connection, version: int) -> int:
+        """Count the rows that this sink has written up to a version and not taken back."""
+        found = connection.execute(
+            self._sql(
+                "SELECT coalesce(sum(rows), 0) FROM {commits} WHERE pipeline = %s AND sink = %s "
+                "AND slot <= %s AND undone_by IS NULL AND action = 'commit'"
+            ),
+            [*self._key, version],
+        ).fetchone()
+        return 0 if found is None else int(found[0])
 
     def undone(self, version: int) -> tuple[sql.Composed, list[object]]:
         """Return a query for the commits of this sink that going back to a version undoes."""

@@ -23,15 +23,24 @@ from cutwater.sinks.postgres_session import Connection
 from cutwater.sinks.postgres_types import Column, TableColumn
 
 TASK = "_cw_task"
+BATCH = "_cw_batch"
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The rows of one batch: their table, the columns that were sent, the attempts that count."""
+    """The rows of one batch, or of many that were brought together (`postgres_backlog`).
+
+    Attributes:
+        table: Their table.
+        columns: The columns that were sent.
+        tasks: The attempts that count.
+        batch: Which batch of the commit it is, from 0; None if a column of the table says so.
+    """
 
     table: str
     columns: tuple[str, ...]
     tasks: tuple[int, ...]
+    batch: int | None = 0
 
 
 class Staging:
@@ -57,9 +66,8 @@ class Staging:
     ) -> str:
         """Make the table for a batch; what a failed call left of it goes. Return its name."""
         start = f"s_{self.id}_{place[0]}_{place[1]}_"
-        for left in self.tables(connection):
-            if left.startswith(start):
-                self.drop(connection, left)
+        for left in self.tables(connection, start=start):
+            self.drop(connection, left)
         # A name of its own for every call: tasks of a failed one may still be running.
         table = self.name(f"{start}{uuid.uuid4().hex[:8]}")
         there = columns_there(connection, target)
@@ -125,12 +133,12 @@ class Staging:
         ).fetchone()
         return None if found is None else (int(found[0]), found[1:])
 
-    def tables(self, connection: Connection) -> list[str]:
-        """Return the names of all staged tables of this sink."""
+    def tables(self, connection: Connection, kind: str = "s", start: str = "") -> list[str]:
+        """Return the names of all tables of this sink: staged ones, or those of a backlog."""
         found = connection.execute(
             "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
             "WHERE n.nspname = %s AND c.relkind = 'r' AND starts_with(c.relname::text, %s)",
-            [self._schema, f"s_{self.id}_"],
+            [self._schema, start or f"{kind}_{self.id}_"],
         )
         return sorted(str(name) for (name,) in found)
 
@@ -145,7 +153,7 @@ class Staging:
             LookupError: If one is gone. Its rows are not counted here: whoever puts them into
                 the target counts them.
         """
-        for one in committables:
+        for batch, one in enumerate(committables):
             table, tasks = table_of(one), tuple(_task(blob)[0] for blob in one.blobs)
             found = connection.execute(
                 "SELECT obj_description(to_regclass(%s), 'pg_class')", [self.name(table).quoted]
@@ -153,7 +161,7 @@ class Staging:
             if found is None or found[0] is None:
                 message = f"the staged table {self.name(table)} is missing"
                 raise LookupError(message)
-            yield Staged(table, tuple(json.loads(found[0])), tasks)
+            yield Staged(table, tuple(json.loads(found[0])), tasks, batch)
 
     def columns(self, connection: Connection, staged: Sequence[Staged]) -> dict[str, str]:
         """Return the columns that were sent with some batches, each with its first type."""

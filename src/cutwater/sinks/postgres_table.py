@@ -6,6 +6,7 @@ first, so that of two who act one waits, sees what the other has done, and does 
 superseded. A version is the slot that was acted on last.
 """
 
+import contextlib
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -14,22 +15,29 @@ import psycopg
 from psycopg import errors, sql
 
 from cutwater.errors import ConfigError, SinkError
-from cutwater.ids import BatchId, Generation, SinkId
+from cutwater.ids import BatchId, Generation, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit, CommitSink
-from cutwater.protocol.cut import Committable, Version
+from cutwater.protocol.cut import NO_TARGET, Committable, Version
+from cutwater.protocol.lost_commit import Found, is_behind
 from cutwater.sinks.base import OpenSink, Retreat, SinkContext
+from cutwater.sinks.lost_commits import target_behind
+from cutwater.sinks.postgres_backlog import TABLES_MIN, Backlog, parts, tables_at_once
 from cutwater.sinks.postgres_catalog import (
     TableName,
     columns_there,
+    database_of,
+    identity_of,
+    is_another,
     make_table,
     obstacle,
+    relation_of,
     server_obstacle,
 )
 from cutwater.sinks.postgres_copy import RESULT, CopyJob, copy_task
 from cutwater.sinks.postgres_dsn import Dsn
 from cutwater.sinks.postgres_records import BEGINNING, Act, Records
 from cutwater.sinks.postgres_session import Connection, Session, words_of
-from cutwater.sinks.postgres_staging import Staging, generation_of, table_of
+from cutwater.sinks.postgres_staging import Staged, Staging, generation_of, table_of
 from cutwater.sinks.postgres_types import check_columns, check_keys, columns_of
 from cutwater.sinks.postgres_writes import Appends, Upserts, Writes
 from cutwater.sinks.rows import Rows
@@ -56,14 +64,15 @@ class OpenPostgresTable:
         self._session = Session(dsn, context.sink)
         self._records = Records(schema, context.pipeline, context.sink)
         self._staging = Staging(schema, context.pipeline, context.sink)
+        self._backlog = Backlog(self._session, self._staging)
         self.target = table
-        self._group = self._session.run(self._open)
+        self._group, self._identity = self._session.run(self._open)
         self._writes: Writes = Appends(self.target, self._staging, self._records)
         if keys:
             self._writes = Upserts(self.target, self._staging, self._records, keys)
         self._floor = BEGINNING
 
-    def _open(self, connection: Connection) -> tuple[object, ...]:
+    def _open(self, connection: Connection) -> tuple[tuple[object, ...], str]:
         why = server_obstacle(connection)
         if why is not None:
             raise ConfigError("dsn", why)
@@ -72,12 +81,14 @@ class OpenPostgresTable:
         why = obstacle(connection, self.target, self._keys)
         if why is not None:
             raise ConfigError("table", f"{self.target} {why}")
-        found = connection.execute(
-            "SELECT system_identifier, (SELECT oid FROM pg_database WHERE datname = "
-            "current_database()), current_user FROM pg_control_system()"
-        ).fetchone()
-        assert found is not None
-        return found
+        found = connection.execute("SELECT current_user").fetchone()
+        group = (*database_of(connection), None if found is None else found[0])
+        return group, identity_of(connection, self.target)
+
+    @property
+    def identity(self) -> str:
+        """What tells the table from every other one: its database, its schema, its name."""
+        return self._identity
 
     @property
     def names(self) -> tuple[str | None, str]:
@@ -155,14 +166,12 @@ class OpenPostgresTable:
         self._session.run(lambda connection: self._staging.drop(connection, table))
 
     def problem(self, committable: Committable) -> str | None:
-        """Say what is wrong with something staged; None if sound, or committed already."""
+        """Say what is wrong with something staged; None if sound.
 
-        def look(connection: Connection) -> str | None:
-            wrong = self._staging.problem(connection, committable)
-            used = table_of(committable) in self._records.used_up(connection)
-            return None if used else wrong
-
-        return self._session.run(look)
+        Rows that are committed must still be staged as well: after a rewind to a recovery point
+        that carries them, they are committed again.
+        """
+        return self._session.run(lambda one: self._staging.problem(one, committable))
 
     # -- one slot
 
@@ -200,12 +209,19 @@ class OpenPostgresTable:
         """
         # Always in the same order, so that two who act wait for each other and not in a circle.
         ordered = sorted(acts, key=lambda one: one[1].sink)
+        at_once = TABLES_MIN
+        if any(len(command.committables) > at_once for _, command in ordered):
+            at_once = self._session.run(lambda one: tables_at_once(one, len(ordered)))
+        together: dict[SinkId, list[Staged] | None] = {}
+        for sink, command in ordered:
+            assert isinstance(sink, OpenPostgresTable)
+            together[command.sink] = sink.bring_together(command, at_once)
 
         def act(connection: Connection) -> dict[SinkId, Version]:
             versions = {}
             for sink, command in ordered:
                 assert isinstance(sink, OpenPostgresTable)
-                versions[command.sink] = sink.act(connection, command)
+                versions[command.sink] = sink.act(connection, command, together[command.sink])
             try:
                 # What is checked at the end of a transaction, while it can be said of whom.
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
@@ -213,21 +229,82 @@ class OpenPostgresTable:
                 raise _blamed(error, [one for one, _ in ordered], self) from None
             return versions
 
-        return self._session.run(act)
+        versions = self._session.run(act)
+        for sink, command in ordered:
+            if together[command.sink] is not None:
+                assert isinstance(sink, OpenPostgresTable)
+                # The commit is done; `retain` comes back to what could not be deleted.
+                with contextlib.suppress(SinkError):
+                    sink.drop_backlog()
+        return versions
 
-    def act(self, connection: Connection, command: CommitSink) -> Version:
-        """Act on a decision within a transaction, unless that was done."""
+    def bring_together(self, command: CommitSink, at_once: int) -> list[Staged] | None:
+        """Bring a backlog together if it has more tables than a transaction may touch.
+
+        Returns:
+            What to commit instead of what is staged; None if that can be committed as it is.
+
+        Raises:
+            Superseded: If a later slot was acted on and this one never was.
+            SinkError: If it cannot be done now.
+        """
+        if len(command.committables) <= at_once:
+            return None
+        slot = command.permit.slot
+
+        def read(connection: Connection) -> list[Staged] | None:
+            if not self._records.may_act(connection, slot):
+                return None
+            return self._read(connection, command)
+
+        staged = self._session.run(read)
+        if staged is None:
+            return None
+        return self._backlog.bring_together(slot, self.target, staged, at_once)
+
+    def drop_backlog(self) -> None:
+        """Delete the tables in which rows were brought together that are committed by now.
+
+        Raises:
+            SinkError: If it cannot be done now.
+        """
+
+        def left(connection: Connection) -> list[str]:
+            return self._backlog.left(connection, self._records.head(connection).slot)
+
+        self._drop_all(self._session.run(left))
+
+    def _drop_all(self, tables: Sequence[str]) -> None:
+        """Delete tables, a bounded number in each transaction."""
+        if not tables:
+            return
+        at_once = self._session.run(tables_at_once)
+        for some in parts(tables, at_once):
+            self._session.run(partial(self._drop_some, tables=some))
+
+    def _drop_some(self, connection: Connection, tables: Sequence[str]) -> None:
+        for name in tables:
+            self._staging.drop(connection, name)
+
+    def act(
+        self, connection: Connection, command: CommitSink, together: list[Staged] | None = None
+    ) -> Version:
+        """Act on a decision within a transaction, unless that was done.
+
+        Args:
+            connection: The transaction.
+            command: What to do.
+            together: The tables that the staged rows were brought together in, if they were.
+        """
         permit = command.permit
         if not self._records.may_act(connection, permit.slot):
             return str(permit.slot)
-        target = str(self.target)
+        # In the same transaction: a connection may lead to another server from one to the next.
+        found = self._found(connection)
+        if command.recorded is not None and is_behind(command.recorded, found):
+            raise target_behind(self.sink, command.recorded, found)
         try:
-            if command.restore:
-                rows = self._take_back(connection, command)
-                done = Act("restore", target, rows)
-            else:
-                staged = [table_of(one) for one in command.committables]
-                done = Act("commit", target, self._put(connection, command), staged)
+            done = self._done(connection, command, together)
             self._records.add(connection, permit, done)
         except (errors.SerializationFailure, errors.DeadlockDetected):
             raise
@@ -237,13 +314,45 @@ class OpenPostgresTable:
             raise SinkError(self.sink, _way_out(error, self.target)) from None
         return str(permit.slot)
 
-    def _put(self, connection: Connection, command: CommitSink) -> int:
-        if not command.committables:
-            return 0
+    def _done(
+        self, connection: Connection, command: CommitSink, together: list[Staged] | None
+    ) -> Act:
+        """Put rows in, or take them back; return what was done."""
+        target, before = str(self.target), self._records.head(connection).relation
+        if command.restore:
+            rows, is_empty = self._take_back(connection, command)
+            return Act("restore", target, rows, relation=None if is_empty else before)
+        staged = [table_of(one) for one in command.committables]
+        rows = self._put(connection, command, together)
+        relation = relation_of(connection, self.target) if rows else before
+        return Act("commit", target, rows, staged, relation)
+
+    def newest(self) -> Found:
+        """Return the newest slot that was acted on; None if the table is another one since.
+
+        Raises:
+            SinkError: If the database cannot be asked now.
+        """
+        return self._session.run(self._found)
+
+    def _found(self, connection: Connection) -> Found:
+        head = self._records.head(connection)
+        if is_another(connection, head.relation, self.target):
+            return Found(None, NO_TARGET)
+        return Found(None if head.slot == BEGINNING else Slot(head.slot), str(head.slot))
+
+    def _read(self, connection: Connection, command: CommitSink) -> list[Staged]:
         try:
-            staged = list(self._staging.read(connection, command.committables))
+            return list(self._staging.read(connection, command.committables))
         except LookupError as error:
             raise SinkError(self.sink, str(error)) from None
+
+    def _put(
+        self, connection: Connection, command: CommitSink, together: list[Staged] | None
+    ) -> int:
+        if not command.committables:
+            return 0
+        staged = self._read(connection, command) if together is None else together
         if not columns_there(connection, self.target):
             made = self._staging.columns(connection, staged)
             connection.execute(make_table(self.target, list(made.items()), self._keys))
@@ -289,46 +398,64 @@ class OpenPostgresTable:
         lost = self._records.lost(connection, wanted)
         if lost is not None:
             return None, f"what {self.target} showed then was taken back by the rewind {lost}"
-        if not there:
-            gone = self._records.rows_of_undone(connection, wanted, str(self.target))
-            return 0, f"there is no table {self.target} any more" if gone else None
+        if not there or is_another(connection, head.relation, self.target):
+            # Whatever came after the version went with the table; what it showed then did too.
+            shown = head.floor > BEGINNING or self._records.rows_until(connection, wanted)
+            why = "has been made anew" if there else "is not there any more"
+            return 0, f"the table {self.target} {why}" if shown else None
         undo = self._writes.look(connection, wanted)
         return undo.rows, None if undo.foreign is None else f"{self.target}: {undo.foreign}"
 
-    def _take_back(self, connection: Connection, command: CommitSink) -> int:
+    def _take_back(self, connection: Connection, command: CommitSink) -> tuple[int, bool]:
+        """Undo what came after a version; return by how many rows, and if none of ours is left."""
         wanted = _number(command.version)
+        relation = self._records.head(connection).relation
         there = bool(columns_there(connection, self.target))
         rows, against = self._against(connection, command.version, there=there)
         if against is not None:
             # Found before the decision, as a rule; who wrote since then keeps its rows.
             reason = f"{against}; rewind once more, with --leave-sinks, to leave it there"
             raise SinkError(self.sink, reason)
-        if there:
+        if there and not is_another(connection, relation, self.target):
             self._writes.take_back(connection, wanted)
+        else:
+            self._writes.forget(connection, wanted)
         self._records.mark_undone(connection, wanted, command.permit.slot, str(self.target))
-        return -(rows or 0)
+        known = self._records.head(connection).floor == BEGINNING
+        return -(rows or 0), known and not self._records.rows_until(connection, wanted)
 
-    def retain(self, shown: Collection[Version | None], carried: Sequence[Committable]) -> None:
+    def retain(
+        self,
+        generation: Generation,
+        shown: Collection[Version | None],
+        keep: Sequence[Committable],
+    ) -> None:
         """Give up images and lines that nobody goes back to, and staged rows that are committed.
+
+        What a newer generation has staged stays: this may be a process that was paused, and the
+        tables that are used up by now may be carried by checkpoints of its successor.
 
         Raises:
             SinkError: If it cannot be done now.
         """
         floor = min(map(_number, shown), default=BEGINNING)
-        kept = {table_of(one) for one in carried}
+        kept = {table_of(one) for one in keep}
 
-        def give_up(connection: Connection) -> None:
+        def give_up(connection: Connection) -> list[str]:
             gone = self._records.used_up(connection) - kept
-            over = [one for one in self._staging.tables(connection) if one in gone]
-            # Each takes a lock until the end of the transaction, and a server has only so many.
-            for table in over[:_DROPPED_MAX]:
-                self._staging.drop(connection, table)
-            if floor > self._records.head(connection, lock=True).floor:
-                self._writes.prune(connection, floor)
-                self._records.raise_floor(connection, floor)
-                self._records.prune(connection, floor)
+            staged = self._staging.tables(connection)
+            over = [one for one in staged if one in gone and generation_of(one) <= generation]
+            head = self._records.head(connection, lock=True)
+            # Higher than all of ours is the version of a target that the sink had before.
+            lowest = min(floor, head.slot)
+            if lowest > head.floor:
+                self._writes.prune(connection, lowest)
+                self._records.raise_floor(connection, lowest)
+                self._records.prune(connection, lowest)
+            return over[:_DROPPED_MAX]
 
-        self._session.run(give_up)
+        self._drop_all(self._session.run(give_up))
+        self.drop_backlog()
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
         """Delete what generations before this one staged and nobody will commit.
@@ -338,12 +465,14 @@ class OpenPostgresTable:
         """
         kept = {table_of(one) for one in keep}
 
-        def drop(connection: Connection) -> None:
-            for table in self._staging.tables(connection):
-                if generation_of(table) < generation and table not in kept:
-                    self._staging.drop(connection, table)
+        def left(connection: Connection) -> list[str]:
+            return [
+                table
+                for table in self._staging.tables(connection)
+                if generation_of(table) < generation and table not in kept
+            ]
 
-        self._session.run(drop)
+        self._drop_all(self._session.run(left))
 
 
 def _number(version: Version | None) -> int:

@@ -18,7 +18,7 @@ from cutwater.ids import Slot
 from cutwater.sinks.postgres_catalog import TableName, columns_there, names, unique_columns
 from cutwater.sinks.postgres_records import Records
 from cutwater.sinks.postgres_session import Connection
-from cutwater.sinks.postgres_staging import TASK, Staged, Staging
+from cutwater.sinks.postgres_staging import BATCH, TASK, Staged, Staging
 
 _TABLES_MAX: Final = 200
 """How many staged tables one statement reads: with thousands its planning takes too long."""
@@ -52,6 +52,10 @@ class Writes(Protocol):
 
     def take_back(self, connection: Connection, version: int) -> None:
         """Undo everything after a version; `look` has found nothing against it."""
+        ...
+
+    def forget(self, connection: Connection, version: int) -> None:
+        """Delete what undoing everything after a version would need: the rows are gone."""
         ...
 
     def prune(self, connection: Connection, floor: int) -> None:
@@ -105,6 +109,9 @@ class Appends:
             self._given(version),
         )
 
+    def forget(self, connection: Connection, version: int) -> None:
+        """There are no images to delete."""
+
     def prune(self, connection: Connection, floor: int) -> None:
         """There are no images to delete."""
 
@@ -155,12 +162,12 @@ class Upserts:
         newest = sql.SQL(" UNION ALL ").join(
             sql.SQL("SELECT {}, {} AS _cw_batch FROM {} WHERE {} = ANY({})").format(
                 names(columns),
-                sql.Literal(number),
+                sql.Identifier(BATCH) if one.batch is None else sql.Literal(one.batch),
                 self.staging.name(one.table).sql,
                 sql.Identifier(TASK),
                 sql.Literal(list(one.tasks)),
             )
-            for number, one in enumerate(batches)
+            for one in batches
         )
         changed = sql.SQL(", ").join(
             sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(one)) for one in values
@@ -287,6 +294,12 @@ class Upserts:
             """
             connection.execute(self._sql(mark, "o", left=self._same("o", "l")), given)
         connection.execute(self._sql("DELETE FROM {undo} WHERE {slot} > %(version)s", "o"), given)
+
+    def forget(self, connection: Connection, version: int) -> None:
+        """Delete the images after a version."""
+        if columns_there(connection, self.undo):
+            text = "DELETE FROM {undo} WHERE {slot} > %(version)s"
+            connection.execute(self._sql(text, "o"), {"version": version})
 
     def prune(self, connection: Connection, floor: int) -> None:
         """Delete the images up to the floor."""

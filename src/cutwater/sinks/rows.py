@@ -6,12 +6,16 @@ second kind is not planned again. A sink that wants anything else takes the Data
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Observation
+
+STRICT_READING: Final = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+"""Options of Spark's reader for files that hold rows of ours: one that is lost or damaged is an
+error, whatever the session says of files in general."""
 
 
 class Rows(Protocol):
@@ -37,13 +41,17 @@ class Rows(Protocol):
 
     def write_parquet(
         self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
-    ) -> None:
+    ) -> int:
         """Write them into a directory that does not exist yet, with exactly one Spark action.
 
         Args:
             directory: Path or address, as Hadoop reads it.
             options: Settings of Hadoop's for this write.
             partition_by: Columns that become directories.
+
+        Returns:
+            How many rows the executors wrote, as they counted them. Files that hold fewer rows
+            have lost some on the way.
         """
         ...
 
@@ -70,6 +78,17 @@ class FrameRows:
 
     def write_parquet(
         self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
-    ) -> None:
+    ) -> int:
         """Write them."""
-        self.frame.write.options(**options).partitionBy(*partition_by).parquet(directory)
+        counted, frame = observed(self.frame)
+        frame.write.options(**options).partitionBy(*partition_by).parquet(directory)
+        return int(counted.get["rows"])
+
+
+def observed(frame: "DataFrame") -> "tuple[Observation, DataFrame]":
+    """Return the same rows, and what counts them as `rows` while they are computed."""
+    from pyspark.sql import Observation  # noqa: PLC0415 - only whoever stages needs it
+    from pyspark.sql.functions import count, lit  # noqa: PLC0415
+
+    counted = Observation()
+    return counted, frame.observe(counted, count(lit(1)).alias("rows"))

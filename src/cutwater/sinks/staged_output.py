@@ -6,22 +6,18 @@ What becomes of the files after the decision is the business of whoever asked fo
 
 import bz2
 import gzip
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pyarrow.parquet as pq
-from pyspark.sql import Observation
-from pyspark.sql.functions import count as count_of
-from pyspark.sql.functions import lit
 
-from cutwater.errors import SinkError
-from cutwater.ids import BatchId, Generation, PipelineId, SinkId
+from cutwater.ids import BatchId, Generation
 from cutwater.protocol.cut import BlobRef, Committable
 from cutwater.sinks.hidden_files import WRITE_OPTIONS, HiddenFiles
-from cutwater.sinks.rows import FrameRows, Rows
+from cutwater.sinks.rows import Rows, observed
+from cutwater.store.directories import files_below, remove_tree
 
 PARQUET: Final = "parquet"
 
@@ -46,13 +42,8 @@ class Form:
 class StagedOutput(HiddenFiles):
     """Rows of one sink as files of any format. Lets every `OSError` through."""
 
-    def __init__(self, root: Path, pipeline: PipelineId, sink: SinkId) -> None:
-        """Use a root; nothing is touched yet."""
-        super().__init__(root, pipeline, sink)
-        self._sink = sink
-
     def stage(
-        self, rows: Rows, place: tuple[Generation, BatchId], form: Form, *, shares_disk: bool
+        self, rows: Rows, place: tuple[Generation, BatchId], form: Form
     ) -> Committable | None:
         """Write the rows of a batch with one Spark action; replaces what a failed call left.
 
@@ -60,7 +51,6 @@ class StagedOutput(HiddenFiles):
             rows: The rows.
             place: The generation and the batch they belong to.
             form: How they are written.
-            shares_disk: Whether what the executors write is certain to be seen here.
 
         Returns:
             What was staged: its first blob is the schema, the others hold the rows, and are on
@@ -71,31 +61,21 @@ class StagedOutput(HiddenFiles):
             SinkError: If the executors wrote rows that are not to be found here.
         """
         directory = self.new_directory(*place)
-        counted = None
-        if form.format != PARQUET or not shares_disk:
-            counted = Observation()
-            rows = FrameRows(rows.frame.observe(counted, count_of(lit(1)).alias("rows")))
-        _write(rows, directory, form)
-        written = None if counted is None else int(counted.get["rows"])
+        written = _write(rows, directory, form)
         found, blobs = self._gather(directory, form, written)
-        if written is not None and found != written:
-            reason = f"the executors wrote {written} rows and {found} are in {self.root}"
-            raise SinkError(self._sink, f"{reason}; driver and executors need one file system")
         if not blobs and not form.whole:
             return None
         described = self.write_schema(rows.schema.json(), place[0])
-        return Committable(self._sink, *place, found, (described, *blobs))
+        return Committable(self.sink, *place, found, (described, *blobs))
 
-    def _gather(
-        self, directory: Path, form: Form, written: int | None
-    ) -> tuple[int, tuple[BlobRef, ...]]:
+    def _gather(self, directory: Path, form: Form, written: int) -> tuple[int, tuple[BlobRef, ...]]:
         """Keep the files with rows, for good, and remove the others.
 
         The rows of a Parquet file are counted; those of another one are as many as were written,
         if there is a file at all.
         """
         total, files = 0, []
-        for file in sorted(path for path in directory.rglob("*") if path.is_file()):
+        for file in files_below(directory):
             if file.name.startswith((".", "_")) or written == 0 or _is_blank(file):
                 file.unlink()
                 continue
@@ -106,26 +86,30 @@ class StagedOutput(HiddenFiles):
                     continue
                 total += count
             files.append(file)
+        if form.format != PARQUET and files:
+            total = written
+        self.check_rows(written, total)
         if not files:
-            shutil.rmtree(directory.parent)
+            remove_tree(directory.parent)
             return 0, ()
-        blobs = self.kept(files, directory)
-        return total if form.format == PARQUET else written or 0, blobs
+        return total, self.kept(files, directory)
 
     def schema_text(self, committable: Committable) -> str:
         """Read the schema that was staged with a batch."""
-        return (self.root / committable.blobs[0].name).read_text(encoding="utf-8")
+        return self.place(committable.blobs[0]).read_text(encoding="utf-8")
 
 
-def _write(rows: Rows, directory: Path, form: Form) -> None:
+def _write(rows: Rows, directory: Path, form: Form) -> int:
+    """Write the rows; return how many the executors wrote."""
     # Hadoop's paths are not percent-encoded.
     address = f"file://{directory}"
     options = {**WRITE_OPTIONS, **(form.options or {})}
     if form.format == PARQUET:
-        rows.write_parquet(address, options, form.partition_by)
-        return
-    writer = rows.frame.write.format(form.format).options(**options)
+        return rows.write_parquet(address, options, form.partition_by)
+    counted, frame = observed(rows.frame)
+    writer = frame.write.format(form.format).options(**options)
     writer.partitionBy(*form.partition_by).save(address)
+    return int(counted.get["rows"])
 
 
 def _is_blank(file: Path) -> bool:

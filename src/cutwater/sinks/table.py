@@ -8,15 +8,16 @@ kind is refused, with what to use instead (docs/reference/sinks.md).
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cutwater.errors import ConfigError, SinkError
-from cutwater.ids import BatchId, Generation, SinkId
+from cutwater.ids import BatchId, Generation, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
-from cutwater.sinks.base import OpenSink, Retreat, SinkContext
+from cutwater.protocol.lost_commit import Found
+from cutwater.sinks.base import KeepsPast, KnowsNewest, KnowsSlots, OpenSink, Retreat, SinkContext
 from cutwater.sinks.files import FilesOptions, FilesTarget, directory_of
 from cutwater.store.targets import StoredTarget
 
@@ -172,6 +173,20 @@ class OpenTable:
         """Say what going back to a version would do, and whether it can be done."""
         return self._files.look_back(version)
 
+    def slot_at(self, version: Version) -> Slot | None:
+        """Return the slot that made a version; None if there is no such version.
+
+        Raises:
+            SinkError: If the directory cannot be looked at now.
+        """
+        assert isinstance(self._files, KnowsSlots)
+        return self._files.slot_at(version)
+
+    def newest(self) -> Found:
+        """Return the slot that made the newest version of the table's directory."""
+        assert isinstance(self._files, KnowsNewest)
+        return self._files.newest()
+
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         """Take the table back to a version, as a new one."""
         restored = self._files.restore(permit, version)
@@ -182,6 +197,16 @@ class OpenTable:
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
         """Delete what generations before this one staged and nobody will commit."""
         self._files.discard(generation, keep)
+
+    def retain(
+        self,
+        generation: Generation,
+        shown: Collection[Version | None],
+        keep: Sequence[Committable],
+    ) -> None:
+        """Delete staged rows that are committed, and files that were taken away long ago."""
+        if isinstance(self._files, KeepsPast):
+            self._files.retain(generation, shown, keep)
 
     def _tell(self, partitions: set[str]) -> None:
         """Let the catalog look for partitions, if there may be new ones, and forget old listings.

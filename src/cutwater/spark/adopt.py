@@ -267,8 +267,9 @@ def _first_cut(adoption: Adoption, store: OpenStore, attempt: Attempt) -> Cut:
     snapshots = {step: _empty(plan[step], checkpoint_id, generation) for step in adoption.empty}
     with tempfile.TemporaryDirectory(prefix="cutwater-adopt-") as work:
         for one in adoption.steps:
-            copy = _copied(pipeline, one, Path(work) / one.step)
-            state = store.blobs(generation).store_tree(copy, {})
+            copy = Path(work) / one.step
+            files = _copied(pipeline, one, copy)
+            state = store.blobs(generation).store_tree(copy, files, {})
             snapshots[one.step] = _snapshot(one, checkpoint_id, generation, state)
     cut = Cut(
         checkpoint_id=checkpoint_id,
@@ -283,7 +284,7 @@ def _first_cut(adoption: Adoption, store: OpenStore, attempt: Attempt) -> Cut:
         identities=adoption.identities,
     )
     # A source that starts empty has no offsets yet; wherever it begins, no rows of it are decided.
-    topology = plan.topology(adoption.empty)
+    topology = plan.topology(adoption.empty, adoption.identities)
     invariant(not (wrong := faults(topology, cut.snapshots)), "I3", "; ".join(wrong))
     return cut
 
@@ -306,11 +307,11 @@ def has_checkpoints(pipeline: str) -> str:
     )
 
 
-def _copied(pipeline: str, one: AdoptedStep, into: Path) -> Path:
-    """Copy a query's files and make them a query of the pipeline's."""
+def _copied(pipeline: str, one: AdoptedStep, into: Path) -> tuple[str, ...]:
+    """Copy a query's files and make them a query of the pipeline's; return their paths."""
     query = one.query
     try:
-        query_files.pin(query.directory, query.batch, into, linked=False)
+        files = query_files.pin(query.directory, query.batch, into, linked=False)
     except RecoveryError as error:
         raise AdoptionRefused(pipeline, f"{one.step}: {error.message}") from error
     if trace(query.directory) != one.seen:
@@ -324,8 +325,7 @@ def _copied(pipeline: str, one: AdoptedStep, into: Path) -> Path:
             query_log.replace_offsets(into, batch, lines)
     # The original may be started again, even in the same Spark: it must not stop ours.
     query_log.mint_query_id(into)
-    note_streams(into, one.streams)
-    return into
+    return (*files, note_streams(into, one.streams))
 
 
 def _snapshot(

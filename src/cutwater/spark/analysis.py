@@ -29,14 +29,14 @@ from cutwater.spark.channel import ChannelForm
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.column_types import unheld
 from cutwater.spark.identify import identify, origins
+from cutwater.spark.input_watermarks import EventTime
 from cutwater.spark.internals import Internals
 from cutwater.spark.native_source import NativeSource, native_source
 from cutwater.spark.own_targets import OwnTargets
-from cutwater.spark.plan_nodes import PlanNode, plan_of
+from cutwater.spark.plan_nodes import WATERMARK_DELAY, PlanNode, plan_of
 from cutwater.spark.pulse import PulseSource
 from cutwater.spark.query_streams import Stream, StreamKind
 
-_WATERMARK: Final = "spark.watermarkDelayMs"
 _STATELESS: Final = frozenset(
     {
         "EventTimeWatermark",
@@ -79,6 +79,7 @@ class StepForm:
         streams: For each outside stream, in the order of its query's offset log, the source node
             that reads it.
         lines: What each line of that log is.
+        event_times: Its `withWatermark` calls, in the order of the plan, by Spark's ids.
         identity: What the step is, as its manifest says it.
     """
 
@@ -92,6 +93,7 @@ class StepForm:
     pinned_start: bool = True
     streams: tuple[str, ...] = ()
     lines: tuple[Stream, ...] = ()
+    event_times: Mapping[str, EventTime] = field(default_factory=dict)
     identity: StepIdentity = field(default_factory=StepIdentity)
 
     @property
@@ -333,8 +335,33 @@ def _form(
         pinned_start=all(source.startswith("FileSource") for source in foreign),
         streams=tuple(names.get(leaf.source, "pulse") for leaf in leaves if leaf.source),
         lines=tuple(_line(leaf.source, names) for leaf in leaves if leaf.source),
+        event_times=_event_times(plan, names),
         identity=identify(step, frame, plan, names, query=way is Way.QUERY),
     )
+
+
+def _event_times(plan: PlanNode, names: Mapping[str, str]) -> dict[str, EventTime]:
+    found: dict[str, EventTime] = {}
+    for node in plan.walk():
+        if node.watermark is not None and node.is_streaming:
+            call = node.watermark
+            streams = (_stream_name(one.source, names) for one in node.walk() if one.source)
+            # A frame that is used twice is one call.
+            found.setdefault(
+                call.id,
+                EventTime(
+                    call.column, call.delay_ms, tuple(filter(None, streams)), origins(node, names)
+                ),
+            )
+    return found
+
+
+def _stream_name(source: str, names: Mapping[str, str]) -> str:
+    """Name a stream as it is named after a restart too; empty for a pulse."""
+    native = native_source(source)
+    if isinstance(native, ChannelSource):
+        return f"{native.channel.id}/{native.reader.input.ordinal}"
+    return "" if isinstance(native, PulseSource) else names.get(source, source)
 
 
 def _line(source: str, names: Mapping[str, str]) -> Stream:
@@ -363,7 +390,7 @@ def channel_form(schema: StructType) -> ChannelForm:
     """
     stripped = nullable(schema)
     for column in schema.fields:
-        delay = column.metadata.get(_WATERMARK)
+        delay = column.metadata.get(WATERMARK_DELAY)
         if delay is not None:
             return ChannelForm(stripped, (column.name, f"{delay} milliseconds"))
     return ChannelForm(stripped)

@@ -18,7 +18,7 @@ from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import DecisionOutcome
 from cutwater.protocol.failure import FailureReason
-from cutwater.protocol.pending import CheckpointRequest
+from cutwater.protocol.pending import CancelResult, CheckpointRequest
 from cutwater.protocol.trigger import RequestResult
 from cutwater.spark.clock import now_ms
 from cutwater.spark.journal import EventName, Journal
@@ -78,6 +78,28 @@ class Waiter:
         self.done.set()
 
 
+@dataclass(slots=True)
+class AbortWaiter:
+    """Waits for the answer to one abort.
+
+    Attributes:
+        cancel: The abort, as the coordinator is told of it.
+        report: The attempt that was aborted, once it has been.
+        refusal: Why nothing was aborted; empty otherwise.
+        done: Set when one of the two is known.
+    """
+
+    cancel: events.Cancelled
+    report: CheckpointReport | None = None
+    refusal: str = ""
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def refuse(self, reason: str) -> None:
+        """Say that nothing was aborted, and why."""
+        self.refusal = reason
+        self.done.set()
+
+
 class AttemptBook:
     """What became of the newest attempts."""
 
@@ -94,6 +116,7 @@ class AttemptBook:
         self._cuts: dict[CheckpointId, Cut] = {}
         self._slots: dict[int, CheckpointId] = {}
         self._waiters: list[Waiter] = []
+        self._aborts: list[AbortWaiter] = []
         self._last: Waiter | None = None
         self.generation = Generation(0)
         self.highest = NO_CHECKPOINT
@@ -124,6 +147,20 @@ class AttemptBook:
     def follow_last(self, request: CheckpointRequest) -> None:
         """Follow the next attempt that serves a request as the one that a stop waits for."""
         self._last = self.wait_for(request)
+
+    def wait_for_abort(self, cancel: events.Cancelled) -> AbortWaiter:
+        """Begin to wait for the answer to an abort; send the abort afterwards."""
+        waiter = AbortWaiter(cancel)
+        with self._lock:
+            self._aborts.append(waiter)
+        return waiter
+
+    def refuse_abort(self, waiter: AbortWaiter, reason: str) -> None:
+        """Answer an abort that is never sent."""
+        with self._lock:
+            if waiter in self._aborts:
+                self._aborts.remove(waiter)
+                waiter.refuse(reason)
 
     def refuse(self, request: CheckpointRequest, reason: str) -> None:
         """Tell whoever asked last for exactly this, and has no attempt yet, that none will come."""
@@ -164,8 +201,11 @@ class AttemptBook:
                 else:
                     waiter.report = known
                     waiter.done.set()
+            for abort in self._aborts:
+                abort.refuse(reason)
             for checkpoint_id in self._slots.values():
                 self._publish(checkpoint_id)
+            self._aborts.clear()
             self._waiters.clear()
             self._slots.clear()
 
@@ -212,8 +252,40 @@ class AttemptBook:
                         for waiter in self._waiters:
                             waiter.id = None if waiter.id == checkpoint_id else waiter.id
                     self._end(checkpoint_id, report)
+                case events.AnswerCancel():
+                    self._answer_abort(command)
                 case _:
                     pass
+
+    def _answer_abort(self, answer: events.AnswerCancel) -> None:
+        for waiter in self._aborts:
+            if waiter.cancel is answer.cancel:
+                self._aborts.remove(waiter)
+                if answer.result is not CancelResult.CANCELLED:
+                    waiter.refuse(self._abort_refusal(answer))
+                elif answer.checkpoint_id is not None:
+                    waiter.report = self._reports.get(answer.checkpoint_id)
+                waiter.done.set()
+                return
+
+    def _abort_refusal(self, answer: events.AnswerCancel) -> str:
+        number = answer.checkpoint_id
+        pending = [
+            str(known) for known, one in self._reports.items() if one.status == "IN_PROGRESS"
+        ]
+        if answer.result is CancelResult.AMBIGUOUS:
+            return f"checkpoints {' and '.join(pending)} are pending; name one of them"
+        if answer.result is CancelResult.TOO_LATE:
+            return f"checkpoint {number} is being decided, and only the outcome can end it now"
+        now = f"pending is {' and '.join(pending)}" if pending else "no checkpoint is pending"
+        known = None if number is None else self._reports.get(number)
+        if number is None:
+            return now
+        if known is None:
+            return f"checkpoint {number} is not pending; {now}"
+        if known.status == "COMPLETED":
+            return f"checkpoint {number} has already completed; {now}"
+        return f"checkpoint {number} has already failed: {known.failure}; {now}"
 
     def answered(self, command: events.AnswerRequest) -> None:
         """Follow what became of a request: one that is refused is not served by anybody."""

@@ -7,7 +7,6 @@ batch, so they must not do anything but describe rows (rule F34).
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from pyspark import InheritableThread
@@ -25,7 +24,7 @@ from cutwater.spark.channel_scan import ChannelScan
 from cutwater.spark.failed_batch import FailedBatch, events_of
 from cutwater.spark.internals import Internals
 from cutwater.spark.output import SMALL_BYTES
-from cutwater.spark.step import POOL, Closed, RunningStep, Services, Wiring
+from cutwater.spark.step import POOL, Closed, PinnedFiles, RunningStep, Services, Wiring
 
 _IDLE_WAIT_S: Final = 5.0
 _HALT_S: Final = 60.0
@@ -140,9 +139,31 @@ class BatchStep(RunningStep):
         if size_bytes < SMALL_BYTES:
             output = output.gathered()
         written = self.wiring.output.write(output, batch)
-        appended = BatchAppended(batch, written.event, places, staged=written.staged)
+        appended = BatchAppended(
+            batch,
+            written.event,
+            places,
+            watermark_ms=self._watermark_ms(ends),
+            staged=written.staged,
+        )
         self.append(written, appended)
         self.committed(batch)
+
+    def _watermark_ms(self, ends: Mapping[InputId, int]) -> int | None:
+        """Return the smallest watermark of its inputs after a batch; None while one has none.
+
+        An input without event time does not count.
+        """
+        found = []
+        for source, channel in self.wiring.inputs.items():
+            reader = self.reader(source)
+            end = ends.get(source, channel.position(reader).position)
+            watermark_ms = channel.watermark_ms(reader, end)
+            if watermark_ms is not None:
+                found.append(watermark_ms)
+            elif channel.form.watermark is not None:
+                return None
+        return min(found, default=None)
 
     def _check_columns(self, result: DataFrame) -> None:
         """Refuse rows that are not what the functions described at the start.
@@ -170,7 +191,7 @@ class BatchStep(RunningStep):
     def unpin(self, checkpoint_id: CheckpointId) -> None:
         """Do nothing: there are no files."""
 
-    def pinned(self, checkpoint_id: CheckpointId) -> Path | None:  # noqa: ARG002
+    def pinned(self, checkpoint_id: CheckpointId) -> PinnedFiles | None:  # noqa: ARG002
         """Return None: there are no files."""
         return None
 

@@ -5,7 +5,6 @@ reused in place (rules F10, F26). The steps' functions are called here, once, in
 plan, since a channel's columns are those of its producer's result.
 """
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -45,6 +44,7 @@ from cutwater.spark.query_step import PARTITIONS, QueryStep
 from cutwater.spark.scratch import generation_directory
 from cutwater.spark.step import RunningStep, Services, Wiring
 from cutwater.store.blobs import Blobs
+from cutwater.store.directories import exists, try_to_remove_tree
 
 _FETCHERS: Final = 4
 
@@ -134,7 +134,7 @@ class Build:
         """
         batch = NO_BATCH if self._cut is None else self._cut.snapshots[step].batch
         directory = self._query_directory(step)
-        if batch == NO_BATCH or not directory.exists():
+        if batch == NO_BATCH or not exists(directory):
             return None
         number = query_log.read_batch(directory, batch).settings.get(PARTITIONS, "")
         return int(number) if number.isdecimal() else None
@@ -281,7 +281,7 @@ class Build:
                 )
             )
         rebuild(changed)
-        shutil.rmtree(self.directory / ".gone", ignore_errors=True)
+        try_to_remove_tree(self.directory / ".gone")
 
     def _query_directory(self, step: StepId) -> Path:
         return self.directory / step / "query"
@@ -318,7 +318,7 @@ class Build:
                 self._shows(SinkId(spec.sink)),
             )
         assert channel is not None
-        return ChannelOutput(channel, counted=not self.context.shares_disk)
+        return ChannelOutput(channel)
 
     def _shows(self, sink: SinkId) -> ShowPermit | None:
         """Return the permit of a sink that shows batches: recovery has taken it back."""

@@ -6,9 +6,8 @@ are woken by appends and releases. The channel's own lock is the innermost one: 
 locked while it is held.
 """
 
-import shutil
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from cutwater.ids import ChannelId, CheckpointId, ReaderId
 from cutwater.protocol.channel import Bound, ChannelLog, Placed
 from cutwater.protocol.message import Event, Message, Place
 from cutwater.spark.channel_file import ChannelFile
+from cutwater.store.directories import status, try_to_remove_tree
 
 
 class Signal:
@@ -180,8 +180,8 @@ class Channel:
         with self._lock:
             return self._log.place(position)
 
-    def paths(self, start: int, end: int) -> list[str]:
-        """Return the files of the Events between two positions; none of what is freed already.
+    def events(self, start: int, end: int) -> tuple[Event, ...]:
+        """Return the Events between two positions; none of what is freed already.
 
         After a restore Spark asks once for the range of the last committed batch and throws it
         away; a slower reader of the channel may have kept a part of it.
@@ -189,9 +189,29 @@ class Channel:
         with self._lock:
             base = self._log.base.position
             if end <= base:
-                return []
-            events = self._log.read(self._log.place(max(start, base)), self._log.place(end))
-        return [str(self.data / name) for event in events for name in event.files]
+                return ()
+            return self._log.read(self._log.place(max(start, base)), self._log.place(end))
+
+    def paths(self, events: Iterable[Event]) -> list[Path]:
+        """Return the files of Events."""
+        return [self.data / name for event in events for name in event.files]
+
+    def problem(self, events: Iterable[Event]) -> str:
+        """Say which file of Events is not as it was appended; empty if all of them are.
+
+        Raises:
+            OSError: If they cannot be looked at.
+        """
+        for event in events:
+            found = [(path, status(path)) for path in self.paths([event])]
+            for path, facts in found:
+                if facts is None:
+                    return f"{path} is gone"
+            size_bytes = sum(facts.st_size for _, facts in found if facts is not None)
+            if size_bytes != event.size_bytes:
+                names = ", ".join(str(path) for path, _ in found)
+                return f"{names} has {size_bytes} bytes instead of {event.size_bytes}"
+        return ""
 
     def read(self, start: Place, end: Place) -> tuple[Event, ...]:
         """Return the Events between two places."""
@@ -241,7 +261,7 @@ class Channel:
             freed = self._log.free()
             self._file.free(self._log.base, self._log.controls_freed)
         for directory in {Path(name).parts[0] for event in freed for name in event.files}:
-            shutil.rmtree(self.data / directory, ignore_errors=True)
+            try_to_remove_tree(self.data / directory)
 
     def close(self) -> None:
         """Close the log and wake everybody."""
@@ -250,6 +270,11 @@ class Channel:
             self._lock.notify_all()
 
     # -- facts
+
+    def watermark_ms(self, reader: ReaderId, position: int) -> int | None:
+        """Return the newest watermark that the reader will have passed at a position."""
+        with self._lock:
+            return self._log.watermark_ms(reader, position)
 
     def backlogs(self) -> Mapping[ReaderId, Bound]:
         """Return how far each reader lies behind."""

@@ -1,9 +1,13 @@
 """The log of a channel on disk: every message in order, in segments dropped from the front.
 
+An entry is JSON, but for a barrier: that is a zero byte, the end of the channel as an unsigned
+64-bit number, and the packed barrier, so that it is read back whole (PROTOCOL.md section 3).
+
 The running generation reads its index in memory; the file is for whoever looks from outside while
 it runs, and after it has died. It lives in scratch and is not needed for recovery.
 """
 
+import struct
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +15,15 @@ from typing import BinaryIO, Final, assert_never
 
 import msgspec
 
-from cutwater.protocol.barrier import Barrier
+from cutwater.errors import Corrupt, ProtocolViolation
+from cutwater.protocol.barrier import BARRIER_BYTES, Barrier
 from cutwater.protocol.message import EndOfInput, Event, Message, Place, Watermark
 from cutwater.spark.frames import framed, payloads
+from cutwater.store.directories import matching
 
 SEGMENT_ENTRIES: Final = 1000
 _SUFFIX: Final = ".log"
+_PACKED: Final = struct.Struct(f">BQ{BARRIER_BYTES}s")
 
 
 @dataclass(slots=True)
@@ -102,13 +109,33 @@ def read_entries(directory: Path) -> list[dict[str, object]]:
         Corrupt: If an entry is damaged.
     """
     return [
-        msgspec.json.decode(payload)
-        for path in sorted(directory.glob(f"*{_SUFFIX}"))
+        _decode(payload, path.name)
+        for path in matching(directory, f"*{_SUFFIX}")
         for payload in payloads(path.read_bytes(), path.name)
     ]
 
 
+def _decode(payload: bytes, name: str) -> dict[str, object]:
+    try:
+        if payload[:1] != b"\x00":
+            entry: dict[str, object] = msgspec.json.decode(payload)
+            return entry
+        _, end, packed = _PACKED.unpack(payload)
+        barrier = Barrier.unpack(packed)
+    except (msgspec.DecodeError, struct.error, ProtocolViolation) as error:
+        raise Corrupt(name, f"an entry is no message: {error}") from error
+    return {
+        "end": end,
+        "barrier": barrier.checkpoint_id,
+        "generation": barrier.epoch,
+        "flags": str(barrier.flags),
+        "started_at_ms": barrier.started_at_ms,
+    }
+
+
 def _encode(place: Place, message: Message) -> bytes:
+    if isinstance(message, Barrier):
+        return _PACKED.pack(0, place.position, message.pack())
     entry: dict[str, object] = {"end": place.position}
     match message:
         case Event():
@@ -120,12 +147,6 @@ def _encode(place: Place, message: Message) -> bytes:
             }
         case Watermark():
             entry |= {"watermark_ms": message.value_ms}
-        case Barrier():
-            entry |= {
-                "barrier": message.checkpoint_id,
-                "generation": message.epoch,
-                "flags": str(message.flags),
-            }
         case EndOfInput():
             entry |= {"end_of_input": True}
         case other:

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 import pyarrow.parquet as pq
 
 from cutwater.errors import RecoveryError
-from cutwater.ids import ReaderId
+from cutwater.ids import ReaderId, StepId
 from cutwater.protocol.channel import ChannelLog
 from cutwater.protocol.cut import Cut, RecordedEvent
+from cutwater.protocol.message import Watermark
 from cutwater.spark.channel import Channel
 from cutwater.store.blobs import Blobs
 
@@ -26,9 +27,12 @@ def restore_channel(channel: Channel, readers: Iterable[ReaderId], cut: Cut, blo
     lowest = min(places.values())
     slowest = next(reader for reader in places if places[reader] == lowest)
     recorded = _recorded(cut, slowest)
-    channel.restore(
-        ChannelLog(channel.id, places, base=lowest, events=[one.event for one in recorded])
-    )
+    log = ChannelLog(channel.id, places, base=lowest, events=[one.event for one in recorded])
+    # Watermarks are not recorded with Events: the producer's newest one comes after them all.
+    watermark_ms = cut.snapshots[StepId(channel.id)].watermark_ms
+    if watermark_ms is not None:
+        log.append(Watermark(watermark_ms))
+    channel.restore(log)
     files = {
         channel.data / name: ref
         for one in recorded
@@ -55,7 +59,7 @@ def check_in_flight(channel: Channel, reader: ReaderId, read: frozenset[str] | N
     """
     wanted = frozenset(channel.form.schema.names) if read is None else read
     begin = channel.position(reader)
-    for file in channel.paths(begin.position, channel.limit(reader)):
+    for file in channel.paths(channel.events(begin.position, channel.limit(reader))):
         missing = wanted - set(pq.read_schema(file).names)
         if missing:
             message = (

@@ -10,6 +10,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from cutwater.errors import RunError
 from cutwater.spark.channel import Channel
 from cutwater.spark.internals import Internals
 from cutwater.spark.plan_template import PlanTemplate
@@ -42,12 +43,13 @@ class ChannelScan:
             start: Where the first Event begins.
             end: Where the last one ends.
             streaming: Whether the frame counts as streaming.
+
+        Raises:
+            RunError: If a file of them is gone, or not as large as it was: rows would be missing.
         """
-        files = self._channel.paths(start, end) or [str(self._channel.empty)]
         template = self._templates.get(streaming)
         columns = None if template is None else template.columns
-        parquet = self._internals.parquet
-        leaf = parquet.leaf(files, self._java_schema, streaming=streaming, columns=columns)
+        leaf = self._leaf(start, end, streaming=streaming, columns=columns)
         if self._keys and end - start > 1:
             return self._all_columns_of(_newest(self._internals.frame(leaf), self._keys))
         if template is not None:
@@ -55,6 +57,27 @@ class ChannelScan:
         frame = self._all_columns_of(self._internals.frame(leaf))
         self._templates[streaming] = PlanTemplate(self._internals, frame)
         return frame
+
+    def _leaf(self, start: int, end: int, *, streaming: bool, columns: Any) -> Any:
+        """Plan the scan, of all that was appended: Spark leaves out files that it does not find."""
+        while True:
+            events = self._channel.events(start, end)
+            files = [str(path) for path in self._channel.paths(events)]
+            leaf = self._internals.parquet.leaf(
+                files or [str(self._channel.empty)],
+                self._java_schema,
+                streaming=streaming,
+                columns=columns,
+            )
+            if leaf.found_bytes == sum(event.size_bytes for event in events):
+                return leaf.plan
+            if events == self._channel.events(start, end):
+                why = self._channel.problem(events) or "Spark does not find all of its files"
+                raise RunError(
+                    f"channel {self._channel.id} has lost rows that were not read yet: {why}. "
+                    "Nothing but Cutwater may write below the scratch directory."
+                )
+            # Some of them were freed meanwhile: what is read again is thrown away.
 
     def _all_columns_of(self, rows: DataFrame) -> DataFrame:
         return rows if self._all_columns is None else rows.select(self._all_columns)

@@ -15,7 +15,6 @@ from cutwater.protocol.change import Allowances
 from cutwater.protocol.channel import Bound
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.sinks.base import OpenSink
-from cutwater.sinks.executors import share_disk
 from cutwater.spark.internals import Internals
 from cutwater.store.opened import OpenStore
 from cutwater.store.stock import Stock
@@ -58,11 +57,6 @@ class RunContext:
     def spark(self) -> SparkSession:
         """The session."""
         return self.internals.spark
-
-    @property
-    def shares_disk(self) -> bool:
-        """Whether driver and executors are known to see the same disk."""
-        return share_disk(self.spark)
 
     @property
     def pipeline(self) -> PipelineId:

@@ -13,7 +13,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from msgspec import UNSET
+
 from cutwater.errors import CutwaterError, StoreError
+from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.spark.progress import CheckpointReport, RunStatus
@@ -35,6 +38,7 @@ _LOG: Final = logging.getLogger(__name__)
 _OTHER: Final = "it was meant for another process, or taken by one that has ended; ask again"
 _ENDED: Final = "the pipeline has ended"
 _NOT_IN_TIME: Final = "it is not known in time what became of it; it may still be completed"
+_ABORT_NOT_IN_TIME: Final = "it is not known in time what became of it"
 _STILL_ENDING: Final = "it has not ended in time; it will, as soon as its batches have"
 _CLOSING_S: Final = 10.0
 
@@ -56,6 +60,16 @@ class Office(Protocol):
         self, request: CheckpointRequest, timeout_s: float | None
     ) -> CheckpointReport | None:
         """Take a last checkpoint and end; go on as before if it fails."""
+        ...
+
+    def abort_checkpoint(
+        self, checkpoint_id: CheckpointId | None, reason: str, timeout_s: float | None
+    ) -> CheckpointReport | None:
+        """Abort a pending checkpoint; None if it is not known in time what became of that.
+
+        Raises:
+            RequestFailed: If it was not aborted; says why.
+        """
         ...
 
     def wait_for_end(self, timeout_s: float | None) -> bool:
@@ -153,7 +167,7 @@ class Desk:
     # -- carrying out
 
     def _take(self, request: Request) -> None:
-        _LOG.info("%s asks for a %s", request.asked_by, request.wish.value)
+        _LOG.info("%s requests: %s", request.asked_by, request.wish.value)
         if self._closing.is_set():
             self._answer(request.token, _Result(AnswerState.FAILED, _ENDED))
             return
@@ -174,6 +188,16 @@ class Desk:
 
     def _carry_out(self, request: Request) -> "_Result":
         timeout_s = max(0.0, (request.expires_at_ms - wall_ms()) / 1000)
+        abort = request.abort
+        if request.wish is Wish.ABORT:
+            if abort is UNSET:
+                return _Result(AnswerState.FAILED, "it does not say what to abort, nor why")
+            aborted = self._office.abort_checkpoint(abort.checkpoint_id, abort.reason, timeout_s)
+            return _Result(
+                AnswerState.FAILED if aborted is None else AnswerState.DONE,
+                _ABORT_NOT_IN_TIME if aborted is None else aborted.failure,
+                aborted,
+            )
         wanted = checkpoint_request(request)
         if request.wish is not Wish.STOP:
             return _judged(self._office.checkpoint(wanted, timeout_s))

@@ -8,7 +8,8 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -20,6 +21,7 @@ from cutwater.errors import (
     SinkError,
     StoreError,
     Superseded,
+    TargetBehind,
     Unavailable,
 )
 from cutwater.ids import CheckpointId, Generation, Slot
@@ -32,8 +34,9 @@ from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.in_flight import InFlightRange
 from cutwater.protocol.retention import reusable
 from cutwater.protocol.step_events import Stored
-from cutwater.sinks.base import KeepsPast
-from cutwater.sinks.committing import Groups, act
+from cutwater.sinks.committing import Groups, act_in_store, recorded_by
+from cutwater.sinks.lost_commits import check_targets_hold
+from cutwater.sinks.retaining import SinkRetention
 from cutwater.spark.clock import now_ms
 from cutwater.spark.context import RunContext
 from cutwater.spark.step import RunningStep
@@ -48,6 +51,8 @@ _TRYING_S: Final = 3.0
 """No further try begins after this: a bucket has patience of its own, which would add up."""
 
 _WORKERS: Final = 8
+_ATTEMPTS_REMEMBERED: Final = 100
+"""More attempts than can be open or have uploads that still run."""
 
 
 class Effects:
@@ -73,17 +78,19 @@ class Effects:
         self._post = post
         self._failed = failed
         self._closed = threading.Event()
-        self._discarded = False
         self._asked: list[CommitSink] = []
         self._recording: set[Slot] = set()
         self._groups = Groups(context.sinks)
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="effect")
         self.collector = Collector(context.store, generation, context.options.retained)
-        self._reusable: dict[str, BlobRef] = {}
+        self._retention = SinkRetention(self.collector, context.sinks)
+        # By attempt: uploads of one that was given up may still run when the next one begins.
+        self._reusable: OrderedDict[CheckpointId, Mapping[str, BlobRef]] = OrderedDict()
         self._bundles = BundleMemory()
         self._restored: CheckpointId | None = None
-        self.uploaded: dict[CheckpointId, int] = {}
+        self.uploaded: OrderedDict[CheckpointId, int] = OrderedDict()
         self.superseded: Superseded | None = None
+        self.behind: TargetBehind | None = None
         self.doubt: StoreError | None = None
 
     def restored(self, cut: Cut, slot: Slot) -> None:
@@ -163,8 +170,11 @@ class Effects:
             for one in self.collector.cuts
             if one.generation == self._generation or one.checkpoint_id == self._restored
         ]
-        self._reusable = dict(reusable(trusted, barrier, incremental=incremental))
-        self.uploaded = {barrier.checkpoint_id: 0}
+        self._reusable[barrier.checkpoint_id] = reusable(trusted, barrier, incremental=incremental)
+        self.uploaded[barrier.checkpoint_id] = 0
+        for remembered in (self._reusable, self.uploaded):
+            while len(remembered) > _ATTEMPTS_REMEMBERED:
+                remembered.popitem(last=False)
 
     def upload(
         self, step: RunningStep, snapshot: StepSnapshot, ranges: tuple[InFlightRange, ...]
@@ -176,11 +186,14 @@ class Effects:
         self, step: RunningStep, snapshot: StepSnapshot, ranges: tuple[InFlightRange, ...]
     ) -> None:
         checkpoint_id = snapshot.checkpoint_id
-        blobs = self._context.store.blobs(self._generation)
-        known = self._reusable
+        blobs = self._context.store.blobs(self._generation, attempt=checkpoint_id)
+        # An attempt that is long over reuses nothing: whatever it stores, no cut will name.
+        known = self._reusable.get(checkpoint_id, {})
         try:
             pinned = step.pinned(checkpoint_id)
-            state = () if pinned is None else blobs.store_tree(pinned, known, self._bundles)
+            state: tuple[BlobRef, ...] = ()
+            if pinned is not None:
+                state = blobs.store_tree(pinned.directory, pinned.files, known, self._bundles)
             in_flight = []
             for part in ranges:
                 channel = step.wiring.inputs[part.input]
@@ -207,7 +220,7 @@ class Effects:
         new = sum(ref.size_bytes for ref in refs if ref.sha256 not in known)
         self.uploaded[checkpoint_id] = self.uploaded.get(checkpoint_id, 0) + new
         step.times.uploaded(checkpoint_id, new)
-        step.tell(Stored(checkpoint_id, tuple(state), tuple(in_flight)))
+        step.tell(Stored(checkpoint_id, state, tuple(in_flight)))
 
     # -- the decision
 
@@ -248,27 +261,54 @@ class Effects:
     def commit_asked(self) -> None:
         """Let the sinks act that were asked at this moment, those of a group together."""
         asked, self._asked = self._asked, []
-        for together in self._groups.of(asked):
+        groups = self._groups.of(asked)
+        if groups:
+            self._submit(partial(self._commit_all, groups))
+
+    def _commit_all(self, groups: list[tuple[CommitSink, ...]]) -> None:
+        """Look at all targets first: if one lacks a commit, none of the sinks acts (F43)."""
+        for together in groups:
+            try:
+                recorded = recorded_by(together)
+                check_targets_hold(self._context.store, self._context.sinks, recorded)
+            except TargetBehind as error:
+                self._refuse(together[0].permit.slot, error)
+                return
+            except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
+                self._failed_together(together, error)
+                groups = [one for one in groups if one != together]
+        for together in groups:
             self._submit(partial(self._commit, together))
 
+    def _refuse(self, slot: Slot, error: TargetBehind) -> None:
+        self.behind = error
+        _LOG.error("slot %s: %s", slot, error)
+        self._post(events.SinkBehind(slot, error.sink, now_ms()))
+
     def _commit(self, together: tuple[CommitSink, ...]) -> None:
-        slot, sink = together[0].permit.slot, together[0].sink
+        slot = together[0].permit.slot
         try:
-            versions = act(self._context.sinks, together)
+            versions = act_in_store(self._context.store, self._context.sinks, together)
         except Superseded as error:
             self.superseded = error
             self._post(events.SinkFenced(slot, error.sink, now_ms()))
+        except TargetBehind as error:
+            self._refuse(slot, error)
         except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
-            culprit = error.sink if isinstance(error, SinkError) else sink
-            _LOG.warning("sink %s, slot %s: %s", culprit, slot, error)
-            # The one that stands against it first; whichever a person is told of, all is said.
-            waiting = sorted((one.sink for one in together), key=lambda one: one != culprit)
-            for one in waiting:
-                prefix = "" if one == culprit else f"it acts together with sink {culprit}: "
-                self._post(events.SinkFailed(slot, one, f"{prefix}{error}", now_ms()))
+            self._failed_together(together, error)
         else:
             for one, version in versions.items():
                 self._post(events.SinkCommitted(slot, one, version, now_ms()))
+
+    def _failed_together(self, together: tuple[CommitSink, ...], error: Exception) -> None:
+        slot, sink = together[0].permit.slot, together[0].sink
+        culprit = error.sink if isinstance(error, SinkError) else sink
+        _LOG.warning("sink %s, slot %s: %s", culprit, slot, error)
+        # The one that stands against it first; whichever a person is told of, all is said.
+        waiting = sorted((one.sink for one in together), key=lambda one: one != culprit)
+        for one in waiting:
+            prefix = "" if one == culprit else f"it acts together with sink {culprit}: "
+            self._post(events.SinkFailed(slot, one, f"{prefix}{error}", now_ms()))
 
     def _record(self, command: RecordCommit) -> None:
         slot, why = command.permit.slot, ""
@@ -293,36 +333,12 @@ class Effects:
     def _collect(self) -> None:
         began = time.monotonic()
         try:
-            self.collector.collect()
-            self._discard()
-            self._retain()
-        except (StoreError, SinkError) as error:
+            self._retention.collect()
+        except StoreError as error:
             _LOG.warning("retention: %s", error)
         finally:
             _LOG.debug("retention took %.3f s", time.monotonic() - began)
             self._post(events.GarbageCollected(now_ms()))
-
-    def _discard(self) -> None:
-        """Let the sinks delete, once, what earlier generations staged and nobody will commit."""
-        if self._discarded:
-            return
-        self._discarded = True
-        cuts = self.collector.cuts
-        for name, sink in self._context.sinks.items():
-            keep = [
-                one
-                for cut in cuts
-                for one in (*cut.carried.get(name, ()), *cut.commit.get(name, ()))
-            ]
-            sink.discard(self._generation, keep)
-
-    def _retain(self) -> None:
-        """Let the sinks give up what no kept cut goes back to."""
-        cuts = self.collector.cuts
-        for name, sink in self._context.sinks.items():
-            if isinstance(sink, KeepsPast) and cuts:
-                shown = {one.visible.get(name) for one in cuts}
-                sink.retain(shown, [one for cut in cuts for one in cut.carried.get(name, ())])
 
 
 def _why(error: CutwaterError | OSError) -> str:

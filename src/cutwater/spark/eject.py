@@ -7,7 +7,6 @@ the store is only read. A directory appears whole or not at all.
 """
 
 import os
-import shutil
 import uuid
 from dataclasses import dataclass
 from enum import Enum
@@ -20,8 +19,10 @@ from cutwater.errors import ConfigError, Corrupt, RecoveryError
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, StepId
 from cutwater.protocol.cut import Cut, StepSnapshot
 from cutwater.protocol.decisions import Decision
-from cutwater.spark import query_files, query_log, query_streams
+from cutwater.protocol.recovery import state_damages
+from cutwater.spark import input_watermarks, query_files, query_log, query_streams
 from cutwater.spark.query_streams import Stream, StreamKind
+from cutwater.store.directories import exists, is_directory, listed, try_to_remove_tree
 from cutwater.store.opened import OpenStore
 
 README: Final = "README.txt"
@@ -130,7 +131,7 @@ def eject(pipeline: str, store: OpenStore, decision: Decision, to: Path) -> Ejec
         except OSError as error:
             raise ConfigError("--to", f"{to} is not empty any more: {error.strerror}") from error
     except BaseException as error:
-        shutil.rmtree(work, ignore_errors=True)
+        try_to_remove_tree(work)
         number = decision.checkpoint_id
         if isinstance(error, Corrupt) and number not in store.manifests.ids():
             # Retention deletes a manifest before its objects: they are not damaged, but gone.
@@ -141,12 +142,16 @@ def eject(pipeline: str, store: OpenStore, decision: Decision, to: Path) -> Ejec
 
 
 def _check_target(target: Path) -> None:
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if exists(target) and (not is_directory(target) or listed(target)):
         raise ConfigError("--to", f"{target} is not an empty directory; name a new one")
 
 
 def _check_cut(cut: Cut, decision: Decision, store: OpenStore) -> None:
     name = f"checkpoint {cut.checkpoint_id}"
+    for damage in state_damages(cut):
+        raise ConfigError(
+            "--checkpoint", f"{name} is damaged: {damage.name}: {damage.problem}; eject another one"
+        )
     if not cut.is_aligned or any(cut.carried.values()):
         what = "rows in flight between its steps" if not cut.is_aligned else "rows not committed"
         raise ConfigError(
@@ -176,7 +181,7 @@ def _check_cut(cut: Cut, decision: Decision, store: OpenStore) -> None:
 def _ejected(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
     """Make a plain query's directory of what was fetched, and say what it is good for."""
     channels = tuple(sorted({str(one.channel) for one in snapshot.positions}))
-    if not directory.exists():
+    if not exists(directory):
         why = "It keeps no state and no directory of its own."
         if snapshot.batch == NO_BATCH:
             why = "It had not run a batch yet: a plain query starts in a new directory."
@@ -190,6 +195,7 @@ def _ejected(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
             raise RecoveryError(f"batch {batch} of {snapshot.step} has offsets of other streams.")
         query_log.replace_offsets(directory, batch, lines)
     (directory / query_streams.FILE).unlink()
+    (directory / input_watermarks.FILE).unlink(missing_ok=True)
     # The pipeline may still run, even in the same Spark: a query of the same id would stop it.
     query_log.mint_query_id(directory)
     query_files.settle(directory, home)

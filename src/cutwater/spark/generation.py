@@ -24,6 +24,7 @@ from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.alignment_events import Announced, Tick
 from cutwater.protocol.commit import CommitBlocked, CommitterState, RecordCommit
 from cutwater.protocol.coordinator import Coordinator
+from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.step_events import Ended
@@ -129,6 +130,7 @@ class Generation:
         self._failure: _Failed | None = None
         self._finishing = False
         self._seen_through = False
+        self._unsaved = ""
         self._last: LastCheckpoint | None = None
         self._batches: list[BatchId] = []
         self._asked_s = 0.0
@@ -148,6 +150,10 @@ class Generation:
     def request(self, request: CheckpointRequest) -> None:
         """Ask for a checkpoint; the book tells what becomes of it."""
         self._inbox.put(events.Requested(request, now_ms()))
+
+    def cancel(self, cancel: events.Cancelled) -> None:
+        """Abort an attempt; the book tells what becomes of it."""
+        self._inbox.put(cancel)
 
     def _step_failed(self, step: RunningStep, error: BaseException) -> None:
         self._inbox.put(_Failed(step.name, error))
@@ -260,19 +266,21 @@ class Generation:
         elif request is None or self.blocked:
             # While a sink is stuck no checkpoint can be decided; what was decided is repeated
             # by the next start.
+            self._unsaved = self.blocked if request is not None else ""
             self._coordinate(events.Stop(now_ms()))
-        elif self._last is None:
+        elif self._last is None or self._last.insists:
+            # A plain stop wants the end: the savepoint of an earlier stop gives way as well.
             self._last = LastCheckpoint(request, insists)
             self._ask_for(self._last)
-        else:
-            # Whoever stops it now wants the end, whatever becomes of the checkpoint.
-            self._last.insists = False
 
     def _ask_for(self, last: LastCheckpoint) -> None:
         last.tries += 1
         last.found_no_room = False
         self.book.follow_last(last.request)
-        self._coordinate(events.Requested(last.request, now_ms()))
+        # A stop does not wait behind an attempt that may be stuck. A run whose input has ended
+        # is in no hurry: what is pending completes by itself.
+        at_once = not self._finishing
+        self._coordinate(events.Requested(last.request, now_ms(), at_once))
 
     def _found_no_room(self, last: LastCheckpoint) -> None:
         last.found_no_room = True
@@ -285,13 +293,17 @@ class Generation:
         self._last = None
         self.on_going_on()
 
-    def _after_last_checkpoint(self, *, decided: bool) -> None:
+    def _after_last_checkpoint(self, *, decided: bool, reason: FailureReason | None) -> None:
         """Go on with a stop once an attempt it asked for has ended."""
         last = self._last
         if last is None or not self.book.last_has_ended:
             return
         left = self._finishing and self._output_waits
-        if left if decided else last.may_repeat:
+        # A run whose input has ended is not done without this checkpoint. A stop is: whoever
+        # aborts its last checkpoint wants the end without it, and one deadline is enough.
+        final = {FailureReason.CANCELLED, FailureReason.EXPIRED}
+        repeats = last.may_repeat and (self._finishing or reason not in final)
+        if left if decided else repeats:
             self._ask_for(last)
         elif last.insists and not decided:
             self._go_on(last)
@@ -303,6 +315,7 @@ class Generation:
         else:
             self._seen_through = decided
             if not decided:
+                self._unsaved = self.book.last_failure
                 _LOG.warning("stopping without a last checkpoint: it failed")
             self._coordinate(events.Stop(now_ms()))
 
@@ -352,14 +365,15 @@ class Generation:
                 for step in self.built.steps.values():
                     step.tell(Announced(barrier))
                     step.poll()
-            case events.EndAttempt(checkpoint_id, decided):
+            case events.EndAttempt(checkpoint_id, decided, reason):
                 for step in self.built.steps.values():
                     step.tell(Ended(checkpoint_id, decided))
-                self._after_last_checkpoint(decided=decided)
+                self._after_last_checkpoint(decided=decided, reason=reason)
             case CommitBlocked(_, sink, reason):
                 self.blocked = self.book.blocked(sink, reason)
                 if self._last is not None and not (self._last.insists or self._finishing):
                     # No attempt starts any more, so the one to stop with would never come.
+                    self._unsaved = self.blocked
                     self._coordinate(events.Stop(now_ms()))
             case events.RestartPipeline(reason, detail):
                 failure = self._failure
@@ -373,7 +387,7 @@ class Generation:
                 last, full = self._last, result is RequestResult.QUEUE_FULL
                 if full and last is not None and request == last.request:
                     self._found_no_room(last)
-            case events.AnswerAck():
+            case events.AnswerAck() | events.AnswerCancel():
                 pass
             case _:
                 state = self._coordinator.committer_state
@@ -388,12 +402,14 @@ class Generation:
                 if failure is not None and (self._finishing or self._last is None):
                     return Outcome(End.FAILED, failure.step, failure.error)
                 if not self._finishing:
-                    return Outcome(End.STOPPED)
+                    return Outcome(End.STOPPED, detail=self._unsaved)
                 if self._coordinator.committer_state is not CommitterState.IDLE:
                     error = RunError(f"{self.blocked or 'a sink has not committed'}.")
                     return Outcome(End.FAILED, error=error)
                 return Outcome(End.FINISHED if self._seen_through else End.STOPPED)
             case events.HaltReason.FENCED:
                 return Outcome(End.FENCED, error=self._effects.superseded, detail=reason.value)
+            case events.HaltReason.TARGET_BEHIND:
+                return Outcome(End.FAILED, error=self._effects.behind, detail=reason.value)
             case events.HaltReason.OUTCOME_UNKNOWN:
                 return Outcome(End.FAILED, error=self._effects.doubt, detail=reason.value)

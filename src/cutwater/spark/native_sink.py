@@ -63,14 +63,13 @@ class PlannedBatch:
 
     def write_parquet(
         self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
-    ) -> None:
+    ) -> int:
         """Compute the batch into the files of a directory that does not exist yet."""
         if partition_by:
             # Spark's public writer sorts the rows by partition first.
-            FrameRows(self.frame).write_parquet(directory, options, partition_by)
-            return
+            return FrameRows(self.frame).write_parquet(directory, options, partition_by)
         execution = self._java_frame.queryExecution()
-        self._internals.parquet.write(execution, directory, options, one_file=self._one_file)
+        return self._internals.parquet.write(execution, directory, options, one_file=self._one_file)
 
 
 class NativeSink:

@@ -3,6 +3,7 @@
 The generation says how it ended, the supervisor decides what follows from it.
 """
 
+import errno
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -12,6 +13,24 @@ from cutwater.protocol.pending import CheckpointRequest
 
 _TRIES: Final = 3
 """How many attempts a stop makes to end with a checkpoint."""
+
+
+_STARVED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN})
+_CAUSES_MAX: Final = 20
+
+
+def is_starved(error: BaseException | None) -> bool:
+    """Say whether an error comes from a lack of file descriptors, memory or threads.
+
+    That is a state of the process or the machine, not of the pipeline, and it passes.
+    """
+    for _ in range(_CAUSES_MAX):
+        if error is None:
+            return False
+        if isinstance(error, OSError) and error.errno in _STARVED:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class End(Enum):
@@ -35,6 +54,11 @@ class Outcome:
     step: StepId | None = None
     error: BaseException | None = None
     detail: str = ""
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether the driver itself failed, for lack of something that the system shares out."""
+        return self.end is End.FAILED and self.step is None and is_starved(self.error)
 
 
 @dataclass(slots=True)

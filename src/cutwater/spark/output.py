@@ -4,14 +4,11 @@ Writing is the batch's one and only action (rule F32): counts come from the file
 batch without rows leaves nothing behind and is no Event (F23).
 """
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 import pyarrow.parquet as pq
-from pyspark.sql import Observation
-from pyspark.sql import functions as F
 
 from cutwater.errors import RunError
 from cutwater.ids import BatchId, Generation
@@ -19,8 +16,9 @@ from cutwater.protocol.cut import Committable
 from cutwater.protocol.message import Event
 from cutwater.protocol.showing import ShowPermit
 from cutwater.sinks.base import OpenSink, ShowingSink
-from cutwater.sinks.rows import FrameRows, Rows
+from cutwater.sinks.rows import Rows
 from cutwater.spark.channel import Channel
+from cutwater.store.directories import matching, remove_tree
 
 SMALL_BYTES: Final = 64 * 1024
 """A result below this is written as one file where the plan allows it: by one task, so it must be
@@ -63,33 +61,27 @@ class Output(Protocol):
 class ChannelOutput:
     """Writes into the step's channel; the Event is appended by somebody else, when it may be."""
 
-    def __init__(self, channel: Channel, *, counted: bool = False) -> None:
-        """Write into this channel's directory.
-
-        Args:
-            channel: The channel.
-            counted: Let the executors count what they write, since they may write to another
-                disk than the one that is looked at here.
-        """
+    def __init__(self, channel: Channel) -> None:
+        """Write into this channel's directory."""
         self._channel = channel
-        self._counted = counted
 
     def write(self, rows: Rows, batch: BatchId) -> Written:
-        """Write the rows as Parquet."""
+        """Write the rows as Parquet.
+
+        Raises:
+            RunError: If the files do not hold as many rows as the executors wrote.
+            OSError: If the directory cannot be looked at; nothing is deleted then.
+        """
         directory = self._channel.data / f"b{batch:012d}"
-        shutil.rmtree(directory, ignore_errors=True)
-        observed = Observation() if self._counted else None
-        if observed is not None:
-            rows = FrameRows(rows.frame.observe(observed, F.count(F.lit(1)).alias("rows")))
-        rows.write_parquet(str(directory), _WRITE_OPTIONS)
+        remove_tree(directory)
+        written = rows.write_parquet(str(directory), _WRITE_OPTIONS)
         files = _files_with_rows(directory)
-        if observed is not None:
-            self._check_count(observed.get["rows"], sum(rows for _, rows in files))
+        count = sum(rows for _, rows in files)
+        self._check_count(written, count)
         if not files:
-            shutil.rmtree(directory)
+            remove_tree(directory)
             return Written()
         names = tuple(str(path.relative_to(self._channel.data)) for path, _ in files)
-        count = sum(rows for _, rows in files)
         size = sum(path.stat().st_size for path, _ in files)
         return Written(rows=count, event=Event(batch, count, size, names))
 
@@ -100,7 +92,7 @@ class ChannelOutput:
         if written != found:
             message = (
                 f"the executors wrote {written} rows and {found} are in {self._channel.data}: "
-                "scratch must be a directory that driver and executors share."
+                "files were lost, or driver and executors do not share the scratch directory."
             )
             raise RunError(message)
 
@@ -140,7 +132,7 @@ class SinkOutput:
 
 def _files_with_rows(directory: Path) -> list[tuple[Path, int]]:
     found = []
-    for path in sorted(directory.glob("part-*")):
+    for path in matching(directory, "part-*"):
         rows = pq.read_metadata(path).num_rows
         if rows:
             found.append((path, rows))

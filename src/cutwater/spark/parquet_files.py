@@ -7,10 +7,15 @@ calls into the JVM, so each is looked up once.
 import uuid
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cutwater.sinks.rows import STRICT_READING
 
 if TYPE_CHECKING:
     from cutwater.spark.internals import Internals
+
+_ROWS: Final = "numOutputRows"
+"""What Spark's file writer calls the number of rows that it has written."""
 
 
 class _Scanning(NamedTuple):
@@ -25,6 +30,19 @@ class _Scanning(NamedTuple):
     no_columns: Any
     parquet: Any
     logical: Any
+    strict: Any
+
+
+class Leaf(NamedTuple):
+    """The plan of a scan.
+
+    Attributes:
+        plan: The plan.
+        found_bytes: How many bytes the files have that Spark found.
+    """
+
+    plan: Any
+    found_bytes: int
 
 
 class _Writing(NamedTuple):
@@ -35,6 +53,9 @@ class _Writing(NamedTuple):
     spec: Any
     parquet: Any
     nothing: Any
+    counting: Any
+    counter: Any
+    settings: Any
 
 
 class ParquetFiles:
@@ -54,8 +75,11 @@ class ParquetFiles:
 
     def leaf(
         self, files: Sequence[str], java_schema: Any, *, streaming: bool, columns: Any = None
-    ) -> Any:
+    ) -> Leaf:
         """Return the plan of Spark's own scan, without what a reader looks for on the way.
+
+        A file that is not there is left out of the plan, so the caller compares the bytes. One
+        that is lost or damaged after that is an error, whatever the session says.
 
         Args:
             files: Absolute paths, each of a file that is there.
@@ -70,7 +94,7 @@ class ParquetFiles:
         index = known.index(
             self._known.session,
             paths,
-            self._known.no_options,
+            known.strict,
             self._known.some(java_schema),
             known.cache,
             self._known.none,
@@ -82,12 +106,15 @@ class ParquetFiles:
             java_schema,
             self._known.none,
             known.parquet,
-            self._known.no_options,
+            known.strict,
             self._known.session,
         )
+        found_bytes = int(index.sizeInBytes())
         if columns is None:
-            return known.logical.apply(relation, streaming)
-        return known.logical.apply(relation, columns, self._known.none, streaming, self._known.none)
+            return Leaf(known.logical.apply(relation, streaming), found_bytes)
+        nothing = self._known.none
+        plan = known.logical.apply(relation, columns, nothing, streaming, nothing)
+        return Leaf(plan, found_bytes)
 
     def holds(self, java_schema: Any) -> bool:
         """Say whether a file can hold these columns, as Spark's own writer asks before it writes.
@@ -110,11 +137,12 @@ class ParquetFiles:
             no_columns=self._known.no_columns(),
             parquet=self._files.parquet.ParquetFileFormat(),
             logical=self._known.scala_object(self._files, "LogicalRelation"),
+            strict=self._known.jvm.PythonUtils.toScalaMap(STRICT_READING),
         )
 
     def write(
         self, execution: Any, directory: str, options: Mapping[str, str], *, one_file: bool
-    ) -> None:
+    ) -> int:
         """Run Spark's file writer on a plan that is ready to run.
 
         Args:
@@ -122,6 +150,9 @@ class ParquetFiles:
             directory: Where the files appear; it does not exist yet.
             options: Settings of Hadoop's.
             one_file: Let one task write everything.
+
+        Returns:
+            How many rows the tasks wrote that were committed, as they counted them.
         """
         session = execution.sparkSession()
         settings = session.sessionState().newHadoopConf()
@@ -137,6 +168,7 @@ class ParquetFiles:
             directory,
             False,
         )
+        counts = known.counting.metrics()
         known.writer.write(
             session,
             plan,
@@ -146,11 +178,12 @@ class ParquetFiles:
             settings,
             self._known.nil,
             self._known.none,
-            self._known.nil,
+            self._known.nil.appended(known.counter(known.settings(settings), counts)),
             self._known.no_options,
             0,
             known.nothing,
         )
+        return int(counts.apply(_ROWS).value())
 
     @cached_property
     def _writing(self) -> "_Writing":
@@ -163,4 +196,7 @@ class ParquetFiles:
             spec=writer.OutputSpec,
             parquet=self._files.parquet.ParquetFileFormat(),
             nothing=getattr(writer, "write$default$12")(),
+            counting=self._known.scala_object(self._files, "BasicWriteJobStatsTracker"),
+            counter=self._files.BasicWriteJobStatsTracker,
+            settings=self._known.jvm.org.apache.spark.util.SerializableConfiguration,
         )

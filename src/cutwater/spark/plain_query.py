@@ -5,7 +5,6 @@ on in a pipeline is refused with the reason. Whether a query still runs in it ca
 Spark, which leaves no lock; `trace` tells whether anything changed between two looks.
 """
 
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from cutwater.spark.listing import directories, names
 from cutwater.spark.query_log import COMMITS, METADATA, OFFSETS, BatchLog
 from cutwater.spark.session import WATERMARK_POLICY
 from cutwater.spark.state_files import Operator, operators
+from cutwater.store.directories import exists, files_below, is_directory, status
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
@@ -115,11 +115,11 @@ def look(directory: Path) -> PlainQuery:
 def _check_directory(directory: Path) -> None:
     if re.match(r"[a-z][a-z0-9+.-]+:/", str(directory)):
         raise RecoveryError(f"{directory} is not on this machine: copy it to a local directory.")
-    if not directory.is_dir():
+    if not is_directory(directory):
         raise RecoveryError(f"{directory} is not a directory.")
-    lost = [one for one in (METADATA, *_LOGS) if not (directory / one).exists()]
+    lost = [one for one in (METADATA, *_LOGS) if not exists(directory / one)]
     if lost:
-        beside = [one for one in directories(directory) if (directory / one / OFFSETS).is_dir()]
+        beside = [one for one in directories(directory) if is_directory(directory / one / OFFSETS)]
         hint = f"; perhaps {directory / beside[0]} is meant" if beside else ""
         raise RecoveryError(
             f"{directory} has no {' and no '.join(lost)}: it is no checkpoint directory of a "
@@ -167,11 +167,7 @@ def trace(directory: Path) -> Trace:
 
 
 def _walked(directory: Path) -> Iterable[tuple[str, int, int]]:
-    for parent, _, found in os.walk(directory):
-        for name in found:
-            path = os.path.join(parent, name)  # noqa: PTH118 - thousands of them
-            try:
-                stat = os.stat(path)  # noqa: PTH116 - as above
-            except FileNotFoundError:
-                continue
-            yield path, stat.st_size, stat.st_mtime_ns
+    for path in files_below(directory):
+        found = status(path)
+        if found is not None:
+            yield str(path), found.st_size, found.st_mtime_ns

@@ -6,12 +6,29 @@ the plan itself.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
 from cutwater.spark.operators import StateOperator, state_operator
+
+WATERMARK_DELAY: Final = "spark.watermarkDelayMs"
+"""The key of a column's metadata under which Spark keeps its watermark's delay."""
+
+
+class WatermarkCall(NamedTuple):
+    """A `withWatermark` call in a plan.
+
+    Attributes:
+        id: The id that Spark gives it; another one every time the function is called.
+        column: The event-time column.
+        delay_ms: How late a row may be.
+    """
+
+    id: str
+    column: str
+    delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +45,7 @@ class PlanNode:
         relation: For such a leaf: which use it is; two that are equal share one source.
         state: What it keeps state by, if it does.
         reads: The paths of the files that it, or a plan in one of its expressions, reads.
+        watermark: The `withWatermark` call that it stands for, if it does.
         text: For the top of a plan: all of it as Spark prints it.
     """
 
@@ -40,6 +58,7 @@ class PlanNode:
     relation: str = ""
     state: StateOperator | None = None
     reads: tuple[str, ...] = ()
+    watermark: WatermarkCall | None = None
     text: str = ""
 
     def walk(self) -> Sequence["PlanNode"]:
@@ -72,7 +91,17 @@ def _node(plan: Any) -> PlanNode:
         relation=f"{source} {plan.output().toString()}" if source else "",
         state=state_operator(kind, plan),
         reads=(*_paths_of(kind, plan, options), *read_inside),
+        watermark=_watermark_of(plan) if kind == "EventTimeWatermark" else None,
     )
+
+
+def _watermark_of(plan: Any) -> WatermarkCall | None:
+    """Read a call from the one column of its output that has a delay."""
+    for column in _all_of(plan.output()):
+        if column.metadata().contains(WATERMARK_DELAY):
+            delay_ms = int(column.metadata().getLong(WATERMARK_DELAY))
+            return WatermarkCall(str(plan.nodeId().toString()), str(column.name()), delay_ms)
+    return None
 
 
 def _source_of(kind: str, plan: Any) -> tuple[str, tuple[tuple[str, str], ...]]:

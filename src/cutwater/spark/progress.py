@@ -28,6 +28,31 @@ class BarrierAt(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class AlignmentStatus:
+    """How the inputs of a step meet the barrier of the open attempt.
+
+    Attributes:
+        aligned: The inputs that were read up to their barrier, each as its ordinal and channel.
+        waiting: The others.
+        held_bytes: What has arrived behind the barrier on aligned inputs, and is not read before
+            the other inputs are aligned too.
+        behind_bytes: What is still to be read before the barriers that have arrived.
+        recorded_bytes: What the barrier has overtaken so far; it is stored with the checkpoint.
+    """
+
+    aligned: tuple[str, ...]
+    waiting: tuple[str, ...]
+    held_bytes: int = 0
+    behind_bytes: int = 0
+    recorded_bytes: int = 0
+
+    @property
+    def inputs(self) -> int:
+        """How many inputs the step has."""
+        return len(self.aligned) + len(self.waiting)
+
+
+@dataclass(frozen=True, slots=True)
 class StepStatus:
     """One step.
 
@@ -42,6 +67,7 @@ class StepStatus:
         late_rows: How many rows its stateful operators have dropped in this generation because
             the watermark had passed them, as Spark counts them.
         barrier: How far the open attempt's barrier has come here.
+        alignment: How its inputs meet that barrier; None for a source, and without an attempt.
     """
 
     name: str
@@ -53,6 +79,13 @@ class StepStatus:
     watermark_ms: int | None
     late_rows: int = 0
     barrier: BarrierAt = BarrierAt.NOWHERE
+    alignment: AlignmentStatus | None = None
+
+    @property
+    def aligned(self) -> str:
+        """How many of its inputs are aligned, for people; empty where none has to be."""
+        found = self.alignment
+        return "" if found is None else f"{len(found.aligned)} of {found.inputs}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +214,16 @@ class RunStatus:
         title = f"pipeline {self.pipeline}: {self.state}, generation {self.generation}"
         steps = table(
             f"{title}; {self.detail}" if self.detail else title,
-            ("step", "kind", "batch", "rows", "rows/s"),
+            ("step", "kind", "batch", "rows", "rows/s", "inputs aligned"),
             [
-                (one.name, one.kind, one.batch, one.rows, f"{one.rows_per_second:.0f}")
+                (
+                    one.name,
+                    one.kind,
+                    one.batch,
+                    one.rows,
+                    f"{one.rows_per_second:.0f}",
+                    one.aligned,
+                )
                 for one in self.steps
             ],
         )
@@ -222,6 +262,8 @@ class RunResult:
         checkpoints: How many were completed.
         restarts: How often it began again after a failure.
         last_checkpoint: The last one completed in this run.
+        problem: Why a stop with a last checkpoint ended without one, or before every sink had
+            committed; empty otherwise. Nothing is lost: the next run repeats what is missing.
     """
 
     pipeline: str
@@ -229,3 +271,4 @@ class RunResult:
     checkpoints: int
     restarts: int
     last_checkpoint: CheckpointId | None
+    problem: str = ""

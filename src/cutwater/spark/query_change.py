@@ -21,6 +21,7 @@ from cutwater.errors import RecoveryError
 from cutwater.ids import NO_BATCH, BatchId
 from cutwater.protocol.identity import NO_OFFSET
 from cutwater.spark.query_log import COMMITS, METADATA, OFFSETS, mint_query_id, replace_text
+from cutwater.store.directories import exists, is_directory, remove_tree
 
 SOURCES: Final = "sources"
 _NEXT: Final = ".sources"
@@ -64,17 +65,17 @@ def rebuild(queries: Sequence[ChangedQuery]) -> None:
         into = one.checkpoint / _NEXT
         into.mkdir(parents=True)
         for number, kept in one.logs.items():
-            if kept.is_dir():
+            if is_directory(kept):
                 shutil.copytree(kept, into / str(number))
     for one in queries:
-        shutil.rmtree(one.checkpoint / SOURCES, ignore_errors=True)
+        remove_tree(one.checkpoint / SOURCES)
         (one.checkpoint / _NEXT).rename(one.checkpoint / SOURCES)
         _write_logs(one)
 
 
 def _write_logs(query: ChangedQuery) -> None:
     checkpoint, batch = query.checkpoint, query.batch
-    own = (checkpoint / METADATA).exists()
+    own = exists(checkpoint / METADATA)
     donor = Donor(checkpoint, batch) if own else query.donor
     header = _HEADER if donor is None else _header(donor)
     if not own:

@@ -27,7 +27,6 @@ from cutwater.ids import NO_BATCH, BatchId
 from cutwater.spark import state_files_hdfs, state_files_rocksdb
 from cutwater.spark.listing import (
     LISTINGS_MAX,
-    counts,
     directories,
     files_below,
     names,
@@ -52,6 +51,7 @@ from cutwater.spark.state_files import (
     operators,
     stores_in,
 )
+from cutwater.store.directories import exists, is_below, is_file, remove_tree
 
 _SOURCES: Final = "sources"
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
@@ -76,13 +76,13 @@ def files_of(checkpoint: Path, batch: BatchId) -> tuple[str, ...]:
     sources = steady_files(checkpoint / _SOURCES)
     found = [f"{_SOURCES}/{name}" for name in sources]
     if batch == NO_BATCH:
-        return tuple(sorted([*found, METADATA] if (checkpoint / METADATA).exists() else found))
+        return tuple(sorted([*found, METADATA] if exists(checkpoint / METADATA) else found))
     found += [METADATA, f"{OFFSETS}/{batch}", f"{COMMITS}/{batch}"]
     if batch > 0:
         # Spark reads the batch before the last one to know where that one began.
         found.append(f"{OFFSETS}/{batch - 1}")
     for name in found:
-        if not (checkpoint / name).exists():
+        if not exists(checkpoint / name):
             raise RecoveryError(f"{checkpoint / name} is not there, and batch {batch} needs it.")
     if is_committed(checkpoint, BatchId(batch - 1)):
         found.append(f"{COMMITS}/{batch - 1}")
@@ -93,7 +93,7 @@ def files_of(checkpoint: Path, batch: BatchId) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def pin(checkpoint: Path, batch: BatchId, into: Path, *, linked: bool = True) -> None:
+def pin(checkpoint: Path, batch: BatchId, into: Path, *, linked: bool = True) -> tuple[str, ...]:
     """Keep the files of a committed batch, whatever Spark deletes afterwards.
 
     Args:
@@ -103,6 +103,9 @@ def pin(checkpoint: Path, batch: BatchId, into: Path, *, linked: bool = True) ->
         linked: Link the files, where the file system has links to offer; otherwise, copy them,
             which leaves no trace in the original.
 
+    Returns:
+        The paths below `into` of all files that were kept, as `files_of` gave them.
+
     Raises:
         FileExistsError: If there is something of that name.
         RecoveryError: If `files_of` finds no complete set of files, however often it looks.
@@ -111,20 +114,22 @@ def pin(checkpoint: Path, batch: BatchId, into: Path, *, linked: bool = True) ->
     try:
         for left in reversed(range(LISTINGS_MAX)):
             try:
-                for name in files_of(checkpoint, batch):
+                files = files_of(checkpoint, batch)
+                for name in files:
                     _take(checkpoint / name, into / name, linked=linked)
             except RecoveryError:
                 # What is missing may have been deleted since it was listed; then the next
                 # listing has what took its place.
                 if not left:
                     raise
-                shutil.rmtree(into)
+                remove_tree(into)
                 into.mkdir()
             else:
-                return
+                return files
     except BaseException:
-        shutil.rmtree(into)
+        remove_tree(into)
         raise
+    raise AssertionError("the last try returns or raises")
 
 
 def source_log(checkpoint: Path, number: int | None) -> Path | None:
@@ -146,9 +151,7 @@ def settle(checkpoint: Path, home: Path | None = None) -> None:
     Raises:
         RecoveryError: If a schema is not there, or the metadata cannot be understood.
     """
-    for file in sorted(checkpoint.glob(f"{STATE}/*/_metadata/v2/*")):
-        if not counts(file.name):
-            continue
+    for file in _described_by_path(checkpoint):
         operator = file.parents[2]
         there = (home or checkpoint).absolute() / STATE / operator.name
         version, _, text = file.read_text(encoding="utf-8").partition("\n")
@@ -162,11 +165,17 @@ def settle(checkpoint: Path, home: Path | None = None) -> None:
         replace_text(file, f"{version}\n{msgspec.json.encode(metadata).decode()}")
 
 
+def _described_by_path(checkpoint: Path) -> Iterator[Path]:
+    for operator in directories(checkpoint / STATE):
+        v2 = checkpoint / STATE / operator / "_metadata" / "v2"
+        yield from (v2 / name for name in sorted(names(v2)))
+
+
 def _moved(path: str, operator: Path, home: Path) -> str:
     """Return where a schema will be, as Spark writes a path."""
     marker = "/_stateSchema/"
     schema = f"_stateSchema/{path.rpartition(marker)[2]}"
-    if marker not in path or not (operator / schema).is_file():
+    if marker not in path or not is_below(schema) or not is_file(operator / schema):
         raise RecoveryError(
             f"{operator / schema} is not there, and the operator's metadata names {path}."
         )

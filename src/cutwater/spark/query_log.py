@@ -24,6 +24,7 @@ import pyarrow
 from cutwater.errors import RecoveryError
 from cutwater.ids import BatchId
 from cutwater.spark.listing import names
+from cutwater.store.directories import exists
 
 METADATA: Final = "metadata"
 OFFSETS: Final = "offsets"
@@ -74,7 +75,7 @@ _LINEAGES: Final = msgspec.json.Decoder(tuple[_Ancestor, ...])
 
 def is_committed(checkpoint: Path, batch: BatchId) -> bool:
     """Say whether Spark has committed a batch; costs one question to the file system."""
-    return (checkpoint / COMMITS / str(batch)).exists()
+    return exists(checkpoint / COMMITS / str(batch))
 
 
 def read_batch(checkpoint: Path, batch: BatchId) -> BatchLog:

@@ -6,7 +6,6 @@ never from memory of what a source last said (rule F1), and a batch counts as co
 commits/N is there.
 """
 
-import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,16 +23,25 @@ from cutwater.spark import query_files, query_log
 from cutwater.spark.analysis import StepForm
 from cutwater.spark.channel_source import ChannelOffset, ChannelSource
 from cutwater.spark.failed_batch import FailedBatch, Reading, events_of, reading_of, readings
+from cutwater.spark.input_watermarks import QueryWatermarks
 from cutwater.spark.internals import Internals, NewQuery
 from cutwater.spark.native_sink import NativeSink, PlannedBatch
 from cutwater.spark.native_source import Told
 from cutwater.spark.output import SMALL_BYTES
 from cutwater.spark.pulse import PulseSource
 from cutwater.spark.query_streams import note_streams
-from cutwater.spark.step import POOL, Closed, RunningStep, Services, Wiring
+from cutwater.spark.step import POOL, Closed, PinnedFiles, RunningStep, Services, Wiring
+from cutwater.store.directories import try_to_remove_tree
 
 PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _STARTING: Final = threading.Lock()
+_START_S: Final = 60.0
+_STOPPED: Final = "its query was stopped by other code"
+_OWES_BATCH: Final = (
+    "Spark reads one of its sources in a single batch, because that source cannot tell where it "
+    "ends now, and its event-time state needs a second batch to put out what is complete. Move "
+    "that state to a step behind a source with chain=False, or run without --available-now."
+)
 
 
 class _Ended(Told):
@@ -67,13 +75,18 @@ class QueryStep(RunningStep):
         self._internals = Internals(form.frame.sparkSession)
         self._sink = NativeSink(self._internals, self._on_batch, self.title)
         self._query: StreamingQuery | None = None
+        self._started = threading.Event()
         self._sources: tuple[ChannelSource, ...] = ()
         self.available_now = False
         self.checkpoint = wiring.directory / "query"
         self._pins = wiring.directory / "pins"
+        self._pinned: dict[CheckpointId, PinnedFiles] = {}
         self._began = machine.last
         self._offsets: Sequence[str | None] = ()
         self._late_since = ""
+        # Only an operator with state asks for a watermark.
+        followed = form.event_times if form.may_owe_batch else {}
+        self._watermarks = QueryWatermarks(self._internals, followed)
 
     # -- starting and ending
 
@@ -82,6 +95,7 @@ class QueryStep(RunningStep):
         last = self.machine.last
         if last != NO_BATCH:
             self._offsets = query_log.read_batch(self.checkpoint, last).offsets
+            self._watermarks.restore(self.checkpoint)
         for index, source in enumerate(self._sources):
             source.siblings = self._sources
             source.between_batches = self._between_batches
@@ -106,6 +120,7 @@ class QueryStep(RunningStep):
                     self._query = self._internals.start_query(self._new_query(), self._sink)
                 finally:
                     spark.conf.set(PARTITIONS, str(before))
+            self._started.set()
         finally:
             context.setLocalProperty(POOL, None)  # type: ignore[arg-type]
 
@@ -135,9 +150,17 @@ class QueryStep(RunningStep):
         if self._query is None or self._query.isActive:
             return None
         error = self._query.exception()
-        if error is None and not self._ends_by_itself:
-            return RunError("its query was stopped by somebody else.")
-        return error
+        if error is not None:
+            return error
+        if not self._ends_by_itself:
+            return RunError(f"{_STOPPED}.")
+        if not self._has_read_all(self._query):
+            return RunError(
+                f"{_STOPPED}, before it had read everything that was there when it started."
+            )
+        if self.machine.owes_batch and self.machine.committed == self.machine.last:
+            return RunError(_OWES_BATCH)
+        return None
 
     @property
     def _ends_by_itself(self) -> bool:
@@ -147,12 +170,26 @@ class QueryStep(RunningStep):
         """Say whether the outside sources have ended."""
         if self._form.foreign:
             query = self._query
-            ended = query is not None and not query.isActive and query.exception() is None
-            return ended and self._ends_by_itself and not self._session_stopped()
+            if query is None or query.isActive or not self._ends_by_itself:
+                return False
+            ended = query.exception() is None and self._has_read_all(query)
+            return ended and not self._session_stopped()
         texts = self._offsets or (None,) * len(self._form.natives)
         return all(
             source.exhausted(text) for source, text in zip(self._form.natives, texts, strict=True)
         )
+
+    def _has_read_all(self, query: StreamingQuery) -> bool:
+        """Say whether a query that has ended has read all that was there at its start.
+
+        Spark notes at the start where each source ends, and looks whether something is left
+        before each batch. It reads a source that cannot tell its end in one batch, and does not
+        look again after it.
+        """
+        if self._internals.found_no_more(query):
+            return True
+        only = BatchId(self._began + 1)
+        return self._internals.reads_once(query) and query_log.is_committed(self.checkpoint, only)
 
     def _session_stopped(self) -> bool:
         context = self._form.frame.sparkSession.sparkContext
@@ -179,16 +216,25 @@ class QueryStep(RunningStep):
             raise _Ended from None
         except BaseException as error:  # noqa: BLE001 - whatever a user's function raises
             if not (self.wiring.signal.closed or self.machine.finished):
-                self.failure = error
-                self.services.failed(self, error)
+                self.failure = self._reason(error)
+                self.services.failed(self, self.failure)
             raise _Ended from None
         finally:
             self.busy = False
+
+    def _reason(self, error: BaseException) -> BaseException:
+        """Return why a batch failed: a stop cancels its jobs, whose error does not tell of it."""
+        if self._query is None or not self._internals.is_told_to_stop(self._query):
+            return error
+        stopped = RunError(f"{_STOPPED}.")
+        stopped.__cause__ = error
+        return stopped
 
     def _run(self, rows: PlannedBatch, batch: BatchId) -> None:
         if self.wiring.signal.closed or self.machine.finished:
             raise Closed
         self._note_committed(BatchId(batch - 1))
+        self._watermarks.put_back(self._running_query())
         log = query_log.read_batch(self.checkpoint, batch)
         moved = self._moved(log.offsets)
         small = self.last_bytes is not None and self.last_bytes < SMALL_BYTES
@@ -216,6 +262,12 @@ class QueryStep(RunningStep):
         )
         self._offsets = log.offsets
         self.services.watch(self, batch)
+
+    def _running_query(self) -> StreamingQuery:
+        """Return the query; its first batch may begin before its start has returned here."""
+        if not self._started.wait(_START_S) or self._query is None:
+            raise RunError(f"its query had not started {_START_S:.0f} s after its first batch.")
+        return self._query
 
     def _moved(self, offsets: Sequence[str | None]) -> Mapping[InputId, Place]:
         moved = {}
@@ -278,17 +330,25 @@ class QueryStep(RunningStep):
 
     def pin(self, checkpoint_id: CheckpointId, batch: BatchId) -> None:
         """Hard-link the files of a committed batch, and note what its offsets are of."""
-        query_files.pin(self.checkpoint, batch, self._pin(checkpoint_id))
+        directory = self._pin(checkpoint_id)
+        files = query_files.pin(self.checkpoint, batch, directory)
         if batch != NO_BATCH:
-            note_streams(self._pin(checkpoint_id), self._form.lines)
+            files += (note_streams(directory, self._form.lines),)
+            # Under the step's lock, so that the next batch cannot end: its watermarks are not ours.
+            files += self._watermarks.note(self._query, directory)
+        self._pinned[checkpoint_id] = PinnedFiles(directory, files)
 
     def unpin(self, checkpoint_id: CheckpointId) -> None:
         """Drop the links."""
-        shutil.rmtree(self._pin(checkpoint_id), ignore_errors=True)
+        self._pinned.pop(checkpoint_id, None)
+        try_to_remove_tree(self._pin(checkpoint_id))
 
-    def pinned(self, checkpoint_id: CheckpointId) -> Path | None:
-        """Return where the links are."""
-        return self._pin(checkpoint_id)
+    def pinned(self, checkpoint_id: CheckpointId) -> PinnedFiles | None:
+        """Return the links."""
+        found = self._pinned.get(checkpoint_id)
+        if found is None:
+            raise FileNotFoundError(f"the files of checkpoint {checkpoint_id} are dropped")
+        return found
 
     def _pin(self, checkpoint_id: CheckpointId) -> Path:
         return self._pins / str(checkpoint_id)

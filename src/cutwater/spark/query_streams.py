@@ -48,9 +48,14 @@ class Stream(msgspec.Struct, frozen=True):
 _STREAMS: Final = msgspec.json.Decoder(tuple[Stream, ...])
 
 
-def note_streams(directory: Path, streams: Sequence[Stream]) -> None:
-    """Write the list into a directory that holds a snapshot's files, in place of one there."""
+def note_streams(directory: Path, streams: Sequence[Stream]) -> str:
+    """Write the list into a directory that holds a snapshot's files, in place of one there.
+
+    Returns:
+        The name of the file.
+    """
     replace_text(directory / FILE, msgspec.json.encode(tuple(streams)).decode())
+    return FILE
 
 
 def read_streams(directory: Path) -> tuple[Stream, ...]:

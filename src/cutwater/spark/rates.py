@@ -9,10 +9,17 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from cutwater.ids import StepId
+from cutwater.ids import CheckpointId, StepId
+from cutwater.protocol.alignment_events import AlignmentState
 from cutwater.spark.build import Built
 from cutwater.spark.clock import now_ms
-from cutwater.spark.progress import BarrierAt, ChannelStatus, CheckpointReport, StepStatus
+from cutwater.spark.progress import (
+    AlignmentStatus,
+    BarrierAt,
+    ChannelStatus,
+    CheckpointReport,
+    StepStatus,
+)
 from cutwater.spark.step import RunningStep
 
 _WINDOW_MS: Final = 10_000
@@ -62,6 +69,7 @@ def steps_of(
             step.machine.watermark_ms,
             step.late_rows,
             _barrier(step, opened),
+            None if opened is None else alignment_of(step, opened.id),
         )
         for name, step in built.steps.items()
     )
@@ -82,3 +90,25 @@ def _barrier(step: RunningStep, opened: CheckpointReport | None) -> BarrierAt:
     if step.name in opened.steps:
         return BarrierAt.ACKNOWLEDGED
     return step.times.barrier(opened.id)
+
+
+def alignment_of(step: RunningStep, checkpoint_id: CheckpointId) -> AlignmentStatus | None:
+    """Return how the inputs of a step meet a barrier; None for a source, or if it is over."""
+    aligner = step.machine.aligner
+    progress = None if aligner is None else aligner.progress(checkpoint_id)
+    if progress is None:
+        return None
+    held_bytes = 0
+    if progress.state is AlignmentState.ALIGNING:
+        # The step stands at the barrier there, so whatever it has not read lies behind it.
+        held_bytes = sum(
+            step.wiring.inputs[source].backlogs()[step.reader(source)].size_bytes
+            for source in progress.aligned
+        )
+    return AlignmentStatus(
+        tuple(str(source) for source in progress.aligned),
+        tuple(str(source) for source in progress.waiting),
+        held_bytes,
+        progress.behind_bytes,
+        progress.recorded_bytes,
+    )

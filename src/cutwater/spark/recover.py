@@ -6,7 +6,8 @@ new generation stands.
 """
 
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from cutwater.errors import (
     Corrupt,
@@ -15,11 +16,13 @@ from cutwater.errors import (
     NotFound,
     RecoveryError,
 )
-from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkId
+from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.cut import BlobRef, Cut, Version
-from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome
+from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogView
+from cutwater.protocol.lost_commit import last_writes
 from cutwater.protocol.recovery import (
     LOG_LOST,
+    CheckTargets,
     ClaimGeneration,
     Damage,
     ReadManifest,
@@ -37,6 +40,7 @@ from cutwater.protocol.recovery import (
 from cutwater.protocol.showing import grant_shows
 from cutwater.sinks.base import ShowingSink
 from cutwater.sinks.committing import see_through
+from cutwater.sinks.lost_commits import check_targets_hold
 from cutwater.sinks.reopen import reopen
 from cutwater.spark.context import RunContext
 from cutwater.spark.phases import Phase, Phases
@@ -53,7 +57,8 @@ class Recovery:
     Attributes:
         context: What the pipeline runs with.
         claims: All that this process has tried to write. Once it has claimed the pipeline, it
-            does not claim it back from somebody who has taken it over.
+            does not claim it back from a process that has taken it over, unless that one is known
+            to be gone; then the list begins anew.
         nonce: That of this recovery's claim.
         stock: What the cut's objects hold, once they are verified.
         phases: Told how long everything takes.
@@ -67,6 +72,7 @@ class Recovery:
     _targets: dict[Generation, SinkTargets] = field(default_factory=dict)
     _taken_back: dict[SinkId, Version | None] = field(default_factory=dict)
     _before: SinkTargets | None = None
+    _targets_checked: bool = False
     _highest: CheckpointId | None = None
     phases: Phases = field(default_factory=Phases)
     stock: Stock = field(init=False)
@@ -83,6 +89,7 @@ class Recovery:
             Superseded: If a sink has acted on a later decision than one that is repeated.
             RecoveryError: If the last checkpoint cannot be used; nothing was changed.
             StoreError: If the store does not answer.
+            TargetBehind: If a target lacks a commit that is recorded.
             SinkError: If a decided commit could not be repeated now.
         """
         with self.phases.during(Phase.CHOOSE):
@@ -102,10 +109,14 @@ class Recovery:
                     self._check_targets(decision, cut, committed)
                     self._verified[decision.checkpoint_id] = self._damages(cut, committed)
                 case RepeatCommit(decision, cut):
-                    options = self.context.options.commit
+                    options, cut = self.context.options.commit, self._comparable(cut)
                     with self.phases.during(Phase.COMMIT_REPLAY):
                         see_through(self.context.store, self.context.sinks, decision, cut, options)
                     self.phases.repeated_commits += 1
+                case CheckTargets(recorded):
+                    # Before anything is processed: a commit would refuse it later, after work.
+                    check_targets_hold(self.context.store, self.context.sinks, recorded)
+                    self._targets_checked = True
                 case TakeBack(_, sink):
                     self._taken_back[sink] = self._take_back(action)
                 case Restore():
@@ -150,6 +161,8 @@ class Recovery:
             verified=self._verified,
             sinks=frozenset(self.context.sinks),
             showing=self._showing(),
+            moved=self._moved(log),
+            targets_checked=self._targets_checked,
             taken_back=self._taken_back,
         )
 
@@ -159,6 +172,39 @@ class Recovery:
             self._before = self.context.store.targets.last_recorded()
         both = (*self._before.items(), *self.context.targets.items())
         return frozenset(sink for sink, target in both if target.shows_batches)
+
+    def _moved(self, log: LogView) -> frozenset[SinkId]:
+        """Return the sinks that write to another target than the one they wrote to last."""
+        head = log.head
+        cut = None if head is None else self._manifests.get(head.checkpoint_id)
+        if head is None or cut is None:
+            return frozenset()
+        return self._moved_since(log, last_writes(head.slot, cut))
+
+    def _moved_since(self, log: LogView, writes: Mapping[SinkId, Slot]) -> frozenset[SinkId]:
+        return frozenset(
+            sink
+            for sink, slot in writes.items()
+            if not self._writes_where_it_wrote(sink, log.at(slot).generation)
+        )
+
+    def _writes_where_it_wrote(self, sink: SinkId, generation: Generation) -> bool:
+        before, now = self._targets_of(generation).get(sink), self.context.targets.get(sink)
+        if before is None or now is None or not before.is_same_as(now):
+            return False
+        # A target that showed batches holds the slots of claims, and none of decisions.
+        return now.shows_batches or not before.shows_batches
+
+    def _comparable(self, cut: Cut) -> Cut:
+        """Return a cut without the last writes of sinks whose target cannot be compared."""
+        moved = self._moved_since(self.context.store.log.read(), cut.last_writes)
+        writes = {sink: slot for sink, slot in cut.last_writes.items() if sink not in moved}
+        return replace(cut, last_writes=writes)
+
+    def _targets_of(self, generation: Generation) -> SinkTargets:
+        if generation not in self._targets:
+            self._targets[generation] = self.context.store.targets.read(generation) or {}
+        return self._targets[generation]
 
     def _take_back(self, action: TakeBack) -> Version | None:
         """Take a sink back, wherever it wrote before; shut predecessors out of where it writes.
@@ -170,7 +216,7 @@ class Recovery:
         sink, claim = action.sink, action.claim
         permit = grant_shows(self.context.pipeline, claim.slot, claim.generation)
         before, now = (self._before or {}).get(sink), self.context.targets.get(sink)
-        moved = before is not None and (now is None or before.place != now.place)
+        moved = before is not None and (now is None or not before.is_same_as(now))
         opened, version = self.context.sinks.get(sink), None
         shows = now is not None and now.shows_batches
         if before is not None and before.shows_batches and (moved or not shows):
@@ -225,13 +271,15 @@ class Recovery:
                 self._check_target(sink, generation, about)
 
     def _check_target(self, sink: SinkId, generation: Generation, about: str) -> None:
-        if generation not in self._targets:
-            self._targets[generation] = self.context.store.targets.read(generation) or {}
-        before, now = self._targets[generation].get(sink), self.context.targets.get(sink)
-        if before is not None and now is not None and before.place != now.place:
+        before, now = self._targets_of(generation).get(sink), self.context.targets.get(sink)
+        if before is not None and now is not None and not before.is_same_as(now):
+            where = f"writes to {now.uri} now"
+            if before.uri == now.uri:
+                where = "is led to another server or database by that address now"
             message = (
-                f"{about} sink {sink} at {before.uri}, and the sink writes to {now.uri} now. Run "
-                "it once more as it was, and stop it."
+                f"{about} sink {sink} at {before.uri}, and the sink {where}. Run it once more as "
+                f"it was, and stop it; or, if the same table was moved there with all that "
+                f"Cutwater keeps beside it, start it with `--moved {sink}`."
             )
             raise RecoveryError(message)
 

@@ -10,8 +10,6 @@ Spark made it anew, which may write a snapshot of state when its query has been 
 
 import atexit
 import fcntl
-import shutil
-import tempfile
 import threading
 import time
 import uuid
@@ -22,9 +20,12 @@ from typing import IO, Final
 
 from cutwater.errors import ConfigError
 from cutwater.ids import Generation, PipelineId
+from cutwater.spark.private import private_directory, private_path
+from cutwater.store.directories import exists, matching, try_to_remove_tree
 from cutwater.store.stock import LeftFiles, Stock
 
 _LOCK = "lock"
+_PRIVATE: Final = "scratch"
 _SWEPT_S: Final = 90.0
 """How long a removal is seen to: Spark maintains state once a minute where nobody sets it."""
 _LEFT_BY_OTHERS: Final = "left-"
@@ -46,7 +47,10 @@ class Scratch:
 
     @classmethod
     def make(cls, given: Path | None, pipeline: PipelineId, *, shared: bool) -> "Scratch":
-        """Make a directory of our own below what was given, or below the system's.
+        """Make a directory of our own below what was given, or below the user's private one.
+
+        It is closed to other users, unless executors must see it: they may run as another user, so
+        its mode is then the one that the umask gives.
 
         Args:
             given: Where the user wants it; None for no wish.
@@ -54,15 +58,16 @@ class Scratch:
             shared: Whether executors run elsewhere and must see the directory too.
 
         Raises:
-            ConfigError: If none was given although it must be shared, or it cannot be written.
+            ConfigError: If none was given although it must be shared, it cannot be written, or
+                the private directory is open to other users.
         """
         if given is None and shared:
             raise ConfigError("scratch", "name a directory that the driver and all executors share")
-        root = (given if given is not None else Path(tempfile.gettempdir()) / "cutwater").absolute()
+        root = _private_root() if given is None else given.absolute()
         try:
             root.mkdir(parents=True, exist_ok=True)
-            abandoned = [*root.glob(f"{pipeline}-*"), *root.glob(f".{pipeline}-*")]
-            made = cls._made(root, pipeline)
+            abandoned = matching(root, f"{pipeline}-*", f".{pipeline}-*")
+            made = cls._made(root, pipeline, 0o777 if shared else 0o700)
             for left in abandoned:
                 _take_if_abandoned(left, made.path)
         except OSError as error:
@@ -70,12 +75,12 @@ class Scratch:
         return made
 
     @classmethod
-    def _made(cls, root: Path, pipeline: PipelineId) -> "Scratch":
+    def _made(cls, root: Path, pipeline: PipelineId, mode: int) -> "Scratch":
         """Make a directory and lock it; once more if another start took it for a dead one's."""
         while True:
             path = root / f"{pipeline}-{uuid.uuid4().hex[:8]}"
             nameless = root / f".{path.name}"
-            nameless.mkdir()
+            nameless.mkdir(mode)
             with ExitStack() as undone:
                 try:
                     lock = undone.enter_context((nameless / _LOCK).open("xb"))
@@ -88,11 +93,24 @@ class Scratch:
 
     def remove(self) -> None:
         """Delete the directory and let the lock go; see to it that it stays away."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        try_to_remove_tree(self.path)
         self.lock.close()
         root, (pipeline, _, _) = self.path.parent, self.path.name.rpartition("-")
         atexit.register(_sweep, root, pipeline)
         threading.Thread(target=_keep_swept, args=(root, pipeline), daemon=True).start()
+
+
+def _private_root() -> Path:
+    """Return the directory for scratch of a user who has named none.
+
+    Raises:
+        ConfigError: If it cannot be made, or is open to other users.
+    """
+    try:
+        return private_directory(_PRIVATE)
+    except OSError as error:
+        reason = f"{private_path()} cannot be made: {error.strerror}" if error.strerror else error
+        raise ConfigError("scratch", str(reason)) from error
 
 
 def _keep_swept(root: Path, pipeline: str) -> None:
@@ -106,9 +124,9 @@ def _sweep(root: Path, pipeline: str) -> None:
     """Delete the directories of a pipeline that were removed before."""
     # Others may clean up too.
     with suppress(OSError):
-        for directory in root.glob(f"{pipeline}-*"):
-            if not (directory / _LOCK).exists():
-                shutil.rmtree(directory, ignore_errors=True)
+        for directory in matching(root, f"{pipeline}-*"):
+            if not exists(directory / _LOCK):
+                try_to_remove_tree(directory)
 
 
 def _take_if_abandoned(directory: Path, into: Path) -> None:
@@ -116,17 +134,16 @@ def _take_if_abandoned(directory: Path, into: Path) -> None:
     try:
         with (directory / _LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for pattern in _LEFT:
-                for left in directory.glob(pattern):
-                    left.rename(into / f"{_LEFT_BY_OTHERS}{uuid.uuid4().hex[:8]}")
-            shutil.rmtree(directory, ignore_errors=True)
+            for left in matching(directory, *_LEFT):
+                left.rename(into / f"{_LEFT_BY_OTHERS}{uuid.uuid4().hex[:8]}")
+            try_to_remove_tree(directory)
     except FileNotFoundError:
         if directory.name.startswith("."):
             # Perhaps in the making: then it is empty now, and has its lock and its name soon.
             with suppress(OSError):
                 directory.rmdir()
         else:
-            shutil.rmtree(directory, ignore_errors=True)
+            try_to_remove_tree(directory)
     except BlockingIOError:
         return
 
@@ -141,14 +158,13 @@ def generation_directory(scratch: Path, generation: Generation) -> Path:
 
 def new_stock(scratch: Path) -> Stock:
     """Return an empty stock that looks first at what earlier generations have left here."""
-    left = [one for pattern in _LEFT for one in scratch.glob(pattern)]
-    return Stock(scratch / f"stock-{uuid.uuid4().hex[:8]}", LeftFiles(left))
+    left = LeftFiles(matching(scratch, *_LEFT))
+    return Stock(scratch / f"stock-{uuid.uuid4().hex[:8]}", left)
 
 
 def clear(scratch: Path, keep: Generation) -> None:
     """Delete everything but the files of one generation."""
     kept = generation_directory(scratch, keep)
-    for pattern in _LEFT:
-        for left in scratch.glob(pattern):
-            if left != kept:
-                shutil.rmtree(left, ignore_errors=True)
+    for left in matching(scratch, *_LEFT):
+        if left != kept:
+            try_to_remove_tree(left)

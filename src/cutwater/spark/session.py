@@ -10,25 +10,27 @@ of reach of the terminal's signals, so that a stop can still take its checkpoint
 import logging
 import os
 import re
+import shlex
 import sys
 import tempfile
-import threading
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
-from subprocess import PIPE
 from types import ModuleType
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext, cloudpickle
 from pyspark.errors import PySparkException
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from cutwater.errors import SessionError
+from cutwater.settings import MASTER_DEFAULT
+from cutwater.spark.callbacks import secure
 from cutwater.spark.connect import refuse_connect
 from cutwater.spark.java import cache_directories, make_private, use_java
+from cutwater.spark.jvm import JAVA_OPTIONS, start_jvm
+from cutwater.spark.private import private_directory
+from cutwater.store.directories import is_file
 
 _STATE: Final = "spark.sql.streaming.stateStore"
 
@@ -78,7 +80,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 WATERMARK_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _SPARKS_PARTITIONS: Final = "200"
-_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_TEMPORARY_FILES: Final = "java.io.tmpdir"
 _LOG_OPTION: Final = "log4j2.configurationFile"
 # Off: what these say about a failed batch also comes to us as the query's exception, and is told
 # in our words; and a batch that a stop interrupts is no failure. Of a trace one line is shown.
@@ -105,12 +107,10 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} Spark %p %c{1}: %m%n%ex{1}
     f"logger.off{number}.name = {name}\nlogger.off{number}.level = off\n"
     for number, name in enumerate(_LOG_OFF)
 )
-# What the JVM itself says of Spark's own option, before any logging; no setting stops it.
-_HARMLESS: Final = b"WARNING: Using incubator modules"
 
 
 def embedded_session(
-    master: str = "local[*]",
+    master: str = MASTER_DEFAULT,
     *,
     app_name: str = "cutwater",
     conf: Mapping[str, str] | None = None,
@@ -137,7 +137,8 @@ def embedded_session(
         # The workers of a cluster have a Python of their own; here it is this one.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings |= conf or {}
-    settings[_JAVA_OPTIONS] = _with_quiet_log(settings.get(_JAVA_OPTIONS, ""))
+    options = _with_quiet_log(settings.get(JAVA_OPTIONS, ""))
+    settings[JAVA_OPTIONS] = _with_private_files(options)
     use_java()
     # What it would print about a refused plan, as one huge line, comes to us as the exception.
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
@@ -146,7 +147,7 @@ def embedded_session(
         for key, value in settings.items():
             builder = builder.config(key, value)
         if SparkContext._gateway is None:  # noqa: SLF001 - pyspark has no other way to ask
-            _start_jvm(master, app_name, settings)
+            _start(master, app_name, settings)
         session = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise SessionError(f"Spark did not start on {master}: {_reason(error)}.") from error
@@ -212,6 +213,8 @@ def prepare_session(spark: SparkSession) -> tuple[str, ...]:
         if spark.conf.get(key, None) != value:
             spark.conf.set(key, value)
     context = spark.sparkContext
+    # Before any query of the user's own starts the port that it secures.
+    secure(context._gateway)  # noqa: SLF001 - pyspark has no other way to ask
     untouched = spark.conf.get(_PARTITIONS) == _SPARKS_PARTITIONS
     if untouched and not context.getConf().contains(_PARTITIONS):
         local = _local_cores(str(context.master))
@@ -267,6 +270,20 @@ def _with_quiet_log(options: str) -> str:
     return f"-D{_LOG_OPTION}={_log_settings().as_uri()} {options}".strip()
 
 
+def _with_private_files(options: str) -> str:
+    """Keep what Spark writes to its temporary directory, shuffled rows above all, to this user.
+
+    `spark.local.dir` and SPARK_LOCAL_DIRS still say where shuffled rows are, if they are set.
+    """
+    if _TEMPORARY_FILES in options:
+        return options
+    try:
+        directory = private_directory("spark")
+    except OSError as error:
+        raise SessionError(f"there is no directory for Spark's files: {error}.") from error
+    return f"{shlex.quote(f'-D{_TEMPORARY_FILES}={directory}')} {options}".strip()
+
+
 def _log_settings() -> Path:
     """Return the file with our logging; made when it is not there or not what it should be."""
     reasons: list[str] = []
@@ -274,7 +291,7 @@ def _log_settings() -> Path:
         file = cache / "log4j2.properties"
         try:
             make_private(cache)
-            if not file.is_file() or file.read_text() != _LOG_SETTINGS:
+            if not is_file(file) or file.read_text() != _LOG_SETTINGS:
                 with tempfile.NamedTemporaryFile("w", dir=cache, delete=False) as new:
                     new.write(_LOG_SETTINGS)
                 Path(new.name).replace(file)
@@ -285,30 +302,11 @@ def _log_settings() -> Path:
     raise SessionError(f"there is no directory for Spark's settings ({'; '.join(reasons)}).")
 
 
-def _start_jvm(master: str, app_name: str, settings: Mapping[str, str]) -> None:
-    """Start the JVM and its context, in a process group of its own."""
+def _start(master: str, app_name: str, settings: Mapping[str, str]) -> None:
+    """Start the JVM and its context."""
     conf = SparkConf().setMaster(master).setAppName(app_name).setAll(list(settings.items()))
-    process = {"start_new_session": True, "stderr": PIPE}
-    gateway = launch_gateway(conf, process)  # type: ignore[no-untyped-call]
-    threading.Thread(
-        target=_relay, args=(gateway.proc.stderr,), name="cutwater-jvm-stderr", daemon=True
-    ).start()
+    gateway = start_jvm(dict(conf.getAll()))
     SparkContext(conf=conf, gateway=gateway)
-
-
-def _relay(lines: IO[bytes]) -> None:
-    """Pass on what the JVM says, so that a live view can make room for it."""
-    with lines:
-        for line in lines:
-            if line.startswith(_HARMLESS):
-                continue
-            # A closed stderr, as at the end of a process, is no reason to stop emptying the pipe.
-            with suppress(OSError, ValueError):
-                if sys.stderr is sys.__stderr__:
-                    # Unbuffered: a thread that dies inside a buffer's lock can stop the exit.
-                    os.write(2, line)
-                else:
-                    sys.stderr.write(line.decode(errors="replace"))
 
 
 def _reason(error: Exception) -> str:

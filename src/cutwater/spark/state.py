@@ -18,6 +18,7 @@ from cutwater.errors import ConfigError, SessionError
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, StepId
 from cutwater.protocol.cut import Cut
 from cutwater.sinks.executors import share_disk
+from cutwater.sinks.rows import STRICT_READING
 from cutwater.spark import query_files, query_log
 from cutwater.spark.state_files import Operator, operators
 from cutwater.spark.state_parts import StatePart, choose_part, parts_of
@@ -96,6 +97,9 @@ def fetch_state(store: OpenStore, cut: Cut, step: str, into: Path) -> StepState:
         raise ConfigError(
             "STEP", f"checkpoint {cut.checkpoint_id} has no step {step}; it has {steps}"
         )
+    if snapshot.step in cut.without_state:
+        reason = f"checkpoint {cut.checkpoint_id} is damaged: it has no file of step {step}"
+        raise ConfigError("STEP", f"{reason}; `cutwater checkpoints verify` finds a sound one")
     waiting = sum(len(one.events) for one in snapshot.in_flight)
     found: tuple[Operator, ...] = ()
     if snapshot.batch != NO_BATCH and snapshot.state:
@@ -196,7 +200,7 @@ class Rows:
         row = F.to_json(F.struct("*"), _JSON)
         kept = _kept_json(frame, part)
         frame.select(*part.keys, kept.alias(_KEPT), row.alias(_ROW)).write.parquet(str(into))
-        return cls(frame.sparkSession.read.parquet(str(into)), part)
+        return cls(frame.sparkSession.read.options(**STRICT_READING).parquet(str(into)), part)
 
     def count(self) -> int:
         """Return how many there are."""

@@ -22,6 +22,7 @@ import msgspec
 from cutwater.errors import RecoveryError
 from cutwater.spark.query_log import StateVersion, lineage_of
 from cutwater.spark.state_files import missing, newest_number, store_metadata
+from cutwater.store.directories import exists, is_name
 
 KINDS: Final = ("changelog", "zip")
 """What a version's file may be."""
@@ -86,10 +87,13 @@ def _shared(store: Path, snapshot: str) -> Iterator[str]:
         metadata = _SNAPSHOTS.decode(text)
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         raise RecoveryError(f"{store / snapshot} is no snapshot: {error}.") from error
-    shared = [f"SSTs/{one.name}" for one in metadata.tables]
-    shared += [f"logs/{one.name}" for one in metadata.logs or ()]
-    for name in shared:
-        if not (store / name).exists():
+    tables = [one.name for one in metadata.tables]
+    logs = [one.name for one in metadata.logs or ()]
+    for name in (*tables, *logs):
+        if not is_name(name):
+            raise RecoveryError(f"{store / snapshot} names {name!r}, which is no file of it.")
+    for name in (*(f"SSTs/{one}" for one in tables), *(f"logs/{one}" for one in logs)):
+        if not exists(store / name):
             raise RecoveryError(f"{store / name} is not there, and {snapshot} needs it.")
         yield name
 

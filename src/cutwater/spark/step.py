@@ -87,6 +87,19 @@ class Services:
 
 
 @dataclass(frozen=True, slots=True)
+class PinnedFiles:
+    """The files of one pin.
+
+    Attributes:
+        directory: Where they are.
+        files: Their paths below it: all that the snapshot consists of.
+    """
+
+    directory: Path
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Wiring:
     """What a step is connected to.
 
@@ -154,8 +167,12 @@ class RunningStep(ABC):
         """Drop a pin, if there is one."""
 
     @abstractmethod
-    def pinned(self, checkpoint_id: CheckpointId) -> Path | None:
-        """Return the directory of a pin; None if the step keeps no files."""
+    def pinned(self, checkpoint_id: CheckpointId) -> PinnedFiles | None:
+        """Return the files of a pin; None if the step keeps no files.
+
+        Raises:
+            FileNotFoundError: If the pin has been dropped.
+        """
 
     def failed_batch(self) -> FailedBatch | None:
         """Say what the batch that has failed was reading; None if that is not known."""

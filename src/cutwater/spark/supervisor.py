@@ -21,12 +21,17 @@ from cutwater.errors import (
     Fenced,
     OutcomeUnknown,
     PlanError,
+    RequestFailed,
     RunError,
     SinkError,
     StepError,
+    StoreError,
     Superseded,
+    TargetBehind,
     Unavailable,
 )
+from cutwater.ids import CheckpointId
+from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.change import Change
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Claim
@@ -41,7 +46,7 @@ from cutwater.spark.failed_batch import FailedBatch, Failures
 from cutwater.spark.generation import Generation
 from cutwater.spark.journal import EventName, Journal
 from cutwater.spark.late_rows import LateRows
-from cutwater.spark.outcome import End, Outcome
+from cutwater.spark.outcome import End, Outcome, is_starved
 from cutwater.spark.phases import Phases
 from cutwater.spark.progress import CheckpointReport, RunResult, RunStatus
 from cutwater.spark.rates import Rates, channels_of, steps_of
@@ -49,13 +54,15 @@ from cutwater.spark.recover import Recovery
 from cutwater.spark.scratch import clear
 from cutwater.spark.shut_out import shut_out_by
 from cutwater.spark.step import RunningStep
-from cutwater.store.holder import Heartbeat
-from cutwater.store.lease import Lease, Leases
+from cutwater.store.holder import Heartbeat, is_gone
+from cutwater.store.lease import Lease, Leases, claim_nonce, claimant
 from cutwater.store.reports import RecoveryReport
+from cutwater.store.requests import abort_reason
 from cutwater.store.savepoints import savepoint_name
 
 _LOG: Final = logging.getLogger(__name__)
 _FAILURES_KEPT: Final = 1000
+_STARVED_PAUSE_MS: Final = 1_000
 
 
 class Supervisor:
@@ -102,6 +109,7 @@ class Supervisor:
             StepError: If a step failed more often than the restart strategy allows.
             Fenced: If another process has claimed the pipeline.
             Superseded: If a sink has acted on a later decision, and the log shows nobody else.
+            TargetBehind: If a target lacks a commit that is recorded.
             CutwaterError: Whatever else keeps it from running.
         """
         end = "the pipeline has ended"
@@ -130,9 +138,15 @@ class Supervisor:
             outcome = self._run_generation()
             shut_out = shut_out_by(outcome, self._context.store, self._claims)
             if shut_out is not None:
-                raise shut_out
+                if not self._outlives(shut_out):
+                    raise shut_out
+                self._succeed(shut_out)
+                continue
             if outcome.end is not End.FAILED:
                 break
+            if isinstance(outcome.error, TargetBehind):
+                # A restart would find the same, and a rewind needs the pipeline to have ended.
+                raise outcome.error
             # In this order: whoever begins to wait after that sees it (`_ask`).
             self._takes_requests = False
             self._book.abandon(outcome.detail or "the generation failed")
@@ -148,11 +162,51 @@ class Supervisor:
             self._book.completed,
             self._restarts,
             self._book.last_completed,
+            self._stop_problem(outcome),
         )
 
+    def _outlives(self, error: BaseException) -> bool:
+        """Say whether the process that has fenced this one out is known not to run any more."""
+        if not isinstance(error, Fenced) or self._stop is not None:
+            return False
+        store = self._context.store
+        try:
+            claims = [one for one in store.log.read().entries if isinstance(one, Claim)]
+            holder = claimant(claims[-1].nonce)
+            if holder is None:
+                return False
+            return is_gone(store.backend, store.pipeline, holder, self._wake.wait)
+        except StoreError as doubt:
+            _LOG.warning("nobody can say whether the process that has claimed it lives: %s", doubt)
+            return False
+
+    def _succeed(self, fenced: BaseException) -> None:
+        """Prepare to claim the pipeline again, after a process that has claimed it and died."""
+        self._takes_requests = False
+        self._book.abandon(str(fenced))
+        self._claims.clear()
+        self._restarts += 1
+        self._enter("RESTARTING", f"a process that has died had claimed the pipeline: {fenced}")
+        _LOG.warning("%s", self._detail)
+        self._heartbeat.begin_again()
+
+    def _stop_problem(self, outcome: Outcome) -> str:
+        """Say what a stop with a last checkpoint has left undone; empty for nothing."""
+        if not self._stop or outcome.end is End.FINISHED:
+            return ""
+        # A generation that failed had no last checkpoint; the stop kept the next from starting.
+        return self._detail if outcome.end is End.FAILED else outcome.detail
+
     def _pause_ms(self, outcome: Outcome) -> int:
-        """Return the pause before the next generation, or raise why there is none."""
+        """Return the pause before the next generation, or raise why there is none.
+
+        A run that has begun does not end for lack of file descriptors or memory: such a failure
+        of the driver is not counted, and tried again until there are some.
+        """
         error = self._error(outcome)
+        if outcome.is_starved and self._generation is not None and self._restart.restarts:
+            self._detail = str(error)
+            return max(_STARVED_PAUSE_MS, self._restart.delay_ms)
         self._repeated.note(self._failed_batch(outcome))
         self._detail = str(error)
         self._failures_ms.append(now_ms())
@@ -192,7 +246,8 @@ class Supervisor:
     def _run_generation(self) -> Outcome:
         phases = Phases(self._detail if self._restarts else "")
         try:
-            recovery = Recovery(self._context, self._claims, phases=phases)
+            nonce = claim_nonce(self.lease.nonce)
+            recovery = Recovery(self._context, self._claims, nonce, phases=phases)
             restore = recovery.run()
             # Before anything is staged there: a rewind must find what this generation wrote to.
             self._context.store.targets.record(restore.generation, self._context.targets)
@@ -200,14 +255,20 @@ class Supervisor:
             generation = Generation(context, restore, self._book, phases, self._recovered)
             # Only now: until then what an earlier one has left may be taken instead of fetched.
             clear(self._context.scratch, restore.generation)
-        except (PlanError, Fenced):
+        except (PlanError, TargetBehind):
+            # The same again after a restart, until a person has decided what to do.
             raise
-        except Superseded as error:
+        except (Superseded, Fenced) as error:
             return Outcome(End.FENCED, error=error)
         except (SinkError, OSError) as error:
             return Outcome(End.FAILED, error=error)
         except (Unavailable, OutcomeUnknown) as error:
             # A recovery may be repeated from its beginning, whatever of it has happened.
+            return Outcome(End.FAILED, error=error)
+        except Exception as error:
+            # Py4J, too, needs a file descriptor for each connection.
+            if not is_starved(error):
+                raise
             return Outcome(End.FAILED, error=error)
         generation.on_going_on = self._go_on
         self._generation = generation
@@ -321,6 +382,35 @@ class Supervisor:
         """
         return self._ask(request, timeout_s, lambda one: one.request(request))
 
+    def abort_checkpoint(
+        self, checkpoint_id: CheckpointId | None, reason: str, timeout_s: float | None
+    ) -> CheckpointReport | None:
+        """Abort a pending checkpoint and wait until its attempt has ended.
+
+        Args:
+            checkpoint_id: The checkpoint; None for the only one that is pending.
+            reason: Why; it is stored with the attempt.
+            timeout_s: How long to wait; None for as long as it takes.
+
+        Returns:
+            The attempt, which has failed for this reason; None if that is not known in time.
+
+        Raises:
+            ConfigError: If the reason cannot be stored.
+            RequestFailed: If nothing was aborted; says why.
+        """
+        cancel = events.Cancelled(checkpoint_id, now_ms(), abort_reason(reason))
+        waiter = self._book.wait_for_abort(cancel)
+        generation = self._generation
+        if generation is None or self._over.is_set() or not self._takes_requests:
+            self._book.refuse_abort(waiter, "the pipeline does not run now")
+        else:
+            generation.cancel(cancel)
+        waiter.done.wait(timeout_s)
+        if waiter.refusal:
+            raise RequestFailed(f"nothing was aborted: {waiter.refusal}.")
+        return waiter.report
+
     def _ask(
         self,
         request: CheckpointRequest,
@@ -350,15 +440,20 @@ class Supervisor:
             self._named[name] = self._book.wait_for(request)
             return self._named[name]
 
+    @property
+    def state(self) -> tuple[str, str]:
+        """The state and what is to be said of it; takes no lock."""
+        state, generation = self._state, self._generation
+        if generation is not None and generation.blocked and state == "RUNNING":
+            return "COMMIT_BLOCKED", generation.blocked
+        return state, self._detail
+
     def status(self) -> RunStatus:
         """Return how things are."""
         generation = self._generation
-        state = self._state
-        detail = self._detail
+        state, detail = self.state
         if generation is None:
             return RunStatus(self._context.plan.pipeline, 0, state, detail=detail)
-        if generation.blocked and state == "RUNNING":
-            state, detail = "COMMIT_BLOCKED", generation.blocked
         reports = self._book.reports
         steps = steps_of(generation.built, reports, self._rates)
         channels = channels_of(generation.built)

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO, Final, Protocol
 
 from cutwater.errors import Corrupt, NotFound
-from cutwater.ids import Generation, PipelineId
+from cutwater.ids import CheckpointId, Generation, PipelineId
 from cutwater.protocol.cut import BlobRef
 from cutwater.store.backend import Backend
 from cutwater.store.bundles import (
@@ -59,8 +59,9 @@ class Blobs:
         pipeline: PipelineId,
         generation: Generation,
         near: Near | None = None,
+        attempt: CheckpointId | None = None,
     ) -> None:
-        """Read anywhere in this store; write under this generation's names only.
+        """Read anywhere in this store; write under the names of this generation and attempt only.
 
         What is near is not fetched.
         """
@@ -68,53 +69,59 @@ class Blobs:
         self._paths = PipelinePaths(pipeline)
         self._generation = generation
         self._near = near
+        self._attempt = attempt
 
     # -- storing
 
     def store_tree(
-        self, root: Path, reusable: Mapping[str, BlobRef], memory: BundleMemory | None = None
+        self,
+        root: Path,
+        files: Collection[str],
+        reusable: Mapping[str, BlobRef],
+        memory: BundleMemory | None = None,
     ) -> tuple[BlobRef, ...]:
-        """Store all files below a directory; directories without files are left out.
-
-        Works with a temporary file beside `root`.
+        """Store files of a directory. Works with a temporary file beside `root`.
 
         Args:
             root: The directory.
+            files: Their paths below it, from whoever put them there: a directory that is listed
+                again may show fewer.
             reusable: What need not be stored again, by hash (`protocol.retention.reusable`).
             memory: What earlier bundles hold, to leave out what a reusable one of them does;
                 learns of this one. Without it every small file is packed.
 
         Returns:
             What `fetch_tree` needs: the bundle, then older bundles it refers to and the blobs of
-            big files, sorted; nothing at all for a tree without files.
+            big files, sorted; nothing at all for no files.
 
         Raises:
+            FileNotFoundError: If one of the files is not there.
             Unavailable: If something was certainly not written.
             OutcomeUnknown: If something may or may not have been written, or may not last.
         """
-        found = {one.relative_to(root).as_posix(): one for one in root.rglob("*") if one.is_file()}
+        found = {path: root / path for path in files}
         if not found:
             return ()
         measured = {path: size_and_hash(file) for path, file in sorted(found.items())}
         small = {sha: size for size, sha in measured.values() if size < BUNDLED_BYTES_MAX}
         older = older_places(small, memory.among(reusable)) if memory else {}
-        files, packed, offset = [], {}, 0
+        bundled, packed, offset = [], {}, 0
         for path, (size_bytes, sha256) in measured.items():
             if sha256 not in small:
-                files.append(BundledFile(path, size_bytes, sha256, None))
+                bundled.append(BundledFile(path, size_bytes, sha256, None))
             elif sha256 in older:
                 bundle, at = older[sha256]
-                files.append(BundledFile(path, size_bytes, sha256, at, bundle))
+                bundled.append(BundledFile(path, size_bytes, sha256, at, bundle))
             else:
                 if sha256 not in packed:
                     packed[sha256] = (offset, size_bytes, found[path])
                     offset += size_bytes
-                files.append(BundledFile(path, size_bytes, sha256, packed[sha256][0]))
+                bundled.append(BundledFile(path, size_bytes, sha256, packed[sha256][0]))
         big = {sha: (found[path], size, sha) for path, (size, sha) in measured.items()}
         with TemporaryDirectory(dir=root.parent) as beside:
             target = Path(beside) / "bundle"
             with target.open("wb") as file:
-                file.write(encode_header(files))
+                file.write(encode_header(bundled))
                 for _, _, local_file in packed.values():
                     file.write(local_file.read_bytes())
             sent = [(target, *size_and_hash(target))]
@@ -152,7 +159,7 @@ class Blobs:
         known = reusable.get(sha256)
         if known is not None:
             return known
-        path = self._paths.blob(self._generation, sha256)
+        path = self._paths.blob(self._generation, sha256, self._attempt)
         self._backend.put_file(path, local_file)
         return BlobRef(path, size_bytes, sha256)
 

@@ -13,13 +13,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Annotated, Final
 
 import msgspec
 
 from cutwater.errors import Corrupt, NewerFormat
 from cutwater.protocol.cut import BlobRef
+from cutwater.store.directories import is_below, is_name
 
 FORMAT: Final = 2
 """The newest format of bundles that is read; one without older bundles is written as format 1."""
@@ -88,9 +88,11 @@ def decode_header(ref: BlobRef, line: bytes) -> Header:
     except ValueError as error:
         raise Corrupt(ref.name, f"it is no bundle: {error}") from error
     for one in header.files:
-        path = PurePosixPath(one.path)
-        if path.is_absolute() or not path.parts or ".." in path.parts:
+        if not is_below(one.path):
             raise Corrupt(ref.name, f"{one.path!r} is no path of a file in a bundle")
+        for sha256 in (one.sha256, one.bundle):
+            if sha256 is not None and not is_name(sha256):
+                raise Corrupt(ref.name, f"{sha256!r} is no hash of {one.path}")
     return header
 
 

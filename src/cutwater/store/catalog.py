@@ -9,9 +9,10 @@ silently to a new one, which would read everything from its beginning. Upholds I
 
 import uuid
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
-from cutwater.errors import ConfigError, Corrupt, NotFound, OutcomeUnknown
+from cutwater.errors import ConfigError, Corrupt, NotFound, OutcomeUnknown, StoreError
 from cutwater.ids import PipelineId
 from cutwater.store.backend import Backend
 from cutwater.store.forms import LABEL, NAME
@@ -20,6 +21,8 @@ from cutwater.store.paths import label as label_path
 from cutwater.store.records import decode, encode
 
 _LISTED_MAX: Final = 20
+
+Value = TypeVar("Value")
 
 
 def open_pipeline(
@@ -109,30 +112,53 @@ def _labels(backend: Backend) -> dict[PipelineId, str]:
 def identify(backend: Backend, text: str, option: str = "PIPELINE") -> tuple[str, PipelineId]:
     """Return name and uuid of the pipeline that a person names by either.
 
+    A pipeline that is named by its uuid is found also if records of another one are damaged.
+
     Raises:
         ConfigError: If the store has none; it says which it has.
-        StoreError: If the store cannot be read.
+        StoreError: If the store cannot be read, or a damaged record may be the one that is meant.
     """
     try:
         return text, find_pipeline(backend, text)
-    except NotFound:
+    except (NotFound, Corrupt) as error:
         known = list_pipelines(backend)
-    for label, pipeline in known.items():
-        if pipeline == text:
-            return label, pipeline
+        for label, pipeline in known.items():
+            if pipeline == text:
+                return label, PipelineId(text)
+        if isinstance(error, Corrupt):
+            raise
     listed = ", ".join(list(known)[:_LISTED_MAX]) or "no pipeline at all"
     more = f" and {len(known) - _LISTED_MAX} more" if len(known) > _LISTED_MAX else ""
     raise ConfigError(option, f"{backend.url} has no {text!r}; it has {listed}{more}")
 
 
-def list_pipelines(backend: Backend) -> dict[str, PipelineId]:
-    """Return all pipelines of a store by name, sorted by name.
+def list_pipelines(backend: Backend) -> dict[str, PipelineId | StoreError]:
+    """Return all pipelines of a store by name, sorted; an error for each that cannot be told.
+
+    A pipeline whose own record of its name is damaged, and that no name leads to, is listed by its
+    uuid.
 
     Raises:
-        Corrupt: If a name's record is damaged.
-        NewerFormat: If one is of a newer Cutwater.
-        Unavailable: If the store does not answer.
+        Unavailable: If the store does not answer at all.
     """
-    found = {label_of(path): _read(backend, path) for path in backend.list(NAMES)}
-    lost = {text: one for one, text in _labels(backend).items() if one not in found.values()}
-    return dict(sorted({**lost, **found}.items()))
+    found: dict[str, PipelineId | StoreError] = {}
+    for path in backend.list(NAMES):
+        found[label_of(path)] = _read_or_error(partial(_read, backend, path))
+    for path in backend.list(LABELS):
+        pipeline = pipeline_of_label(path)
+        if pipeline not in found.values():
+            text = _read_or_error(partial(_read_label, backend, path))
+            label = pipeline if isinstance(text, StoreError) else text
+            found.setdefault(label, text if isinstance(text, StoreError) else pipeline)
+    return dict(sorted(found.items()))
+
+
+def _read_label(backend: Backend, path: ObjectPath) -> str:
+    return decode(LABEL, path, backend.read(path))
+
+
+def _read_or_error(read: Callable[[], Value]) -> Value | StoreError:
+    try:
+        return read()
+    except StoreError as error:
+        return error

@@ -128,6 +128,7 @@ class CutForm(msgspec.Struct, frozen=True):
     started_at_ms: int
     origin: Slot | None
     identities: dict[StepId, StepIdentity] | msgspec.UnsetType = msgspec.UNSET
+    last_writes: dict[SinkId, Slot] | msgspec.UnsetType = msgspec.UNSET
 
 
 def _pack_cut(cut: Cut) -> CutForm:
@@ -146,6 +147,7 @@ def _pack_cut(cut: Cut) -> CutForm:
         origin=cut.origin,
         # Left out where nobody has said it, as manifests were before there were identities.
         identities=dict(cut.identities) or msgspec.UNSET,
+        last_writes=dict(cut.last_writes) or msgspec.UNSET,
     )
 
 
@@ -164,6 +166,7 @@ def _unpack_cut(form: CutForm) -> Cut:
         started_at_ms=form.started_at_ms,
         origin=form.origin,
         identities={} if isinstance(form.identities, msgspec.UnsetType) else form.identities,
+        last_writes={} if isinstance(form.last_writes, msgspec.UnsetType) else form.last_writes,
     )
 
 

@@ -107,7 +107,9 @@ class DecisionLog:
         """Return what is to be told of the last create if its outcome is not known."""
         why = f"{self._problem.reason}; " if self._problem else ""
         reason = f"{why}it may or may not be written"
-        return OutcomeUnknown(self._paths.log_entry(slot), reason)
+        doubt = OutcomeUnknown(self._paths.log_entry(slot), reason)
+        doubt.__cause__ = self._problem
+        return doubt
 
     @property
     def _reached(self) -> Slot:

@@ -9,21 +9,22 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from cutwater.errors import InvalidPath
+from cutwater.store.directories import ABSENT, is_directory
 from cutwater.store.paths import ObjectPath, object_path
 
-ABSENT: Final = (FileNotFoundError, NotADirectoryError)
-"""How a file system says that there is no file of that name."""
 
+def make_lasting(directory: Path, mode: int = 0o777) -> None:
+    """Make a directory with those above it, and sync the names of those that were made.
 
-def make_lasting(directory: Path) -> None:
-    """Make a directory with those above it, and sync the names of those that were made."""
-    if directory.is_dir():
+    The mode, less the umask, is that of the directory itself; one that is there keeps its own.
+    """
+    if is_directory(directory):
         return
     make_lasting(directory.parent)
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(mode, exist_ok=True)
     sync_directory(directory.parent)
 
 

@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -17,13 +17,24 @@ from typing import Final, NamedTuple
 from cutwater.errors import Corrupt, HolderUnknown, NewerFormat, PipelineHeld, StoreError
 from cutwater.ids import PipelineId
 from cutwater.store.backend import Backend
-from cutwater.store.lease import BEAT_MS, Holding, Lease, Leases, holding, process_is_dead
+from cutwater.store.lease import (
+    BEAT_MS,
+    STALE_MS,
+    Holding,
+    Lease,
+    Leases,
+    holding,
+    process_is_dead,
+)
 from cutwater.store.wall_clock import wall_ms
 
 _LOG: Final = logging.getLogger(__name__)
 
 _LIVE: Final[set[str]] = set()
 """The nonces of all leases of this process: what has its number and none of these is dead."""
+
+_GONE: Final[set[str]] = set()
+"""The nonces of leases whose process had ended, or was given up, when this process took over."""
 
 
 class Hold(NamedTuple):
@@ -66,7 +77,12 @@ def holder_of(
     Raises:
         StoreError: If the store does not answer.
     """
-    found = look(backend, pipeline)
+    return _held_by(look(backend, pipeline), backend, pipeline, name)
+
+
+def _held_by(
+    found: Hold, backend: Backend, pipeline: PipelineId, name: str
+) -> PipelineHeld | HolderUnknown | None:
     if found.holding is Holding.UNKNOWN:
         return HolderUnknown(name, Leases(backend, pipeline).path, found.problem.rstrip("."))
     if found.lease is None or found.holding is not Holding.HELD:
@@ -82,12 +98,53 @@ def take_lease(backend: Backend, pipeline: PipelineId, name: str, *, takeover: b
         HolderUnknown: If nobody can tell, and it is not to be taken over.
         StoreError: If the store does not answer.
     """
-    held = holder_of(backend, pipeline, name)
+    found = look(backend, pipeline)
+    held = _held_by(found, backend, pipeline, name)
     if held is not None and not takeover:
         raise held
+    if held is None and found.lease is not None:
+        _GONE.add(found.lease.nonce)
     lease = Lease(socket.gethostname(), os.getpid(), uuid.uuid4().hex, wall_ms())
     _LIVE.add(lease.nonce)
     return lease
+
+
+def is_gone(
+    backend: Backend, pipeline: PipelineId, nonce: str, pause: Callable[[float], bool]
+) -> bool:
+    """Say whether it is certain that a process which has claimed the pipeline does not run it.
+
+    It is gone if it held the lease before this process and had ended by then; or if it holds the
+    lease and shows no sign of life for as long as every start would wait. That it is not among the
+    processes of this machine is not enough: containers may have a host name in common, and the
+    number of a process in another one says nothing here. If both believed so of each other, each
+    would claim the pipeline back for ever. A process that has released its lease was stopped:
+    nobody goes on for it.
+
+    Args:
+        backend: The store.
+        pipeline: The pipeline.
+        nonce: That of the lease of the process.
+        pause: Waits so many seconds; returns whether to wait no more.
+
+    Raises:
+        StoreError: If the store does not answer.
+    """
+    if nonce in _GONE:
+        return True
+    leases, first = Leases(backend, pipeline), None
+    for _ in range(STALE_MS // BEAT_MS + 2):
+        lease = leases.read()
+        if lease is None or lease.nonce != nonce or lease.released:
+            return False
+        if lease.host == socket.gethostname() and not process_is_dead(lease, _LIVE):
+            return False
+        if first is not None and lease.beat_at_ms != first:
+            return False
+        first = lease.beat_at_ms
+        if pause(BEAT_MS / 1000):
+            return False
+    return True
 
 
 class Heartbeat:
@@ -107,6 +164,15 @@ class Heartbeat:
         """Show it once, so that others know before anything is done; then go on in a thread."""
         self._beat()
         self._thread.start()
+
+    def begin_again(self) -> None:
+        """Show it again, also if another process has shown in the meantime that it holds it."""
+        self._over.set()
+        self._thread.join()
+        self._over = threading.Event()
+        self._has_beaten = False
+        self._thread = threading.Thread(target=self._go_on, name="heartbeat", daemon=True)
+        self.start()
 
     def stop(self) -> None:
         """End, and say so in the store if it answers."""

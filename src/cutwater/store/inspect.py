@@ -14,7 +14,7 @@ from cutwater.errors import Corrupt, NewerFormat, NotFound
 from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, Version
 from cutwater.protocol.decisions import Decision, LogView
-from cutwater.protocol.recovery import Damage
+from cutwater.protocol.recovery import Damage, state_damages
 from cutwater.protocol.retention import kept
 from cutwater.store.opened import OpenStore
 from cutwater.store.paths import PipelinePaths
@@ -302,9 +302,9 @@ class Inspector:
         state = {ref for one in cut.snapshots.values() for ref in one.blobs}
         pending = cut.blobs(committed=view.versions is not None) - state
         refs = sorted({*state, *(ref for ref in pending if ref.name.startswith(staged))})
-        return tuple(
-            Damage(ref.name, problem) for ref in refs if (problem := self._problem(ref)) is not None
-        )
+        problems = ((ref.name, self._problem(ref)) for ref in refs)
+        found = (Damage(name, problem) for name, problem in problems if problem is not None)
+        return (*state_damages(cut), *found)
 
     def _problem(self, ref: BlobRef) -> str | None:
         if ref not in self._problems:

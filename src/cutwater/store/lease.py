@@ -6,6 +6,7 @@ the decision log: whoever ignores a fresh lease fences the other out, exactly on
 
 import os
 import socket
+import uuid
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -43,6 +44,17 @@ class Lease:
     nonce: str
     beat_at_ms: int
     released: bool = False
+
+
+def claim_nonce(lease_nonce: str) -> str:
+    """Make the nonce of a claim, from which others see by which lease its process is known."""
+    return f"{lease_nonce}.{uuid.uuid4().hex}"
+
+
+def claimant(nonce: str) -> str | None:
+    """Return the nonce of the lease of a claim's process; None if the claim does not tell."""
+    lease_nonce, separator, _ = nonce.partition(".")
+    return lease_nonce if separator else None
 
 
 class LeaseForm(msgspec.Struct, frozen=True):

@@ -28,8 +28,8 @@ from cutwater.errors import (
     StoreError,
     Unavailable,
 )
+from cutwater.store.directories import ABSENT, is_directory, is_file
 from cutwater.store.files import (
-    ABSENT,
     make_lasting,
     objects_below,
     open_hidden,
@@ -39,6 +39,8 @@ from cutwater.store.files import (
 from cutwater.store.paths import ObjectPath, object_path
 
 _INCOMING: Final = ".incoming"
+_PRIVATE: Final = 0o700
+"""The mode of a new store: it has rows of every table and state."""
 _CHUNK_BYTES: Final = 1 << 20
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
@@ -47,7 +49,7 @@ class LocalBackend:
     """Objects as files below a directory; fills the port `Backend`."""
 
     def __init__(self, root: Path) -> None:
-        """Open a directory, making it if it is not there.
+        """Open a directory, making it if it is not there: closed to other users.
 
         Raises:
             ConfigError: If it is a file, or cannot be made or written to.
@@ -59,6 +61,7 @@ class LocalBackend:
         # Directories whose last sync failed: what is seen in them may not last.
         self._doubtful: set[Path] = set()
         try:
+            make_lasting(self._root, _PRIVATE)
             make_lasting(self._incoming)
         except FileExistsError as error:
             reason = f"{self.url} cannot be a directory: it, or one above it, is a file"
@@ -158,7 +161,7 @@ class LocalBackend:
                 raise Conflict(path, reason) from error
 
     def _make_below_root(self, directory: Path) -> None:
-        if directory == self._root or (directory in self._lasting and directory.is_dir()):
+        if directory == self._root or (directory in self._lasting and is_directory(directory)):
             return
         self._make_below_root(directory.parent)
         directory.mkdir(exist_ok=True)
@@ -177,7 +180,7 @@ class LocalBackend:
                 linked = os.fstat(file.fileno()).st_nlink > 1
             if not linked and not isinstance(error, FileExistsError):
                 raise self._no_link(path, error) from error
-            if not linked and not target.is_file():
+            if not linked and not is_file(target):
                 raise _has_objects_below(path) from error
             return linked
         return True
@@ -279,7 +282,7 @@ class LocalBackend:
     def _check_present(self, path: ObjectPath) -> None:
         """Make sure that "not there" does not mean that the store is not there."""
         with self._failing_as(Unavailable, path):
-            present = self._incoming.is_dir()
+            present = is_directory(self._incoming)
         if not present:
             raise Unavailable(path, f"{self.url} is not there any more")
 

@@ -22,6 +22,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from cutwater.errors import ConfigError
 from cutwater.store.backend import Backend
+from cutwater.store.directories import is_directory
 from cutwater.store.local import LocalBackend
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.paths import NAMES
@@ -164,7 +165,7 @@ def existing_backend(store: str | Path, option: str = "--store") -> Backend:
         ConfigError: If there is none at that address, or the address is none of a store.
     """
     location = Location.of(store, option)
-    if location.directory is not None and not (location.directory / NAMES).is_dir():
+    if location.directory is not None and not is_directory(location.directory / NAMES):
         reason = f"there is no store with a pipeline in it at {location.directory}"
         raise ConfigError(option, reason)
     return location.backend()

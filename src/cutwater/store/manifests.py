@@ -5,11 +5,14 @@ count, and by which hash. Written once per attempt, since its number is taken by
 (docs/adr/0003). Upholds I7 and I8.
 """
 
+from collections.abc import Iterator
+
 from cutwater.errors import Corrupt
 from cutwater.ids import CheckpointId, PipelineId
 from cutwater.protocol.cut import Cut
 from cutwater.store.backend import Backend, write_once
 from cutwater.store.cut_form import MANIFEST
+from cutwater.store.directories import is_below, is_name
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.records import decode, digest, encode
 
@@ -56,6 +59,9 @@ class Manifests:
         cut = decode(MANIFEST, path, data)
         if sha256 is not None and digest(data) != sha256:
             raise Corrupt(path, f"its hash is not {sha256}, which was decided")
+        stray = next(_stray_names(cut), None)
+        if stray is not None:
+            raise Corrupt(path, f"{stray!r} would lead out of the directory that it belongs to")
         return cut
 
     def ids(self) -> tuple[CheckpointId, ...]:
@@ -67,3 +73,13 @@ class Manifests:
         """
         found = self._backend.list(self._paths.manifests)
         return tuple(sorted(self._paths.id_of_manifest(path) for path in found))
+
+
+def _stray_names(cut: Cut) -> Iterator[str]:
+    """Find names in a cut that are made into paths of files and must not be."""
+    for step, snapshot in cut.snapshots.items():
+        yield from (name for name in (step, snapshot.step) if not is_name(name))
+        yield from (ref.sha256 for ref in sorted(snapshot.blobs) if not is_name(ref.sha256))
+        for part in snapshot.in_flight:
+            for recorded in part.events:
+                yield from (name for name in recorded.event.files if not is_below(name))

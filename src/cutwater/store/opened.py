@@ -6,7 +6,7 @@ that whoever runs, inspects or repairs a pipeline opens the same things in the s
 
 from dataclasses import dataclass
 
-from cutwater.ids import Generation, PipelineId
+from cutwater.ids import CheckpointId, Generation, PipelineId
 from cutwater.protocol.recovery import lacks_decision
 from cutwater.store.attempts import Attempts
 from cutwater.store.backend import Backend
@@ -74,9 +74,14 @@ class OpenStore:
         # Read again: what is committed was decided before, perhaps by somebody else just now.
         return lacks_decision(self.log.read(), through)
 
-    def blobs(self, generation: Generation, near: Near | None = None) -> Blobs:
-        """Return the state and in-flight objects, as one generation writes them.
+    def blobs(
+        self,
+        generation: Generation,
+        near: Near | None = None,
+        attempt: CheckpointId | None = None,
+    ) -> Blobs:
+        """Return the state and in-flight objects, as one attempt of a generation writes them.
 
         What is near is not fetched.
         """
-        return Blobs(self.backend, self.pipeline, generation, near)
+        return Blobs(self.backend, self.pipeline, generation, near, attempt)

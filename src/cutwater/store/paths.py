@@ -217,9 +217,16 @@ class PipelinePaths:
         """The prefix of all state and in-flight objects."""
         return self._under(_Area.BLOBS)
 
-    def blob(self, generation: Generation, sha256: str) -> ObjectPath:
-        """Return where a generation puts content with that hash (docs/adr/0004)."""
-        return self._under(_Area.BLOBS, _digits(generation), sha256)
+    def blob(
+        self, generation: Generation, sha256: str, attempt: CheckpointId | None = None
+    ) -> ObjectPath:
+        """Return where an attempt of a generation puts content with that hash.
+
+        Both are part of the name (docs/adr/0004, docs/adr/0039). Without an attempt: in a new
+        pipeline, whose first cut is written before anything can be deleted.
+        """
+        name = sha256 if attempt is None else f"{_digits(attempt)}-{sha256}"
+        return self._under(_Area.BLOBS, _digits(generation), name)
 
     def generation_of_blob(self, path: ObjectPath) -> Generation:
         """Return the generation that wrote a state or in-flight object."""

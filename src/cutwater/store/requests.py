@@ -7,13 +7,14 @@ once, by the process it was addressed to, and never after its time: whoever has 
 nothing behind that a later process would act on.
 """
 
+import re
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from cutwater.errors import Corrupt, NewerFormat, NotFound
-from cutwater.ids import PipelineId
+from cutwater.errors import ConfigError, Corrupt, NewerFormat, NotFound
+from cutwater.ids import CheckpointId, PipelineId
 from cutwater.store.backend import Backend, write_once
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.records import RecordKind, decode, encode
@@ -26,12 +27,49 @@ FORGET_MS: Final = 600_000
 """How long an answer that nobody reads is kept."""
 
 
+REASON_MAX: Final = 500
+"""How many characters the reason of an abort may have."""
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
 class Wish(Enum):
     """What is asked for."""
 
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
     STOP = "stop"
+    ABORT = "abort"
+
+
+class Abort(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be aborted, and why.
+
+    Attributes:
+        checkpoint_id: The attempt; None for the only one that is pending.
+        reason: Why; stored with the attempt.
+    """
+
+    checkpoint_id: CheckpointId | None = None
+    reason: str
+
+
+class Wanted(NamedTuple):
+    """What is asked for, in detail.
+
+    Attributes:
+        wish: What it is.
+        full: For a checkpoint: whether it must stand alone.
+        name: For a savepoint, or a stop with one: its name.
+        drain: For a stop: whether sources stop first.
+        abort: For an abort: of what, and why.
+    """
+
+    wish: Wish
+    full: bool = False
+    name: str | None = None
+    drain: bool = False
+    abort: Abort | None = None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +85,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         full: For a checkpoint: whether it must stand alone.
         name: For a savepoint, or a stop with one: its name.
         drain: For a stop: whether sources stop first.
+        abort: For an abort: of what, and why. Other requests are written without it, as they were
+            before there were aborts.
     """
 
     token: str
@@ -58,6 +98,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     full: bool = False
     name: str | None = None
     drain: bool = False
+    abort: Abort | msgspec.UnsetType = msgspec.UNSET
 
 
 class AnswerState(Enum):
@@ -99,6 +140,26 @@ def _answer(value: Answer) -> Answer:
 
 REQUEST: Final = RecordKind("request", _request, msgspec.json.Decoder(Request), _request)
 ANSWER: Final = RecordKind("answer", _answer, msgspec.json.Decoder(Answer), _answer)
+
+
+def abort_reason(text: str, option: str = "reason") -> str:
+    """Return the reason of an abort as it is stored and shown: one line, without outer blanks.
+
+    Args:
+        text: What the person wrote.
+        option: The option's name as the person knows it, for the error.
+
+    Raises:
+        ConfigError: If it is empty, too long, or has control characters.
+    """
+    reason = text.strip()
+    if not reason:
+        raise ConfigError(option, "is empty; say in a few words why the checkpoint is aborted")
+    if len(reason) > REASON_MAX:
+        raise ConfigError(option, f"has {len(reason)} characters; at most {REASON_MAX} are kept")
+    if _CONTROL.search(reason):
+        raise ConfigError(option, "has control characters; write it in one line of plain text")
+    return reason
 
 
 class Treatment(Enum):

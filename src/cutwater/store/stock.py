@@ -20,6 +20,7 @@ from cutwater.errors import Corrupt
 from cutwater.protocol.cut import BlobRef
 from cutwater.store.blobs import Blobs, size_and_hash
 from cutwater.store.bundles import decode_header
+from cutwater.store.directories import exists
 from cutwater.store.parallel import each
 
 
@@ -77,7 +78,8 @@ class LeftFiles:
 
     def _walked(self) -> Iterator[tuple[Path, os.stat_result]]:
         for root in self._roots:
-            for parent, _, names in os.walk(root):
+            # A directory that cannot be listed is passed over: what it holds is fetched instead.
+            for parent, _, names in os.walk(root, onerror=lambda _: None):
                 for name in names:
                     file = Path(parent, name)
                     try:
@@ -164,7 +166,7 @@ class Stock:
 
     def _found(self, size_bytes: int, sha256: str) -> bool:
         """Say whether the content is here, or was found on this machine now."""
-        if (self._directory / sha256).exists():
+        if exists(self._directory / sha256):
             return True
         unfinished = self._unfinished()
         if not self._left.take(size_bytes, sha256, unfinished):
@@ -194,7 +196,7 @@ class Stock:
         The file must not be written to: it may be a link.
         """
         content = self._directory / sha256
-        if not content.exists():
+        if not exists(content):
             return False
         local_file.unlink(missing_ok=True)
         link_or_copy(content, local_file)

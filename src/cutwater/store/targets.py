@@ -8,7 +8,7 @@ checkpoint, has written nowhere. A fork remembers its original's targets and nev
 """
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
@@ -23,6 +23,12 @@ from cutwater.store.records import RecordKind, decode, encode
 
 VISIBILITY: Final = "visibility"
 """The option of a target that shows batches before their checkpoint: then it is `batch`."""
+
+IDENTITY: Final = "identity"
+"""The option that says what tells a target from every other one, by whatever address."""
+
+ALSO: Final = "also"
+"""The option with other names of the same target: what a person has declared to be moved."""
 
 SAME_AS: Final = {"s3a": "s3", "s3n": "s3"}
 """Schemes that are other names of one."""
@@ -50,9 +56,39 @@ class StoredTarget:
         return self.format, _one_form(self.uri)
 
     @property
+    def identity(self) -> str | None:
+        """What tells it from every other target; None if only its address is known."""
+        return next(iter(self.options.get(IDENTITY, ())), None)
+
+    def is_same_as(self, other: "StoredTarget") -> bool:
+        """Say whether two targets are one: by what they are, or else by their addresses.
+
+        Addresses count only where it is not known of both what they are: a name may lead to
+        another server than it did.
+        """
+        if self.format != other.format:
+            return False
+        mine, theirs = self.identity, other.identity
+        if mine is None or theirs is None:
+            mine, theirs = self.place[1], other.place[1]
+        return (
+            mine == theirs
+            or mine in other.options.get(ALSO, ())
+            or theirs in self.options.get(ALSO, ())
+        )
+
+    @property
     def shows_batches(self) -> bool:
         """Whether it may show more than the last checkpoint holds (rule F33)."""
         return self.options.get(VISIBILITY) == ("batch",)
+
+
+def moved_from(now: StoredTarget, before: StoredTarget) -> StoredTarget:
+    """Return a target with all names that it had before, as other names of the same one."""
+    names = [*before.options.get(ALSO, ()), before.identity, before.place[1]]
+    also = sorted({one for one in names if one is not None} - {now.identity, now.place[1]})
+    options = {name: value for name, value in now.options.items() if name != ALSO}
+    return replace(now, options={**options, ALSO: tuple(also)} if also else options)
 
 
 def _one_form(uri: str) -> str:

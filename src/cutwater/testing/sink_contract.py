@@ -14,14 +14,18 @@ Every test opens the sink as a generation does, on Spark, in a directory of its 
 see is asked of `shown`, which must not use the sink. docs/how-to/write-a-sink.md has a whole one.
 """
 
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cutwater.ids import Generation
+from cutwater.errors import SinkError
+from cutwater.ids import Generation, Slot
 from cutwater.protocol.cut import Version
-from cutwater.sinks.base import Sink
+from cutwater.protocol.lost_commit import Recorded, is_behind
+from cutwater.sinks.base import KnowsNewest, Sink
+from cutwater.store.directories import remove_tree
 from cutwater.testing.sink_trial import (
     SINK,
     Trial,
@@ -49,12 +53,15 @@ class SinkContract:
         restores: Whether the target can be taken back to an earlier version.
         stages_files: Whether what is staged is files below the directory, named by their hash in
             the committable, which the tests may damage.
+        lies_in_directory: Whether the whole target lies below the directory, so that the tests
+            can put an older copy in its place.
         commits_without_spark: Whether committing and restoring needs no Spark, as for `rewind`.
     """
 
     overwrites = False
     restores = True
     stages_files = True
+    lies_in_directory = True
     commits_without_spark = True
 
     # -- what a subclass says
@@ -263,6 +270,33 @@ class SinkContract:
                 same(*(one.result() for one in found))
             trial.shows(self._after(*ids), "after two acted on one slot at once")
 
+    def test_a_target_that_lost_its_last_commit_is_noticed(
+        self, cutwater_spark: "SparkSession", tmp_path: Path
+    ) -> None:
+        """A restored backup takes a target back without a decision (rule F43)."""
+        trial = Trial(self, cutwater_spark, tmp_path / "target")
+        trial.directory.mkdir()
+        sink: object = trial.opened()
+        if not isinstance(sink, KnowsNewest) or not self.lies_in_directory:
+            return
+        opened = trial.opened()
+        version = opened.commit(permit(3), trial.stage(opened, 1))
+        check(
+            not is_behind(Recorded(Slot(3), version), sink.newest()),
+            "a target that holds its last commit is said to lack it",
+        )
+        shutil.copytree(trial.directory, tmp_path / "backup")
+        version = opened.commit(permit(4), trial.stage(opened, 2))
+        last = Recorded(Slot(4), version)
+        opened.commit(permit(5), ())
+        check(not is_behind(last, sink.newest()), "a commit of nothing hides the last commit")
+        remove_tree(trial.directory)
+        (tmp_path / "backup").rename(trial.directory)
+        trial.shows([1], "after a backup was restored")
+        for found in (sink, trial.opened()):
+            assert isinstance(found, KnowsNewest)
+            check(is_behind(last, found.newest()), "a lost commit is not noticed by newest()")
+
     # -- going back
 
     def test_the_target_goes_back_to_a_version(
@@ -318,6 +352,63 @@ class SinkContract:
         trial.shows(self._after([1], [2], [4]), "after the rest was committed")
         trial.opened().discard(Generation(9), ())
         trial.shows(self._after([1], [2], [4]), "after everything else was deleted")
+
+    # -- recovery points
+
+    def test_going_back_to_a_recovery_point_commits_what_it_carries_again(
+        self, cutwater_spark: "SparkSession", tmp_path: Path
+    ) -> None:
+        """A later checkpoint has committed the same rows; a rewind undoes that and repeats it."""
+        trial = Trial(self, cutwater_spark, tmp_path)
+        sink = trial.opened()
+        shown = sink.commit(permit(1), trial.stage(sink, 1))
+        carried, later = trial.stage(sink, 2), trial.stage(sink, 3)
+        trial.retain(sink, 1, {None, shown}, carried)
+        sink.commit(permit(3), (*carried, *later))
+        sink.commit(permit(4), trial.stage(sink, 4))
+        trial.retain(sink, 1, {None, shown}, carried)
+        restarted = trial.opened()
+        restarted.discard(Generation(2), carried)
+        trial.retain(restarted, 2, {None, shown}, carried)
+        trial.shows(self._after([1], [2], [3], [4]), "while a recovery point is kept")
+        check(sink.problem(carried[0]) is None, "what a kept recovery point carries has a problem")
+        if not self.restores:
+            return
+        other = trial.opened(without_spark=self.commits_without_spark)
+        check(other.problem(carried[0]) is None, "another process finds a problem with it")
+        other.restore(permit(6), shown)
+        trial.shows([1], "after going back to a recovery point")
+        resumed = trial.opened()
+        resumed.discard(Generation(4), carried)
+        trial.retain(resumed, 4, {None, shown}, carried)
+        check(resumed.problem(carried[0]) is None, "what is carried has a problem after a rewind")
+        again = (*carried, *trial.stage(resumed, 5, generation=4))
+        same(resumed.commit(permit(8), again), trial.opened().commit(permit(8), again))
+        trial.shows(self._after([1], [2], [5]), "after what was carried was committed again")
+
+    def test_staged_rows_that_are_gone_are_not_called_sound(
+        self, cutwater_spark: "SparkSession", tmp_path: Path
+    ) -> None:
+        """Rows that no kept checkpoint carries may be deleted; a rewind must then hear of it."""
+        trial = Trial(self, cutwater_spark, tmp_path)
+        sink = trial.opened()
+        shown = sink.commit(permit(1), trial.stage(sink, 1))
+        carried = trial.stage(sink, 2)
+        newer = sink.commit(permit(3), (*carried, *trial.stage(sink, 3)))
+        trial.retain(sink, 1, {newer}, ())
+        restarted = trial.opened()
+        restarted.discard(Generation(2), ())
+        trial.retain(restarted, 2, {newer}, ())
+        trial.shows(self._after([1], [2], [3]), "after staged rows were given up")
+        if not self.restores or sink.problem(carried[0]) or sink.look_back(shown).obstacle:
+            return
+        sink.restore(permit(4), shown)
+        message = "problem() found nothing wrong, but after a rewind the rows were lost"
+        try:
+            sink.commit(permit(5), carried)
+        except SinkError as error:
+            raise AssertionError(message) from error
+        trial.shows(self._after([1], [2]), f"{message}:")
 
     # -- sudden death
 

@@ -5,7 +5,7 @@ A `Trial` is one sink in one directory, as several generations and processes ope
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -14,7 +14,8 @@ from cutwater.errors import SinkError, Superseded
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit, grant
 from cutwater.protocol.cut import BlobRef, Committable, Version
-from cutwater.sinks.base import OpenSink, Sink, SinkContext
+from cutwater.sinks.base import KeepsPast, OpenSink, Sink, SinkContext
+from cutwater.store.directories import files_below
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -85,6 +86,17 @@ class Trial:
         found = sink.stage(rows, Generation(generation), BatchId(batch))
         return () if found is None else (found,)
 
+    def retain(
+        self,
+        sink: OpenSink,
+        generation: int,
+        shown: Collection[Version | None],
+        keep: Sequence[Committable],
+    ) -> None:
+        """Let a sink give up what the checkpoints that are kept do not need."""
+        if isinstance(sink, KeepsPast):
+            sink.retain(Generation(generation), shown, keep)
+
     def shows(self, ids: Sequence[int], moment: str) -> None:
         """Check what readers see."""
         found = self.contract.shown(self.directory)
@@ -97,8 +109,8 @@ def file_of(blob: BlobRef, directory: Path) -> Path:
     Raises:
         AssertionError: If there is none.
     """
-    for path in directory.rglob("*"):
-        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == blob.sha256:
+    for path in files_below(directory):
+        if hashlib.sha256(path.read_bytes()).hexdigest() == blob.sha256:
             return path
     raise AssertionError(f"there is no file with the hash of {blob.name}")
 

@@ -18,10 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StructField, StructType
+from tests.trees import stored_tree
 
 from cutwater.ids import BatchId, CheckpointId, Generation, SinkId, Slot, StepId
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Committable, Cut, StepSnapshot
 from cutwater.protocol.decisions import Claim, Decision
+from cutwater.protocol.lost_commit import last_writes
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.showing import grant_shows
@@ -119,6 +121,7 @@ def make(directory: Path, visibility: str = "checkpoint") -> Made:
             opened.take_back(grant_shows(store.pipeline, Slot(1), Generation(1)), None, ())
     carried: dict[SinkId, tuple[Committable, ...]] = dict.fromkeys(SINKS, ())
     visible: dict[SinkId, str | None] = dict.fromkeys(SINKS)
+    writes: dict[SinkId, Slot] = {}
     for number in range(1, 6):
         staged = {
             sink: (*carried[sink], stage_by_hand(made, store, sinks[sink], sink, number))
@@ -136,11 +139,13 @@ def make(directory: Path, visibility: str = "checkpoint") -> Made:
             carried=staged if is_point else nothing,
             commit_point=not is_point,
             visible=dict(visible),
+            last_writes=writes,
             name=SAVEPOINT if is_savepoint else None,
             started_at_ms=FIRST_AT_MS + number * STEP_MS,
         )
         carried = dict(cut.carried)
         visible.update(_decided(store, sinks, cut))
+        writes = last_writes(Slot(number + 1), cut)
     for sink in SINKS if visibility == "batch" else ():
         stage_by_hand(made, store, sinks[sink], sink, 6)
     return made
@@ -171,7 +176,7 @@ def _snapshot(directory: Path, store: OpenStore, number: int) -> StepSnapshot:
         Generation(1),
         BatchId(number - 1),
         offsets={"0": json.dumps({"sequence": number * ROWS})},
-        state=store.blobs(Generation(1)).store_tree(state, {}),
+        state=stored_tree(store.blobs(Generation(1)), state, {}),
     )
 
 

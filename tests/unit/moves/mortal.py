@@ -12,6 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
+from tests.trees import stored_tree
+
 from cutwater.errors import SinkError, Superseded
 from cutwater.ids import BatchId, CheckpointId, SinkId, Slot, StepId
 from cutwater.moves.opening import Movable, candidates
@@ -190,7 +192,7 @@ def go_on(world: World, points: list[bool]) -> None:
         state = Path(directory) / "state"
         state.mkdir()
         (state / "rows").touch()
-        refs = store.blobs(generation).store_tree(state, {})
+        refs = stored_tree(store.blobs(generation), state, {})
     for number, is_point in enumerate(points, start=1):
         checkpoint_id = CheckpointId(standing.highest_id + number)
         batch = BatchId(begins_at + (number - 1) * 3)

@@ -57,6 +57,10 @@ def test_a_text_means_a_number_a_name_or_a_time(text: str, number: int) -> None:
     ("text", "said"),
     [
         ("5", "--to: checkpoint 5 is not there; there are checkpoints 3, 4, 6, 8 and savepoints"),
+        ("9" * 5000, f"--to: checkpoint {'9' * 20}… is not there; there are checkpoints 3, 4"),
+        ("0001-01-01", "'0001-01-01' is a time before the year 1 or after the year 9999 in UTC"),
+        ("0001-01-01T00:00+14:00", r"'0001-01-01T00:00\+14:00' is a time before the year 1"),
+        ("9999-12-31T23:59-12:00", "'9999-12-31T23:59-12:00' is a time before the year 1"),
         ("", "'' is no checkpoint's number, no savepoint's name and no time"),
         ("Before", "'Before' is no checkpoint's number"),
         (at(-1), "no checkpoint began at or before"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.trees import stored_tree
 from tests.unit.store.cuts import PIPELINE
 
 from cutwater.ids import BatchId, CheckpointId, Generation, StepId
@@ -42,7 +43,7 @@ def cut_at(
         Generation(1),
         BatchId(len(read) - 1),
         offsets={} if offset is None else {STREAM: json.dumps({"logOffset": offset})},
-        state=store.blobs(Generation(1)).store_tree(query, {}),
+        state=stored_tree(store.blobs(Generation(1)), query, {}),
     )
     return Cut(CheckpointId(1), Generation(1), CheckpointKind.CHECKPOINT, {STEP: snapshot})
 

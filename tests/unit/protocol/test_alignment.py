@@ -27,6 +27,8 @@ from cutwater.ids import CheckpointId, Generation
 from cutwater.protocol.alignment import Aligner
 from cutwater.protocol.alignment_events import (
     Advanced,
+    AlignmentProgress,
+    AlignmentState,
     Announced,
     AttemptOver,
     BarrierSeen,
@@ -877,3 +879,46 @@ def test_where_several_may_be_open_only_what_is_told_ends_an_attempt() -> None:
     commands = tell(step, Advanced({A: place(1)}))
 
     assert only(Emit, commands) == (Emit(barrier(1), Cause.ALIGNED),)
+
+
+# -- what people see of it
+
+
+def test_progress_names_the_inputs_that_have_reached_their_barrier() -> None:
+    step = aligner(A, B)
+    before = step.progress(ONE)
+    tell(step, seen(A, 1), seen(B, 3), Advanced({A: place(1), B: place(1)}))
+
+    assert before is None
+    assert step.progress(ONE) == AlignmentProgress(
+        AlignmentState.ALIGNING, (A,), (B,), place(3).log_bytes - place(1).log_bytes, 0
+    )
+
+
+def test_progress_of_an_attempt_that_is_announced_waits_for_every_input() -> None:
+    step = aligner(A, B)
+    tell(step, Announced(barrier(1)))
+
+    assert step.progress(ONE) == AlignmentProgress(AlignmentState.ALIGNING, (), (A, B), 0, 0)
+
+
+def test_progress_counts_what_a_barrier_has_overtaken() -> None:
+    step = aligner(A, B, options=FORCED)
+    tell(step, seen(A, 2))
+
+    recording = step.progress(ONE)
+    tell(step, Advanced({A: place(5)}))
+    later = step.progress(ONE)
+
+    two_bytes = place(2).log_bytes
+    assert recording == AlignmentProgress(
+        AlignmentState.RECORDING, (), (A, B), two_bytes, two_bytes
+    )
+    assert later == AlignmentProgress(AlignmentState.RECORDING, (A,), (B,), 0, two_bytes)
+
+
+def test_an_attempt_that_is_over_has_no_progress() -> None:
+    step = aligner(A, B)
+    tell(step, seen(A, 1), AttemptOver(ONE))
+
+    assert step.progress(ONE) is None

@@ -448,6 +448,16 @@ def test_a_watermark_is_passed_with_the_events_before_it() -> None:
     assert log.watermark_ms(FAST) == 100
 
 
+def test_the_watermark_at_a_position_is_known_before_the_reader_moves_there() -> None:
+    log = channel(FAST, events_held=1)
+    log.append(Watermark(100))
+    log.append(event(1))
+    log.append(Watermark(200))
+
+    assert [log.watermark_ms(FAST, position) for position in (0, 1, 2)] == [None, 100, 200]
+    assert log.watermark_ms(FAST) is None
+
+
 def test_a_watermark_behind_a_held_barrier_is_passed_with_the_release() -> None:
     log = channel(FAST, events_held=1)
     log.append(barrier(1))

@@ -57,6 +57,7 @@ from cutwater.protocol.commit import (
 from cutwater.protocol.coordinator import Coordinator
 from cutwater.protocol.coordinator_events import (
     AnswerAck,
+    AnswerCancel,
     AnswerRequest,
     Cancelled,
     Clock,
@@ -74,9 +75,11 @@ from cutwater.protocol.coordinator_events import (
     PublishFailed,
     PublishManifest,
     RecordFailed,
+    Requested,
     ReserveFailed,
     ReserveId,
     RestartPipeline,
+    SinkBehind,
     SinkFenced,
     Standing,
     StartAttempt,
@@ -87,7 +90,7 @@ from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import DecisionOutcome
 from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.options import CheckpointOptions, CommitOptions
-from cutwater.protocol.pending import AckResult, CheckpointRequest, Phase
+from cutwater.protocol.pending import AckResult, CancelResult, CheckpointRequest, Phase
 from cutwater.protocol.trigger import RequestResult
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
@@ -349,18 +352,108 @@ def test_a_decline_of_a_stranger_changes_nothing() -> None:
     assert machine.open_attempts == {ONE: Phase.COLLECTING}
 
 
-def test_an_attempt_can_be_cancelled() -> None:
+@pytest.mark.parametrize("number", [ONE, None])
+def test_an_attempt_can_be_cancelled_with_a_reason(number: CheckpointId | None) -> None:
+    """Seed 000: `abort(reason)`. Without a number the only open attempt is meant."""
     machine = collecting()
+    cancel = Cancelled(number, 5, "the disk is being replaced")
 
-    assert tell(machine, Cancelled(ONE, 5)) == (EndAttempt(ONE, False, FailureReason.CANCELLED),)
+    assert tell(machine, cancel) == (
+        EndAttempt(ONE, False, FailureReason.CANCELLED, "the disk is being replaced"),
+        AnswerCancel(cancel, CancelResult.CANCELLED, ONE),
+    )
+
+
+def test_an_attempt_whose_number_is_being_taken_can_be_cancelled() -> None:
+    machine = coordinator(QUICK)
+    tell(machine, *opened())
+    cancel = Cancelled(None, 1, "why")
+
+    assert only(AnswerCancel, tell(machine, cancel)) == (
+        AnswerCancel(cancel, CancelResult.CANCELLED, ONE),
+    )
+    assert tell(machine, reserved(1, 2)) == ()
 
 
 def test_cancelling_nothing_changes_nothing() -> None:
     """Seed 000 M12: abort worked in any phase, also after completion."""
     machine = completed(QUICK)
+    cancels = [Cancelled(number, 5) for number in (ONE, CheckpointId(9), None)]
 
-    assert tell(machine, Cancelled(ONE, 5), Cancelled(CheckpointId(9), 5)) == ()
+    assert tell(machine, *cancels) == tuple(
+        AnswerCancel(one, CancelResult.NOT_OPEN, one.checkpoint_id) for one in cancels
+    )
     assert machine.completed_count == 1
+
+
+def test_a_cancellation_without_a_number_is_refused_while_two_attempts_are_open() -> None:
+    machine = two_collecting()
+    cancel = Cancelled(None, 5)
+
+    assert tell(machine, cancel) == (AnswerCancel(cancel, CancelResult.AMBIGUOUS, None),)
+    assert set(machine.open_attempts) == {ONE, TWO}
+
+
+def test_a_halted_coordinator_has_nothing_to_cancel() -> None:
+    machine = collecting()
+    tell(machine, Stop(1))
+    cancel = Cancelled(None, 5)
+
+    assert tell(machine, cancel) == (AnswerCancel(cancel, CancelResult.NOT_OPEN, None),)
+
+
+def test_a_cancelled_attempt_is_no_failure_that_counts() -> None:
+    """A person aborts for a reason of their own: no restart, no backoff."""
+    machine = collecting(INTOLERANT)
+
+    cancelled = tell(machine, Cancelled(ONE, 20))
+
+    assert only(RestartPipeline, cancelled) == ()
+    assert machine.wake_at_ms == QUICK.interval_ms
+
+
+# -- a stop
+
+LAST = CheckpointRequest(is_last=True)
+
+
+def test_open_attempts_give_way_to_the_last_checkpoint_of_a_stop() -> None:
+    """Whether an attempt is stuck or slow cannot be told; a stop waits for neither."""
+    machine = two_collecting()
+
+    commands = tell(machine, Requested(LAST, 50, at_once=True))
+
+    assert commands[:3] == (
+        AnswerRequest(LAST, RequestResult.QUEUED),
+        EndAttempt(ONE, False, FailureReason.GAVE_WAY),
+        EndAttempt(TWO, False, FailureReason.GAVE_WAY),
+    )
+    (started,) = only(ReserveId, commands)
+    assert started.request == LAST
+
+
+def test_the_last_checkpoint_of_a_stop_comes_before_all_that_wait_for_their_turn() -> None:
+    limited = replace(QUICK, queue_limit=1)
+    machine = deciding(limited)
+    other = Requested(LAST, 2, at_once=True)
+    tell(machine, requested(savepoint(), 1))
+
+    commands = tell(machine, Requested(LAST, 2, at_once=True), other)
+
+    assert commands == (
+        AnswerRequest(LAST, RequestResult.QUEUED),
+        AnswerRequest(LAST, RequestResult.QUEUE_FULL),
+    )
+    assert machine.open_attempts == {ONE: Phase.DECIDING}
+
+
+def test_a_checkpoint_of_a_run_that_ends_by_itself_waits_for_its_turn() -> None:
+    machine = collecting()
+
+    commands = tell(machine, Requested(LAST, 50))
+
+    assert commands == (AnswerRequest(LAST, RequestResult.QUEUED),)
+    assert machine.open_attempts == {ONE: Phase.COLLECTING}
 
 
 # -- deadlines
@@ -425,12 +518,22 @@ def test_a_decision_that_is_never_answered_ends_the_process() -> None:
     assert tell(machine, Clock(1_000)) == (Halt(HaltReason.OUTCOME_UNKNOWN),)
 
 
+@pytest.mark.parametrize("number", [ONE, None])
+def test_a_cancellation_of_a_decision_on_its_way_is_answered_as_too_late(
+    number: CheckpointId | None,
+) -> None:
+    machine = deciding()
+    cancel = Cancelled(number, 0, "why")
+
+    assert tell(machine, cancel) == (AnswerCancel(cancel, CancelResult.TOO_LATE, ONE),)
+
+
 @pytest.mark.parametrize("event", [declined(), Cancelled(ONE, 0), Stop(0)])
 def test_a_decision_on_its_way_cannot_be_called_off(event: CoordinatorEvent) -> None:
     """Rule F15: announced as ended, and then the object appears."""
     machine = deciding()
 
-    assert tell(machine, event) == ()
+    assert only(EndAttempt, tell(machine, event)) == ()
     assert machine.open_attempts == {ONE: Phase.DECIDING}
 
 
@@ -694,6 +797,17 @@ def test_a_late_answer_about_a_commit_that_is_recorded_fences_nobody() -> None:
     machine = completed(QUICK)
 
     assert tell(machine, SinkFenced(Slot(2), T, 5)) == ()
+    assert tell(machine, SinkBehind(Slot(2), T, 5)) == ()
+
+
+def test_a_target_that_lacks_a_recorded_commit_ends_the_process() -> None:
+    """Rule F43: nothing is committed on top of a gap."""
+    machine = committing()
+
+    commands = tell(machine, SinkBehind(Slot(2), T, 5))
+
+    assert commands == (Halt(HaltReason.TARGET_BEHIND),)
+    assert machine.mode is Mode.HALTED
 
 
 # -- garbage

@@ -23,10 +23,13 @@ from tests.unit.protocol.builders import (
 )
 
 from cutwater.ids import NO_BATCH, BatchId, StepId
-from cutwater.protocol.cut import Cut, StepSnapshot, faults
+from cutwater.protocol.cut import BlobRef, Cut, StepSnapshot, faults
+from cutwater.protocol.identity import StepIdentity
+from cutwater.protocol.recovery import Damage, state_damages
 from cutwater.protocol.topology import StepSpec, Topology, inputs_of
 
 STRANGER = StepId("stranger")
+NO_FILES = Damage("the state of step table", "no file was stored, and batch 2 was committed")
 
 
 def changed(step: StepId, snapshot: StepSnapshot) -> dict[StepId, StepSnapshot]:
@@ -40,6 +43,35 @@ def test_an_aligned_cut_satisfies_the_equation() -> None:
 
 def test_a_cut_with_everything_in_flight_recorded_satisfies_the_equation() -> None:
     assert faults(FAN, fan_snapshots(batch=4, right_read=1)) == ()
+
+
+@pytest.mark.parametrize(
+    ("identity", "batch", "state", "found"),
+    [
+        (StepIdentity(is_query=True), 2, (), 1),
+        (StepIdentity(is_query=True), 2, (blob("logs"),), 0),
+        # Nothing is committed yet, so that there may be no files.
+        (StepIdentity(is_query=True), NO_BATCH, (), 0),
+        # The whole state of a batch step is its positions.
+        (StepIdentity(is_query=False), 2, (), 0),
+        (None, 2, (), 0),
+    ],
+)
+def test_a_query_that_has_committed_a_batch_has_files(
+    identity: StepIdentity | None, batch: BatchId, state: tuple[BlobRef, ...], found: int
+) -> None:
+    """Invariant 5: a listing that failed must not become a snapshot without state."""
+    table = replace(LINE[TABLE], identity=identity)
+    topology = Topology((LINE[ORDERS], table))
+    snapshots = changed(TABLE, replace(sink_snapshot(batch=2), batch=batch, state=state))
+    decided = replace(cut(1), snapshots=snapshots, identities=topology.identities)
+
+    wrong = faults(topology, snapshots)
+
+    fault = "table: batch 2 is committed and no file of its query is stored"
+    assert wrong == (fault,) * found
+    assert decided.without_state == (TABLE,) * found
+    assert state_damages(decided) == (NO_FILES,) * found
 
 
 def test_an_event_that_is_neither_read_nor_recorded_is_a_fault() -> None:

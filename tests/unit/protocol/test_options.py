@@ -86,10 +86,11 @@ def failure(checkpoint_id: int = 1) -> Declined:
 # -- defaults and bad values
 
 
-def test_the_defaults_are_those_of_the_documents() -> None:
+def test_the_defaults_are_those_of_the_documents_but_for_the_times_of_an_attempt() -> None:
+    """Sinks become visible at checkpoints, so they come more often; batches take their time."""
     options = CheckpointOptions()
 
-    assert (options.interval_ms, options.timeout_ms) == (60_000, 600_000)
+    assert (options.interval_ms, options.timeout_ms) == (10_000, 600_000)
     assert (options.max_concurrent, options.tolerable_failed) == (1, None)
     assert (options.unaligned.enabled, options.unaligned.forced) == (True, False)
     assert options.unaligned.alignment_timeout_ms == 10_000
@@ -101,7 +102,7 @@ def test_the_defaults_are_those_of_the_documents() -> None:
     [
         ({"interval_ms": 0}, "interval"),
         ({"timeout_ms": 0}, "timeout"),
-        ({"timeout_ms": 10, "savepoint_timeout_ms": 9}, "savepoint_timeout"),
+        ({"savepoint_timeout_ms": 0}, "savepoint_timeout"),
         ({"min_pause_ms": 0}, "min_pause"),
         ({"max_concurrent": 0}, "max_concurrent"),
         ({"tolerable_failed": -1}, "tolerable_failed"),

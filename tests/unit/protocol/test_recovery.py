@@ -12,6 +12,7 @@ from tests.unit.protocol.builders import (
     committable,
     cut,
     decision,
+    source_snapshot,
 )
 
 from cutwater.errors import ProtocolViolation
@@ -19,7 +20,10 @@ from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkI
 from cutwater.protocol.coordinator_events import Standing
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import LogEntry, LogView
+from cutwater.protocol.identity import StepIdentity
+from cutwater.protocol.lost_commit import Recorded
 from cutwater.protocol.recovery import (
+    CheckTargets,
     ClaimGeneration,
     Damage,
     ReadManifest,
@@ -160,6 +164,20 @@ def test_a_damaged_head_is_never_left_silently() -> None:
     action = next_action(facts(verified={CheckpointId(2): (bad,)}, committed_through=0))
 
     assert action == Refuse(RefusalReason.OBJECTS_DAMAGED, decision(2), (bad,))
+
+
+def test_a_head_that_was_decided_without_the_state_of_a_query_is_refused() -> None:
+    """Invariant 5: older versions could decide one; the queries could not begin from it."""
+    bare = replace(
+        cut(2),
+        snapshots={ORDERS: replace(source_snapshot(batch=2), state=())},
+        identities={ORDERS: StepIdentity(is_query=True)},
+    )
+
+    action = next_action(facts(manifests={CheckpointId(2): bare}, verified={CheckpointId(2): ()}))
+
+    missing = Damage("the state of step orders", "no file was stored, and batch 2 was committed")
+    assert action == Refuse(RefusalReason.OBJECTS_DAMAGED, decision(2), (missing,))
 
 
 def test_the_head_follows_the_log_and_not_the_highest_id() -> None:
@@ -315,6 +333,26 @@ def test_a_commit_whose_decision_is_gone_is_no_reason_to_begin_anew(
     assert next_action(known) == Refuse(RefusalReason.LOG_LOST, None)
 
 
+# -- targets
+
+
+def test_targets_are_checked_before_anything_is_taken_back_or_restored() -> None:
+    """Rule F43."""
+    unchecked = replace(facts(), targets_checked=False, showing=frozenset({T}))
+
+    assert next_action(unchecked) == CheckTargets({T: Recorded(Slot(2), "v2")})
+    assert isinstance(next_action(replace(unchecked, targets_checked=True)), TakeBack)
+
+
+def test_nothing_is_asked_of_a_target_that_the_sink_has_never_written_to() -> None:
+    moved = replace(facts(), targets_checked=False, moved=frozenset({T}))
+
+    restore = next_action(moved)
+
+    assert isinstance(restore, Restore)
+    assert restore.standing.last_writes == {}
+
+
 # -- restoring
 
 
@@ -331,6 +369,7 @@ def test_a_sound_and_committed_head_is_restored() -> None:
             decided={ORDERS: cut(2).snapshots[ORDERS].batch, TABLE: cut(2).snapshots[TABLE].batch},
             carried={T: ()},
             visible={T: "v2"},
+            last_writes={T: Slot(2)},
         ),
     )
 

@@ -3,7 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.protocol.builders import GENERATION, barrier, blob, claim, cut, decision
+from tests.unit.protocol.builders import (
+    GENERATION,
+    T,
+    barrier,
+    blob,
+    claim,
+    committable,
+    cut,
+    decision,
+)
 
 from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.protocol.barrier import Flag
@@ -15,6 +24,7 @@ from cutwater.protocol.retention import (
     kept,
     plan_retention,
     reusable,
+    staged_to_keep,
 )
 
 OLDER = Generation(GENERATION - 1)
@@ -264,3 +274,23 @@ def test_nothing_is_reused_when_checkpoints_are_not_incremental() -> None:
 
 def test_nothing_is_reused_before_the_first_cut() -> None:
     assert reusable((), barrier(), incremental=True) == {}
+
+
+# -- what sinks have staged
+
+
+def test_sinks_keep_what_a_cut_carries_although_a_later_cut_has_committed_it() -> None:
+    carries = cut(2, commit_point=False, batch=2)
+    commits = replace(cut(3, batch=3), commit={T: (*carries.carried[T], committable(T, 3))})
+
+    keep = staged_to_keep(HISTORY, [carries, commits], Slot(3))
+
+    assert keep == {T: carries.carried[T]}
+
+
+def test_sinks_keep_what_is_decided_until_it_is_recorded() -> None:
+    recorded, waiting, undecided = cut(2, batch=2), cut(3, batch=3), cut(40, batch=40)
+
+    keep = staged_to_keep(HISTORY, [recorded, waiting, undecided], Slot(2))
+
+    assert keep == {T: (committable(T, 3), committable(T, 40))}

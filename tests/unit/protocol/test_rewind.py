@@ -4,18 +4,21 @@ from dataclasses import replace
 
 import pytest
 from tests.unit.protocol.builders import (
+    ORDERS,
     PIPELINE,
     T,
     claim,
     committable,
     cut,
     decision,
+    source_snapshot,
 )
 
 from cutwater.ids import CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.commit import CommitSink, Committer
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import LogView
+from cutwater.protocol.identity import StepIdentity
 from cutwater.protocol.options import CommitOptions
 from cutwater.protocol.recovery import Damage
 from cutwater.protocol.rewind import (
@@ -29,6 +32,12 @@ from cutwater.protocol.rewind import (
 
 TARGET = decision(5, 4)
 FACTS = RewindFacts(target=TARGET, cut=cut(4), committed={T: "v4"})
+BARE = replace(
+    cut(4),
+    snapshots={ORDERS: replace(source_snapshot(batch=2), state=())},
+    identities={ORDERS: StepIdentity(is_query=True)},
+)
+"""A cut that was decided without the files of a query."""
 AT_RECOVERY_POINT = RewindFacts(
     target=decision(5, 4, commit_point=False), cut=cut(4, commit_point=False)
 )
@@ -127,6 +136,13 @@ def test_a_rewind_may_leave_the_sinks_as_they_are() -> None:
     [
         (replace(FACTS, cut=None), Refused(RewindRefusal.MANIFEST_UNREADABLE)),
         (
+            replace(FACTS, cut=BARE),
+            Refused(
+                RewindRefusal.OBJECTS_DAMAGED,
+                ("the state of step orders: no file was stored, and batch 2 was committed",),
+            ),
+        ),
+        (
             replace(FACTS, damages=(Damage("blobs/x", "missing"),)),
             Refused(RewindRefusal.OBJECTS_DAMAGED, ("blobs/x: missing",)),
         ),
@@ -140,13 +156,17 @@ def test_a_rewind_may_leave_the_sinks_as_they_are() -> None:
             Refused(RewindRefusal.SINK_CANNOT_RESTORE, ("t: vacuumed",)),
         ),
     ],
-    ids=["unreadable", "damaged", "forgotten", "uncommitted", "cannot restore"],
+    ids=["unreadable", "without state", "damaged", "forgotten", "uncommitted", "cannot restore"],
 )
 def test_a_rewind_that_cannot_be_finished_is_not_begun(
     facts: RewindFacts, refusal: Refused
 ) -> None:
     """Rule F13: everything is proven before the decision."""
     assert refused(facts) == refusal
+
+
+def test_nothing_is_forked_from_a_cut_without_the_state_of_a_query() -> None:
+    assert plan_fork(BARE) == refused(replace(FACTS, cut=BARE))
 
 
 def test_leaving_the_sinks_does_not_help_a_source_that_forgot() -> None:

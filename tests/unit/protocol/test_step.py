@@ -72,6 +72,7 @@ from cutwater.protocol.step_events import (
     Stored,
     Upload,
 )
+from cutwater.protocol.topology import StepSpec
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
 DRAIN = Flag.DRAIN | Flag.FULL_SNAPSHOT
@@ -470,6 +471,16 @@ def test_a_sinks_writer_may_overtake_its_input() -> None:
 
     assert commands[0] == Append(barrier(1, Flag.UNALIGNED))
     assert step.spec.sink == T
+
+
+def test_a_step_overtakes_by_its_own_options_and_not_by_those_of_the_run() -> None:
+    patient = CheckpointOptions(unaligned=PATIENT)
+    forced = CheckpointOptions(unaligned=FORCED)
+    eager = Step(StepSpec(TABLE, (A,), T, forced=True), patient, GENERATION)
+    waiting = Step(StepSpec(TABLE, (A,), T, forced=False), forced, GENERATION)
+
+    assert tell(eager, seen(A, 2))[0] == Append(barrier(1, Flag.UNALIGNED))
+    assert only(Append, tell(waiting, seen(A, 2))) == ()
 
 
 def test_a_step_restored_without_a_position_for_every_input_does_not_start() -> None:

@@ -1,10 +1,13 @@
 """The shape of a pipeline: what can be checkpointed, and who takes part."""
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.protocol.builders import FAN, LEFT, LINE, ORDERS, RIGHT, T1, T2, TABLE, T
 
 from cutwater.errors import ConfigError
 from cutwater.ids import ChannelId, InputId, ReaderId, StepId
+from cutwater.protocol.options import UnalignedOptions
 from cutwater.protocol.topology import StepSpec, Topology, inputs_of
 
 
@@ -100,3 +103,30 @@ def test_what_feeds_a_step_that_takes_whole_cuts_takes_whole_cuts_too() -> None:
 
     assert [spec.step for spec in shape.steps if spec.is_sink] == ["a", "c", "d"]
     assert shape[StepId("c")].is_sink
+
+
+OFTEN = UnalignedOptions(alignment_timeout_ms=5_000, max_inflight_bytes=7)
+
+
+@pytest.mark.parametrize(
+    ("own", "of_the_run", "expected"),
+    [
+        ({}, OFTEN, OFTEN),
+        ({}, replace(OFTEN, forced=True), replace(OFTEN, forced=True)),
+        ({"alignment_timeout_ms": 0}, OFTEN, replace(OFTEN, alignment_timeout_ms=0)),
+        ({"forced": True}, OFTEN, replace(OFTEN, forced=True)),
+        ({"forced": False}, replace(OFTEN, forced=True), OFTEN),
+        (
+            {"alignment_timeout_ms": 9},
+            replace(OFTEN, forced=True),
+            replace(OFTEN, alignment_timeout_ms=9),
+        ),
+        ({"forced": True}, replace(OFTEN, enabled=False), replace(OFTEN, enabled=False)),
+    ],
+)
+def test_a_steps_own_patience_comes_before_that_of_the_run_unless_nobody_overtakes(
+    own: dict[str, int], of_the_run: UnalignedOptions, expected: UnalignedOptions
+) -> None:
+    spec = StepSpec(TABLE, inputs_of("orders"), **own)  # type: ignore[arg-type]
+
+    assert spec.unaligned(of_the_run) == expected

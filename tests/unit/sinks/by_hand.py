@@ -43,7 +43,7 @@ class HandmadeRows:
 
     def write_parquet(
         self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
-    ) -> None:
+    ) -> int:
         del options
         place = Path(directory.removeprefix("file://"))
         place.mkdir(parents=True)
@@ -59,6 +59,7 @@ class HandmadeRows:
             pq.write_table(pa.table(kept), inner / f"part-{one:05d}-c000.parquet")
         if not self.ids:
             pq.write_table(pa.table({"id": pa.array([], pa.int64())}), place / "part-0.parquet")
+        return len(self.ids)
 
 
 def permit(slot: int) -> CommitPermit:

@@ -17,6 +17,7 @@ from cutwater.errors import Superseded
 from cutwater.ids import BatchId, CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit, grant
 from cutwater.protocol.cut import Committable, Version
+from cutwater.protocol.lost_commit import Found
 from cutwater.sinks.base import OpenSink, Retreat, Sink, SinkContext
 from cutwater.sinks.files import FilesTarget
 from cutwater.sinks.files_table import OpenFiles
@@ -173,6 +174,24 @@ class DiscardsItself(Files):
         super().discard(Generation(generation + 1), keep)
 
 
+class GivesUpWhatItTakesBack(Files):
+    def restore(self, permit: CommitPermit, version: Version | None) -> Version:
+        restored = super().restore(permit, version)
+        shutil.rmtree(self.root / "_cutwater" / "past", ignore_errors=True)
+        return restored
+
+
+class CallsGoneRowsSound(GivesUpWhatItTakesBack):
+    def problem(self, committable: Committable) -> str | None:
+        found = super().problem(committable)
+        return None if found is None or "is missing" in found else found
+
+
+class ClaimsToHoldEverything(Files):
+    def newest(self) -> Found:
+        return Found(Slot(9), super().newest().version)
+
+
 class SaysDoneFirst(Files):
     """It notes that a slot is done before it is."""
 
@@ -220,6 +239,9 @@ BREAKS: dict[type, str] = {
     GoesBackWhenAsked: "test_the_target_goes_back_to_a_version",
     DiscardsEverything: "test_discarding_keeps_what_is_kept",
     DiscardsItself: "test_discarding_keeps_what_is_kept",
+    GivesUpWhatItTakesBack: ("test_going_back_to_a_recovery_point_commits_what_it_carries_again"),
+    ClaimsToHoldEverything: "test_a_target_that_lost_its_last_commit_is_noticed",
+    CallsGoneRowsSound: "test_staged_rows_that_are_gone_are_not_called_sound",
     SaysDoneFirst: DEATHS,
     TakesAwayFirst: DEATHS,
 }

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from pyspark.sql.types import (
     VariantType,
     YearMonthIntervalType,
 )
+from tests.descriptors import contents
 from tests.unit.sinks.by_hand import (
     PIPELINE,
     SINK,
@@ -31,9 +34,10 @@ from tests.unit.sinks.by_hand import (
 )
 
 from cutwater import sinks
-from cutwater.errors import ConfigError, SinkError, Superseded
+from cutwater.errors import ConfigError, Corrupt, SinkError, Superseded
 from cutwater.ids import BatchId, Generation, SinkId
-from cutwater.sinks.base import SinkContext
+from cutwater.protocol.cut import Committable
+from cutwater.sinks.base import KeepsPast, OpenSink, SinkContext
 from cutwater.sinks.file_commits import FileCommits
 from cutwater.sinks.files import reopen_files
 from cutwater.sinks.files_table import OpenFiles
@@ -209,6 +213,88 @@ def test_rows_that_a_recovery_point_carries_can_be_committed_again_after_a_rewin
     assert manifest(root, 5)["rows"] == 4
 
 
+def retain(sink: OpenSink, *keep: Committable, generation: int = 1) -> None:
+    assert isinstance(sink, KeepsPast)
+    sink.retain(Generation(generation), {None}, keep)
+
+
+def staged_files(root: Path) -> list[str]:
+    """The batches of which rows are staged."""
+    found = (root / "_cutwater" / PIPELINE).rglob("*.parquet")
+    return sorted("/".join(one.relative_to(root).parts[3:5]) for one in found)
+
+
+def test_results_of_one_commit_stay_staged_while_a_recovery_point_carries_them(root: Path) -> None:
+    """Only the last result of a commit comes in sight; those before it are in no other place."""
+    sink = opened(root, write="overwrite")
+    carried, last = staged(sink, 1, 1), staged(sink, 2, 2)
+    sink.commit(permit(3), (*carried, *last))
+    pending = staged(sink, 3, 3)
+    retain(sink, *carried)
+    assert staged_files(root) == ["g000001/b000000000001", "g000001/b000000000003"]
+    retain(sink)
+    assert staged_files(root) == ["g000001/b000000000003"]
+    assert "is missing" in str(sink.problem(carried[0]))
+    assert sink.problem(pending[0]) is None
+
+
+def test_what_an_earlier_generation_staged_goes_when_its_checkpoint_goes(root: Path) -> None:
+    """Discarding happens once, at the start, and may keep rows that a checkpoint carries."""
+    first = opened(root, write="overwrite")
+    carried = staged(first, 1, 1)
+    first.commit(permit(3), (*carried, *staged(first, 2, 2)))
+    second = opened(root, write="overwrite")
+    second.discard(Generation(2), carried)
+    retain(second, *carried, generation=2)
+    assert staged_files(root) == ["g000001/b000000000001"]
+    retain(second, generation=2)
+    assert staged_files(root) == []
+
+
+def test_files_taken_back_stay_while_a_checkpoint_carries_them_whatever_keep_past_says(
+    root: Path,
+) -> None:
+    sink = opened(root, keep_past=0)
+    sink.commit(permit(1), staged(sink, 0, 7))
+    carried = staged(sink, 1, 1, 2)
+    sink.commit(permit(3), (*carried, *staged(sink, 2, 3)))
+    sink.restore(permit(5), "1")
+    sink.discard(Generation(3), carried)
+    retain(sink, *carried, generation=3)
+    assert sink.problem(carried[0]) is None
+    assert len(list((root / "_cutwater" / "past").rglob("*.parquet"))) == 2
+    sink.commit(permit(6), carried)
+    assert ids_in(root) == [1, 2, 7]
+
+
+def test_a_process_that_was_paused_leaves_alone_what_its_successor_took_away(root: Path) -> None:
+    """A checkpoint of the successor may carry it; the paused process knows none of them."""
+    paused = opened(root, write="overwrite", keep_past=0)
+    old = staged(paused, 1, 1)
+    paused.commit(permit(2), old)
+    successor = opened(root, write="overwrite", keep_past=0)
+    carried = staged(successor, 1, 2, generation=2)
+    successor.commit(permit(4), carried)
+    successor.commit(permit(5), staged(successor, 2, 3, generation=2))
+    retain(paused)
+    assert successor.problem(carried[0]) is None
+    assert "is missing" in str(successor.problem(old[0]))
+    retain(successor, generation=2)
+    assert "is missing" in str(successor.problem(carried[0]))
+
+
+def test_a_result_that_is_in_sight_stays_there_when_it_is_committed_again(root: Path) -> None:
+    """A rewind that leaves the sinks as they are commits what is carried a second time."""
+    sink = opened(root, write="overwrite")
+    carried = staged(sink, 1, 1, 2)
+    sink.commit(permit(3), carried)
+    sink.commit(permit(6), carried)
+    assert ids_in(root) == [1, 2]
+    assert manifest(root, 2)["rows"] == 2
+    assert sink.restore(permit(8), "1") == "3"
+    assert ids_in(root) == [1, 2]
+
+
 # -- versions
 
 
@@ -233,6 +319,7 @@ def test_the_past_is_kept_for_so_many_versions(root: Path) -> None:
     sink = opened(root, write="overwrite", keep_past=2)
     for slot in range(1, 6):
         sink.commit(permit(slot), staged(sink, slot, slot))
+    retain(sink)
     assert ids_in(root) == [5]
     obstacles = [sink.look_back(str(version)).obstacle for version in range(1, 6)]
     assert [bool(one) for one in obstacles] == [True, True, False, False, False]
@@ -396,3 +483,40 @@ def test_types_that_a_format_does_not_have_are_known_beforehand(
     for one in cannot:
         reason = f"column odd has the type {kind.simpleString()}, which {one} files cannot hold"
         assert said[one] == f"{reason}; cast it or leave it out"
+
+
+# -- paths that a manifest names
+
+
+@pytest.mark.parametrize("part", ["path", "source"])
+@pytest.mark.parametrize("where", ["../outside/1", "a/../../outside", "/tmp/outside", "", "."])
+def test_a_manifest_that_names_a_place_outside_its_directory_is_refused(
+    tmp_path: Path, part: str, where: str
+) -> None:
+    root, outside = tmp_path / "table", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "1").write_text("somebody else's")
+    sink = opened(root)
+    sink.commit(permit(1), staged(sink, 0, 1))
+    manifest = root / "_cutwater" / "commits" / f"{1:020d}.json"
+    written = json.loads(manifest.read_text())
+    written["add"][0][part] = where
+    manifest.write_text(json.dumps(written))
+    seen = contents(tmp_path)
+
+    with pytest.raises(Corrupt, match=re.escape(str(manifest))):
+        FileCommits(root).read(1)
+    with pytest.raises(ConfigError, match=re.escape(str(manifest))):
+        opened(root)
+    assert contents(tmp_path) == seen
+
+
+@pytest.mark.parametrize("name", ["../outside", "/tmp/outside"])
+def test_a_staged_file_outside_the_directory_is_damaged(tmp_path: Path, name: str) -> None:
+    sink = opened(tmp_path / "table")
+    (found,) = staged(sink, 0, 1)
+    far = replace(found, blobs=(found.blobs[0], replace(found.blobs[1], name=name)))
+
+    assert "outside" in (sink.problem(far) or "")
+    with pytest.raises(SinkError, match="outside"):
+        sink.commit(permit(1), (far,))

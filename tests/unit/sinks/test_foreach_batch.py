@@ -1,16 +1,23 @@
 """What a function has been handed, and what of it was taken back: the notes in its directory."""
 
+import io
+import os
+import sys
+from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.unit.sinks.by_hand import PIPELINE, SINK, permit
 
 from cutwater import sinks
 from cutwater.errors import ConfigError, SinkError, Superseded
 from cutwater.ids import BatchId, Generation, Slot
-from cutwater.protocol.cut import Committable
+from cutwater.protocol.cut import BlobRef, Committable
 from cutwater.sinks.base import SinkContext
-from cutwater.sinks.console import OpenConsole
+from cutwater.sinks.console import OpenConsole, _looked_at
 from cutwater.sinks.foreach_batch import OpenForeachBatch, Told
 from cutwater.sinks.reopen import reopen
 
@@ -73,9 +80,35 @@ def test_nothing_to_take_back_needs_nobody_who_could(
     assert opened.commit(permit(9), ()) == "9"
 
 
-def test_what_was_handed_over_and_deleted_is_no_problem(opened: OpenForeachBatch) -> None:
-    assert opened._handed_over(Committable(SINK, Generation(1), BatchId(2), 1, ()))
-    assert not opened._handed_over(Committable(SINK, Generation(2), BatchId(2), 1, ()))
+def test_rows_that_were_handed_over_and_are_gone_are_a_problem(opened: OpenForeachBatch) -> None:
+    """A rewind to a recovery point that carries them would call the function with nothing."""
+    schema = BlobRef(f"_cutwater/{PIPELINE}/{SINK}/g000001/schema-0.json", 2, "0" * 64)
+    handed_over = Committable(SINK, Generation(1), BatchId(2), 1, (schema,))
+    assert opened.problem(handed_over) == f"{schema.name} is missing"
+
+
+def test_a_rewind_behind_what_is_remembered_is_refused_and_takes_nothing_back(
+    opened: OpenForeachBatch,
+    taken: list[tuple[int, int | None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the notes the function would be asked to take everything back."""
+    module = import_module("cutwater.sinks.foreach_batch")
+    monkeypatch.setattr(module, "_NOTES", 3)
+    opened._note(Slot(4), "commit", [[1, 4]])
+    reason = "it remembers no further back than slot 2 which rows were handed over"
+    for version in ("1", None):
+        assert opened.look_back(version).obstacle == reason
+        with pytest.raises(SinkError, match="no further back than slot 2"):
+            opened.restore(permit(9), version)
+    assert taken == []
+    assert opened.look_back("2").obstacle is None
+    assert opened.restore(permit(9), "3") == "9"
+    assert taken == [(9, 3)]
+    opened._note(Slot(10), "commit", [[2, 1]])
+    # Slot 3 is forgotten by now, and the rewind went back to it.
+    assert "no further back than slot 4" in str(opened.look_back("9").obstacle)
+    assert opened.restore(permit(11), "10") == "11"
 
 
 def test_options_that_cannot_work_are_refused(tmp_path: Path) -> None:
@@ -111,3 +144,40 @@ def test_a_console_prints_a_commit_once_and_counts_what_it_did_not_stage(
     assert sink.look_back("4").obstacle is None
     assert reopen(sinks.console().stored(), PIPELINE, SINK).restore(permit(6), "4") == "6"
     assert capsys.readouterr().out == ""
+
+
+def test_a_console_writes_out_control_characters_of_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = "a\x1b[2J\n\x9b1m"
+    pq.write_table(pa.table({evil: [evil]}), tmp_path / "1.parquet")
+    sink = sinks.console().open(CONTEXT)
+    assert isinstance(sink, OpenConsole)
+    count, sink._waiting[Generation(1), BatchId(1)] = _looked_at(tmp_path, 20)
+
+    sink.commit(permit(4), [Committable(SINK, Generation(1), BatchId(1), count, ())])
+
+    assert capsys.readouterr().out.splitlines()[1:] == ["   a\\x1b[2J\\n\\x9b1m"] * 2
+
+
+def test_a_console_that_nobody_reads_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = sinks.console().open(CONTEXT)
+    staged = [Committable(SINK, Generation(1), BatchId(0), 3, ())]
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    # Unbuffered, so that nothing is left to write when it is closed.
+    with io.TextIOWrapper(io.FileIO(writer, "w"), write_through=True) as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        version = sink.commit(permit(4), staged)
+        monkeypatch.undo()
+
+    assert version == "4"
+
+
+def test_a_console_shows_timestamps_beyond_the_range_of_nanoseconds(tmp_path: Path) -> None:
+    at = pa.array([datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+    file = tmp_path / "part-0.parquet"
+    pq.write_table(pa.table({"at": at}), file, use_deprecated_int96_timestamps=True)
+
+    assert _looked_at(tmp_path, 1) == (1, (("at",), [("9999-12-31 23:59:59",)]))

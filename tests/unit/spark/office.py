@@ -70,6 +70,21 @@ class StandInOffice:
             self.over.set()
         return report
 
+    def abort_checkpoint(
+        self,
+        checkpoint_id: CheckpointId | None,
+        reason: str,
+        timeout_s: float | None,  # noqa: ARG002
+    ) -> CheckpointReport | None:
+        self.asked.append(f"abort {checkpoint_id}: {reason}")
+        if self.error is not None:
+            raise self.error
+        if self.outcome is None:
+            return None
+        number = checkpoint_id or CheckpointId(len(self.taken) + 1)
+        failure = f"it was aborted on request ({reason})"
+        return CheckpointReport(number, "FAILED", 250, "CHECKPOINT", failure=failure)
+
     def wait_for_end(self, timeout_s: float | None) -> bool:
         return self.over.wait(timeout_s)
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from tests.golden.archives import unpacked
+from tests.trees import stored_tree
 
 from cutwater import Pipeline
 from cutwater.errors import (
@@ -410,7 +411,7 @@ def test_a_step_on_a_channel_keeps_its_state_and_has_no_offset(
 ) -> None:
     copy = Path(shutil.copytree(query, tmp_path / "copy"))
     note_streams(copy, (Stream("totals", StreamKind.CHANNEL),))
-    state = world.opened.blobs(Generation(1)).store_tree(copy, {})
+    state = stored_tree(world.opened.blobs(Generation(1)), copy, {})
     two = world.cut.snapshots[StepId("two")]
     two = replace(two, batch=BatchId(6), state=state)
     decision = world.decide(replace(world.cut, snapshots={**world.cut.snapshots, two.step: two}))

@@ -8,9 +8,9 @@ from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import DecisionOutcome
 from cutwater.protocol.failure import FailureReason
-from cutwater.protocol.pending import CheckpointRequest
+from cutwater.protocol.pending import CancelResult, CheckpointRequest
 from cutwater.protocol.trigger import RequestResult
-from cutwater.spark.attempts import AttemptBook, Waiter
+from cutwater.spark.attempts import AbortWaiter, AttemptBook, Waiter
 from cutwater.spark.progress import CheckpointReport
 
 PLAIN = CheckpointRequest()
@@ -167,3 +167,77 @@ def test_nobody_waits_for_a_run_that_is_over(book: AttemptBook, told: Told) -> N
     # Once: what was told is not told again.
     book.abandon("again")
     assert len(told) == 2
+
+
+# -- aborts
+
+
+def abort(
+    book: AttemptBook, result: CancelResult, asked: int | None, meant: int | None
+) -> AbortWaiter:
+    """Ask for an abort, and let the coordinator answer it."""
+    cancel = events.Cancelled(None if asked is None else CheckpointId(asked), 0, "why")
+    waiter = book.wait_for_abort(cancel)
+    number = None if meant is None else CheckpointId(meant)
+    if result is CancelResult.CANCELLED:
+        assert number is not None
+        book.ordered(events.EndAttempt(number, False, FailureReason.CANCELLED, "why"), {})
+    book.ordered(events.AnswerCancel(cancel, result, number), {})
+    return waiter
+
+
+def test_an_aborted_savepoint_gives_its_reason_to_who_waits_for_it(
+    book: AttemptBook, told: Told
+) -> None:
+    waiter = book.wait_for(SAVED)
+    begin(book, 1, SAVED)
+
+    aborted = abort(book, CancelResult.CANCELLED, None, 1)
+
+    assert aborted.done.is_set()
+    assert aborted.report is not None
+    assert (aborted.report.id, aborted.refusal) == (1, "")
+    assert waiter.report is not None
+    assert waiter.report.failure == "it was aborted on request (why)"
+    assert [one.failure for one in told] == ["it was aborted on request (why)"]
+
+
+@pytest.mark.parametrize(
+    ("result", "asked", "meant", "said"),
+    [
+        (CancelResult.NOT_OPEN, None, None, "pending is 3 and 4"),
+        (CancelResult.NOT_OPEN, 1, 1, "checkpoint 1 has already completed; pending is 3 and 4"),
+        (CancelResult.NOT_OPEN, 2, 2, "has already failed: the pipeline stopped; pending is 3"),
+        (CancelResult.NOT_OPEN, 9, 9, "checkpoint 9 is not pending; pending is 3 and 4"),
+        (CancelResult.TOO_LATE, 3, 3, "checkpoint 3 is being decided, and only the outcome"),
+        (CancelResult.AMBIGUOUS, None, None, "checkpoints 3 and 4 are pending; name one of them"),
+    ],
+)
+def test_an_abort_that_is_refused_says_how_things_are(
+    book: AttemptBook, result: CancelResult, asked: int | None, meant: int | None, said: str
+) -> None:
+    begin(book, 1)
+    decide(book, 1, commit_point=False)
+    begin(book, 2)
+    fail(book, 2, FailureReason.STOPPED)
+    begin(book, 3)
+    begin(book, 4)
+
+    waiter = abort(book, result, asked, meant)
+
+    assert waiter.done.is_set()
+    assert (waiter.report, said in waiter.refusal) == (None, True)
+
+
+def test_an_abort_is_refused_where_nothing_is_pending(book: AttemptBook) -> None:
+    assert abort(book, CancelResult.NOT_OPEN, None, None).refusal == "no checkpoint is pending"
+
+
+def test_an_abort_that_is_never_sent_or_never_answered_is_refused(book: AttemptBook) -> None:
+    never_sent, never_answered = (book.wait_for_abort(events.Cancelled(None, 0)) for _ in range(2))
+
+    book.refuse_abort(never_sent, "it does not run")
+    book.abandon("it has ended")
+    book.refuse_abort(never_answered, "too late")
+
+    assert (never_sent.refusal, never_answered.refusal) == ("it does not run", "it has ended")

@@ -6,11 +6,13 @@ import pytest
 
 from cutwater.errors import Corrupt
 from cutwater.ids import BatchId, CheckpointId, Generation
-from cutwater.protocol.barrier import Barrier
+from cutwater.protocol.barrier import BARRIER_BYTES, Barrier, Flag
 from cutwater.protocol.message import START, EndOfInput, Event, Place, Watermark
 from cutwater.spark import channel_file
 from cutwater.spark.channel_file import ChannelFile, read_entries
 from cutwater.spark.frames import framed, payloads
+
+DRAINING_SAVEPOINT = Flag.FULL_SNAPSHOT | Flag.DRAIN
 
 
 def test_payloads_come_back_in_order() -> None:
@@ -48,10 +50,41 @@ def test_every_message_is_written_with_the_end_behind_it(tmp_path: Path) -> None
     assert [set(entry) - {"end"} for entry in read_entries(tmp_path)] == [
         {"event", "rows", "bytes", "files"},
         {"watermark_ms"},
-        {"barrier", "generation", "flags"},
+        {"barrier", "generation", "flags", "started_at_ms"},
         {"end_of_input"},
     ]
     assert {entry["end"] for entry in read_entries(tmp_path)} == {1}
+
+
+@pytest.mark.parametrize("flags", [Flag.NONE, Flag.CANCEL, Flag.UNALIGNED, DRAINING_SAVEPOINT])
+def test_a_barrier_is_written_in_its_packed_form_and_read_back_whole(
+    tmp_path: Path, flags: Flag
+) -> None:
+    barrier = Barrier(CheckpointId(2**63), Generation(7), flags, 1_700_000_000_000)
+    log = ChannelFile(tmp_path)
+    log.append(Place(9, 40), barrier)
+    log.close()
+
+    (path,) = tmp_path.iterdir()
+    (payload,) = payloads(path.read_bytes(), path.name)
+    assert payload[-BARRIER_BYTES:] == barrier.pack()
+    assert read_entries(tmp_path) == [
+        {
+            "end": 9,
+            "barrier": 2**63,
+            "generation": 7,
+            "flags": str(flags),
+            "started_at_ms": 1_700_000_000_000,
+        }
+    ]
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x00" * 40, b"\x00" * 41, b"{"])
+def test_an_entry_that_is_no_message_is_an_error(tmp_path: Path, payload: bytes) -> None:
+    (tmp_path / "00000000.log").write_bytes(framed(payload))
+
+    with pytest.raises(Corrupt, match=r"00000000\.log: an entry is no message"):
+        read_entries(tmp_path)
 
 
 def test_segments_that_nobody_needs_are_dropped(

@@ -10,13 +10,13 @@ from tests.unit.store.faulty import FaultyBackend
 from tests.unit.store.made import attempt_report
 from tests.waiting import wait_until
 
-from cutwater.errors import ConfigError, Unavailable
+from cutwater.errors import ConfigError, RequestFailed, Unavailable
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.pending import CheckpointRequest
 from cutwater.spark.desk import Desk
 from cutwater.store.opened import OpenStore
-from cutwater.store.requests import Answer, AnswerState, Request, Wish
+from cutwater.store.requests import Abort, Answer, AnswerState, Request, Wish
 from cutwater.store.wall_clock import wall_ms
 
 US = "our-nonce"
@@ -138,6 +138,61 @@ def test_what_goes_wrong_is_answered(
 
     assert answer.state is FAILED
     assert message in answer.message
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_pending_checkpoint_is_aborted_for_the_reason_that_is_given(
+    store: OpenStore, office: StandInOffice
+) -> None:
+    store.requests.ask(
+        request(
+            wish=Wish.ABORT,
+            abort=Abort(checkpoint_id=CheckpointId(7), reason="the disk is replaced"),
+        )
+    )
+
+    answer = answer_to(store)
+
+    assert office.asked == ["abort 7: the disk is replaced"]
+    assert (answer.state, answer.message) == (
+        DONE,
+        "it was aborted on request (the disk is replaced)",
+    )
+    assert answer.report is not None
+    assert (answer.report.checkpoint_id, answer.report.failure) == (7, answer.message)
+
+
+@pytest.mark.usefixtures("desk")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"error": RequestFailed("nothing was aborted.")}, "nothing was aborted."),
+        ({"outcome": None}, "not known in time"),
+    ],
+)
+def test_an_abort_that_is_not_done_is_answered_with_the_reason(
+    store: OpenStore, office: StandInOffice, change: dict[str, object], message: str
+) -> None:
+    for name, value in change.items():
+        setattr(office, name, value)
+    store.requests.ask(request(wish=Wish.ABORT, abort=Abort(reason="why")))
+
+    answer = answer_to(store)
+
+    assert answer.state is FAILED
+    assert message in answer.message
+
+
+@pytest.mark.usefixtures("desk")
+def test_an_abort_of_nothing_in_particular_takes_no_checkpoint(
+    store: OpenStore, office: StandInOffice
+) -> None:
+    store.requests.ask(request(wish=Wish.ABORT))
+
+    answer = answer_to(store)
+
+    assert (answer.state, office.asked) == (FAILED, [])
+    assert "does not say what to abort" in answer.message
 
 
 @pytest.mark.usefixtures("desk")

@@ -3,6 +3,7 @@
 The generation is real, and so is its store, in memory; only the steps stand still.
 """
 
+import errno
 import queue
 import threading
 import time
@@ -21,6 +22,7 @@ from tests.unit.protocol.builders import (
     source_snapshot,
 )
 from tests.unit.store.made import step_report
+from tests.waiting import wait_until
 
 from cutwater.config import RestartConfig
 from cutwater.errors import OutcomeUnknown, StoreError, Unavailable
@@ -35,7 +37,7 @@ from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.pending import CheckpointRequest, Phase
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.topology import StepSpec, Topology
-from cutwater.spark import effects, generation, outcome
+from cutwater.spark import effects, generation, outcome, supervisor
 from cutwater.spark.attempts import AttemptBook, Waiter
 from cutwater.spark.build import Built
 from cutwater.spark.context import RunContext
@@ -51,6 +53,7 @@ from cutwater.store.paths import ObjectPath
 
 DEADLINE_S = 20.0
 ONE = Generation(1)
+LEASE = Lease("here", 1, "ours", 0)
 STANDING = Standing(slot=Slot(1), highest_id=CheckpointId(3))
 TAKE_FOUR = events.ReserveId(CheckpointId(4), CheckpointKind.CHECKPOINT)
 RECORD = RecordCommit(grant(PIPELINE, Slot(2), CheckpointId(4)), {})
@@ -65,12 +68,17 @@ class SmallBackend(MemoryBackend):
         self.full_of = "/"
         self.refused = 0
         self.lost: list[StoreError] = []
+        self.without_files = 0
 
     def create(self, path: ObjectPath, data: bytes) -> bool:
         if self.full and self.full_of in path:
             self.refused += 1
             assert self.refused < 1_000, "it is asked for ever, without a pause"
             raise Unavailable(path, "No space left on device")
+        if self.without_files and "/log/" in path:
+            self.without_files -= 1
+            lack = OSError(errno.EMFILE, "Too many open files")
+            raise Unavailable(path, "Too many open files") from lack
         created = super().create(path, data)
         if self.lost:
             raise self.lost.pop()
@@ -223,9 +231,42 @@ def test_a_start_that_finds_no_room_is_repeated_as_often_as_any_and_says_why(
     restarts = RestartConfig(attempts=2, delay="10ms")
 
     with pytest.raises(OutcomeUnknown, match="No space left on device"):
-        Supervisor(named, restarts, Lease("here", 1, "ours", 0)).run()
+        Supervisor(named, restarts, LEASE).run()
 
     assert backend.refused == 3
+
+
+def test_a_restart_that_finds_no_file_descriptor_is_tried_until_there_is_one(
+    backend: SmallBackend, context: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = replace(context, plan=cast(Any, SimpleNamespace(pipeline="orders")))
+    monkeypatch.setattr(supervisor, "_STARVED_PAUSE_MS", 1)
+    running = Supervisor(named, RestartConfig(attempts=1, delay="1ms"), LEASE)
+    running._generation = begun(context, monkeypatch)
+    backend.without_files = 7
+
+    def stop() -> None:
+        wait_until(running.started.is_set, "a generation runs")
+        running.stop(checkpoint=False)
+
+    stopping = threading.Thread(target=stop, daemon=True)
+    stopping.start()
+    result = running.run()
+    stopping.join(DEADLINE_S)
+
+    assert (backend.without_files, result.restarts) == (0, 7)
+
+
+def test_a_first_start_that_finds_no_file_descriptor_fails_like_any(
+    backend: SmallBackend, context: RunContext
+) -> None:
+    named = replace(context, plan=cast(Any, SimpleNamespace(pipeline="orders")))
+    backend.without_files = 7
+
+    with pytest.raises(OutcomeUnknown, match="Too many open files"):
+        Supervisor(named, RestartConfig(attempts=1, delay="1ms"), LEASE).run()
+
+    assert backend.without_files == 5
 
 
 # -- a generation
@@ -277,7 +318,8 @@ def test_a_stop_ends_although_no_number_is_taken_and_others_wait_for_their_turn(
 
     ended = run_while(one, lambda: None)
 
-    assert ended == Outcome(End.STOPPED)
+    assert ended.end is End.STOPPED
+    assert "No space left on device" in ended.detail
     assert all(waiter.done.is_set() for waiter in waiters)
     assert {one.status for one in one.book.reports} == {"FAILED"}
 
@@ -305,7 +347,7 @@ def test_a_stop_ends_although_the_commit_before_it_is_blocked_meanwhile(
     too_late.cancel()
 
     assert came
-    assert ended == Outcome(End.STOPPED)
+    assert ended == Outcome(End.STOPPED, detail=one.blocked)
     assert "the store takes no record of a commit" in one.blocked
     assert [report.status for report in one.book.reports] == ["COMPLETED"]
 
@@ -348,7 +390,7 @@ def test_a_pipeline_that_is_killed_before_its_last_checkpoint_has_not_finished(
         wait_for(lambda: one.book.reports)
         one.ask_to_stop(None)
 
-    assert run_while(one, kill).end is End.STOPPED
+    assert run_while(one, kill) == Outcome(End.STOPPED)
 
 
 def test_a_pipeline_whose_last_checkpoint_finds_no_room_fails_and_says_why(

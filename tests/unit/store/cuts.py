@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from cutwater.ids import (
     BatchId,
@@ -37,7 +38,7 @@ from cutwater.protocol.identity import (
 from cutwater.protocol.message import Event, Place
 from cutwater.store.forms import Attempt, Committed
 from cutwater.store.reports import AttemptReport, AttemptStatus, RecoveryReport, StepReport
-from cutwater.store.requests import Answer, AnswerState, Request, Wish
+from cutwater.store.requests import Abort, Answer, AnswerState, Request, Wish
 from cutwater.store.targets import Origin, SinkTargets, StoredTarget
 
 PIPELINE = PipelineId("0b9c4a52-6f0e-4d7c-9a53-2f3f4c1d8e77")
@@ -350,6 +351,17 @@ def sample_request() -> Request:
         full=True,
         name="before-upgrade",
         drain=True,
+    )
+
+
+def sample_abort() -> Request:
+    return structs.replace(
+        sample_request(),
+        wish=Wish.ABORT,
+        full=False,
+        name=None,
+        drain=False,
+        abort=Abort(checkpoint_id=CheckpointId(12), reason="Der Eimer zieht um; größer"),
     )
 
 

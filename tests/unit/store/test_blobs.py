@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.trees import stored_tree
 from tests.unit.store.cuts import PIPELINE, STEADY
 
 from cutwater.errors import Corrupt, NewerFormat, Unavailable
-from cutwater.ids import Generation
+from cutwater.ids import CheckpointId, Generation
 from cutwater.protocol.cut import BlobRef
 from cutwater.store.blobs import BUNDLED_BYTES_MAX, Blobs
 from cutwater.store.local import LocalBackend
@@ -87,7 +88,7 @@ def by_hash(*refs: BlobRef) -> dict[str, BlobRef]:
 def test_a_tree_comes_back_as_it_was_stored(blobs: Blobs, tmp_path: Path) -> None:
     root = planted(tmp_path / "pins", TREE)
 
-    refs = blobs.store_tree(root, {})
+    refs = stored_tree(blobs, root, {})
     blobs.fetch_tree(refs, tmp_path / "new" / "scratch")
 
     assert found(tmp_path / "new" / "scratch") == TREE
@@ -100,7 +101,7 @@ def test_a_part_of_a_tree_comes_back_without_the_rest(
     backend: CountingBackend, blobs: Blobs, tmp_path: Path
 ) -> None:
     tree = {"a/1": b"one", "a/2": b"two", "b/1": b"three", "b/big": BIG}
-    bundle, big = blobs.store_tree(planted(tmp_path / "pins", tree), {})
+    bundle, big = stored_tree(blobs, planted(tmp_path / "pins", tree), {})
     backend.delete(ObjectPath(big.name))
 
     blobs.fetch_tree((bundle, big), tmp_path / "part", "a/")
@@ -114,7 +115,7 @@ def test_refs_are_the_bundle_and_one_blob_for_every_big_file(
     bigger = BIG + b"more"
     tree = TREE | {"state/0/0/copy.sst": BIG, "state/0/0/bigger.sst": bigger}
 
-    bundle, *big = blobs.store_tree(planted(tmp_path / "pins", tree), {})
+    bundle, *big = stored_tree(blobs, planted(tmp_path / "pins", tree), {})
 
     paths = PipelinePaths(PIPELINE)
     assert big == sorted(
@@ -130,7 +131,7 @@ def test_a_bundle_is_a_line_of_json_and_the_small_files(
     """Golden: what was once released is read for ever."""
     tree = {"b": b"second", "a/c": b"first", "big": BIG}
 
-    (bundle, _) = blobs.store_tree(planted(tmp_path / "pins", tree), {})
+    (bundle, _) = stored_tree(blobs, planted(tmp_path / "pins", tree), {})
 
     assert backend.read(ObjectPath(bundle.name)) == (
         b'{"files":['
@@ -147,7 +148,7 @@ def test_a_tree_without_files_needs_nothing_of_the_store(
 ) -> None:
     (tmp_path / "pins" / "empty").mkdir(parents=True)
 
-    assert blobs.store_tree(tmp_path / "pins", {}) == ()
+    assert stored_tree(blobs, tmp_path / "pins", {}) == ()
     blobs.fetch_tree((), tmp_path / "scratch")
 
     assert backend.stored == []
@@ -170,14 +171,14 @@ def test_any_names_and_contents_come_back(
     (directory / "pins").mkdir()
     blobs = Blobs(MemoryBackend(), PIPELINE, GENERATION)
 
-    refs = blobs.store_tree(planted(directory / "pins", tree), {})
+    refs = stored_tree(blobs, planted(directory / "pins", tree), {})
     blobs.fetch_tree(refs, directory / "scratch")
 
     assert found(directory / "scratch") == tree
 
 
 def test_a_half_fetched_tree_may_be_fetched_again(blobs: Blobs, tmp_path: Path) -> None:
-    refs = blobs.store_tree(planted(tmp_path / "pins", TREE), {})
+    refs = stored_tree(blobs, planted(tmp_path / "pins", TREE), {})
     planted(tmp_path / "scratch", {"metadata": b"torn"})
 
     blobs.fetch_tree(refs, tmp_path / "scratch")
@@ -191,7 +192,7 @@ def test_many_threads_store_and_fetch_at_once(tmp_path: Path) -> None:
 
     def around(root: Path) -> Tree:
         into = root.with_name(f"scratch-{root.name}")
-        blobs.fetch_tree(blobs.store_tree(root, {}), into)
+        blobs.fetch_tree(stored_tree(blobs, root, {}), into)
         return found(into)
 
     with ThreadPoolExecutor(8) as pool:
@@ -216,26 +217,44 @@ def test_a_single_file_comes_back_as_it_was_stored(blobs: Blobs, tmp_path: Path)
 def test_the_same_tree_gives_the_same_refs_and_is_not_sent_again(
     backend: CountingBackend, blobs: Blobs, tmp_path: Path
 ) -> None:
-    refs = blobs.store_tree(planted(tmp_path / "pins", TREE), {})
+    refs = stored_tree(blobs, planted(tmp_path / "pins", TREE), {})
     backend.stored.clear()
     reversed_order = dict(reversed(list(TREE.items())))
     later = Blobs(backend, PIPELINE, Generation(4))
 
-    again = later.store_tree(planted(tmp_path / "again", reversed_order), by_hash(*refs))
+    again = stored_tree(later, planted(tmp_path / "again", reversed_order), by_hash(*refs))
 
     assert again == refs
     assert backend.stored == []
 
 
+def test_a_delete_that_arrives_late_spares_the_same_content_of_a_later_attempt(
+    backend: CountingBackend, tmp_path: Path
+) -> None:
+    tree = planted(tmp_path / "pins", TREE)
+    first = Blobs(backend, PIPELINE, GENERATION, attempt=CheckpointId(7))
+    second = Blobs(backend, PIPELINE, GENERATION, attempt=CheckpointId(8))
+    garbage = stored_tree(first, tree, {})
+    refs = stored_tree(second, tree, {})
+
+    for ref in garbage:
+        backend.delete(ObjectPath(ref.name))
+    second.fetch_tree(refs, tmp_path / "scratch")
+
+    assert [ref.sha256 for ref in refs] == [ref.sha256 for ref in garbage]
+    assert second.problems(refs) == {}
+    assert found(tmp_path / "scratch") == TREE
+
+
 def test_only_what_has_changed_is_sent_again(
     backend: CountingBackend, blobs: Blobs, tmp_path: Path
 ) -> None:
-    _, big = blobs.store_tree(planted(tmp_path / "pins", TREE), {})
+    _, big = stored_tree(blobs, planted(tmp_path / "pins", TREE), {})
     backend.stored.clear()
     changed = TREE | {"offsets/8": b"v1"}
     later = Blobs(backend, PIPELINE, Generation(4))
 
-    refs = later.store_tree(planted(tmp_path / "pins", changed), by_hash(big))
+    refs = stored_tree(later, planted(tmp_path / "pins", changed), by_hash(big))
     later.fetch_tree(refs, tmp_path / "scratch")
 
     assert refs[1:] == (big,)
@@ -248,11 +267,11 @@ def test_what_is_there_but_not_reusable_is_sent_again(
     backend: CountingBackend, blobs: Blobs, tmp_path: Path
 ) -> None:
     """Rule F7: that an object exists proves nothing; retention may be about to delete it."""
-    refs = blobs.store_tree(planted(tmp_path / "pins", TREE), {})
+    refs = stored_tree(blobs, planted(tmp_path / "pins", TREE), {})
     sent = list(backend.stored)
     backend.stored.clear()
 
-    assert blobs.store_tree(tmp_path / "pins", {}) == refs
+    assert stored_tree(blobs, tmp_path / "pins", {}) == refs
     assert sorted(backend.stored) == sorted(sent)
 
 
@@ -292,7 +311,7 @@ def test_a_damaged_object_is_named_and_told(
     words: str,
 ) -> None:
     blobs = Blobs(backend, PIPELINE, GENERATION)
-    refs = blobs.store_tree(planted(tmp_path / "pins", TREE), {})
+    refs = stored_tree(blobs, planted(tmp_path / "pins", TREE), {})
     assert [blobs.problem(ref) for ref in refs] == [None, None]
     path = ObjectPath(refs[place].name)
     data = damage(backend.read(path))
@@ -326,7 +345,7 @@ def test_an_object_that_vanishes_while_it_is_looked_at_is_missing(tmp_path: Path
 def test_a_store_that_does_not_answer_is_not_taken_for_damage(
     backend: CountingBackend, blobs: Blobs, tmp_path: Path
 ) -> None:
-    refs = blobs.store_tree(planted(tmp_path / "pins", TREE), {})
+    refs = stored_tree(blobs, planted(tmp_path / "pins", TREE), {})
     backend.gone = True
 
     with pytest.raises(Unavailable):
@@ -336,7 +355,7 @@ def test_a_store_that_does_not_answer_is_not_taken_for_damage(
 
 
 def test_a_big_file_that_no_ref_names_is_corrupt(blobs: Blobs, tmp_path: Path) -> None:
-    bundle, _ = blobs.store_tree(planted(tmp_path / "pins", TREE), {})
+    bundle, _ = stored_tree(blobs, planted(tmp_path / "pins", TREE), {})
 
     with pytest.raises(Corrupt, match=f"{bundle.name}.*000009-one.sst"):
         blobs.fetch_tree((bundle,), tmp_path / "scratch")

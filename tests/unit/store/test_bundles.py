@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.trees import stored_tree
 from tests.unit.store.cuts import PIPELINE
 
 from cutwater.errors import Corrupt
@@ -14,7 +15,15 @@ from cutwater.ids import Generation
 from cutwater.protocol.cut import BlobRef
 from cutwater.store import bundles
 from cutwater.store.blobs import Blobs
-from cutwater.store.bundles import OLDER_MAX, BundleMemory, Held, older_places
+from cutwater.store.bundles import (
+    OLDER_MAX,
+    BundledFile,
+    BundleMemory,
+    Held,
+    decode_header,
+    encode_header,
+    older_places,
+)
 from cutwater.store.memory import MemoryBackend
 
 Tree = Mapping[str, bytes]
@@ -40,7 +49,7 @@ class Store:
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_bytes(data)
         reusable = {ref.sha256: ref for refs in known for ref in refs}
-        return self.blobs.store_tree(root, reusable, self.memory)
+        return stored_tree(self.blobs, root, reusable, self.memory)
 
     def get(self, refs: Refs) -> Tree:
         root = self.new()
@@ -132,3 +141,19 @@ def test_every_kept_snapshot_comes_back(trees: list[dict[str, bytes]]) -> None:
         for tree, refs in zip(trees, kept, strict=True):
             assert store.get(refs) == tree
             assert len(refs) <= 1 + OLDER_MAX
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        BundledFile("../outside", 1, "a" * 64, 0),
+        BundledFile("/tmp/outside", 1, "a" * 64, 0),
+        BundledFile("inside", 1, "../outside", 0),
+        BundledFile("inside", 1, "a" * 64, 0, "../outside"),
+    ],
+)
+def test_a_header_that_names_a_place_outside_is_corrupt(stray: BundledFile) -> None:
+    ref = BlobRef("blobs/1/bundle", 1, "b" * 64)
+
+    with pytest.raises(Corrupt, match=r"blobs/1/bundle.*outside"):
+        decode_header(ref, encode_header([stray]))

@@ -6,7 +6,12 @@ import pytest
 from tests.unit.store.faulty import FaultyBackend
 
 from cutwater.errors import ConfigError, Corrupt, NotFound, OutcomeUnknown
-from cutwater.store.catalog import find_pipeline, identify, list_pipelines, open_pipeline
+from cutwater.store.catalog import (
+    find_pipeline,
+    identify,
+    list_pipelines,
+    open_pipeline,
+)
 from cutwater.store.forms import LABEL
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath, label, name
@@ -115,8 +120,10 @@ def test_a_name_that_cannot_be_used_is_the_users_to_change(backend: FaultyBacken
 def test_a_name_whose_record_is_damaged_is_an_error(backend: FaultyBackend, path: str) -> None:
     backend.put(ObjectPath(path), b"torn")
 
-    with pytest.raises(Corrupt, match=path):
-        list_pipelines(backend)
+    (found,) = list_pipelines(backend).values()
+
+    assert isinstance(found, Corrupt)
+    assert path in str(found)
 
 
 def test_a_person_names_a_pipeline_by_its_name_or_its_uuid() -> None:
@@ -126,3 +133,34 @@ def test_a_person_names_a_pipeline_by_its_name_or_its_uuid() -> None:
     assert identify(backend, "orders") == identify(backend, pipeline) == ("orders", pipeline)
     with pytest.raises(ConfigError, match="has no 'order'; it has orders"):
         identify(backend, "order")
+
+
+def test_the_list_has_all_pipelines_and_says_of_each_what_cannot_be_read() -> None:
+    backend = MemoryBackend()
+    orders = open_pipeline(backend, "orders")
+    torn, nameless, forgotten = (
+        open_pipeline(backend, text) for text in ("torn", "nameless", "forgotten")
+    )
+    backend.put(ObjectPath("names/torn"), b"torn")
+    for text in ("nameless", "forgotten"):
+        backend.delete(ObjectPath(f"names/{text}"))
+    backend.put(ObjectPath(f"labels/{forgotten}"), b"torn")
+
+    found = list_pipelines(backend)
+
+    assert list(found) == sorted(["orders", "torn", "nameless", forgotten])
+    assert (found["orders"], found["nameless"]) == (orders, nameless)
+    assert isinstance(found["torn"], Corrupt)
+    assert isinstance(found[forgotten], Corrupt)
+    assert torn not in found.values()
+
+
+def test_a_uuid_is_found_beside_damaged_records_and_a_name_is_in_doubt() -> None:
+    backend = MemoryBackend()
+    orders, gone = open_pipeline(backend, "orders"), open_pipeline(backend, "gone")
+    backend.delete(ObjectPath("names/gone"))
+    backend.put(ObjectPath(f"labels/{gone}"), b"torn")
+
+    assert identify(backend, orders) == ("orders", orders)
+    with pytest.raises(Corrupt, match=f"labels/{gone}"):
+        identify(backend, "gone")

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.store.cuts import PIPELINE
 
 from cutwater.errors import HolderUnknown, PipelineHeld, Unavailable
-from cutwater.store.holder import Heartbeat, held, holder_of, look, take_lease
+from cutwater.store.holder import Heartbeat, held, holder_of, is_gone, look, take_lease
 from cutwater.store.lease import STALE_MS, Holding, Lease, Leases
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
@@ -154,3 +154,12 @@ def test_a_heartbeat_ends_when_somebody_else_has_taken_over(
     assert found is not None
     assert (found.nonce, found.released) == ("theirs", False)
     assert "process 7 on elsewhere has taken over" in caplog.text
+
+
+def test_who_does_not_wait_for_a_sign_of_life_cannot_say_that_a_process_is_gone() -> None:
+    backend = MemoryBackend()
+    Leases(backend, PIPELINE).beat(theirs(0))
+
+    assert not is_gone(backend, PIPELINE, "theirs", lambda _: True)
+    assert is_gone(backend, PIPELINE, "theirs", lambda _: False)
+    assert not is_gone(backend, PIPELINE, "of another", lambda _: False)

@@ -8,6 +8,8 @@ from tests.unit.store.made import BEGAN_MS, ONE, TABLE, MadeStore, attempt_repor
 
 from cutwater.ids import BatchId, CheckpointId, Generation
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Committable
+from cutwater.protocol.identity import StepIdentity
+from cutwater.protocol.recovery import Damage
 from cutwater.store.inspect import CheckpointView, Inspector, Status
 from cutwater.store.paths import ObjectPath
 from cutwater.store.records import digest
@@ -58,6 +60,23 @@ def test_decided_ones_are_completed_and_others_have_failed_whatever_reports_say(
     assert one(made, 3).name == "saved"
     assert "ended before it was decided" in one(made, 4).failure
     assert [one(made, number).is_head for number in (1, 3)] == [False, True]
+
+
+def test_one_checkpoint_is_found_by_its_number(made: MadeStore) -> None:
+    """Seed 000: `get_checkpoint(id)`; also an attempt that was never decided has its number."""
+    made.decide(1)
+    made.decide(2, CheckpointKind.SAVEPOINT, name="kept")
+    made.attempt(3)
+    inspector = Inspector(made.store, False)
+
+    found = [inspector.one(CheckpointId(number)) for number in (1, 2, 3, 4)]
+
+    assert [one and (one.id, one.status, one.name) for one in found] == [
+        (1, Status.COMPLETED, None),
+        (2, Status.COMPLETED, "kept"),
+        (3, Status.FAILED, None),
+        None,
+    ]
 
 
 def test_the_last_attempt_of_a_running_process_is_in_progress(made: MadeStore) -> None:
@@ -178,6 +197,24 @@ def test_a_sound_checkpoint_has_no_damages_and_shared_objects_are_read_once(
     assert first == [(), ()]
     assert [inspector.damages(view) for view in found] == [(), ()]
     assert len(Inspector(made.store).damages(found[0])) == 1
+
+
+def test_a_checkpoint_without_the_files_of_a_query_is_damaged(made: MadeStore) -> None:
+    made.decide(1)
+    view = one(made, 1)
+    assert view.cut is not None
+    step, snapshot = next(iter(sorted(view.cut.snapshots.items())))
+    bare = replace(
+        view.cut,
+        snapshots={step: replace(snapshot, batch=BatchId(4), state=())},
+        identities={step: StepIdentity(is_query=True)},
+    )
+
+    (damage,) = Inspector(made.store).damages(replace(view, cut=bare))
+
+    assert damage == Damage(
+        f"the state of step {step}", "no file was stored, and batch 4 was committed"
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"shareD", b"shared!", None])

@@ -7,7 +7,7 @@ from tests.unit.store.cuts import PIPELINE, sample_cut
 from tests.unit.store.faulty import FaultyBackend
 
 from cutwater.errors import Conflict, Corrupt, NotFound, OutcomeUnknown
-from cutwater.ids import CheckpointId
+from cutwater.ids import CheckpointId, StepId
 from cutwater.store.manifests import Manifests
 from cutwater.store.paths import ObjectPath, PipelinePaths
 from cutwater.store.records import digest
@@ -98,3 +98,24 @@ def test_something_else_among_the_manifests_is_an_error(
 
     with pytest.raises(Corrupt, match="bak"):
         manifests.ids()
+
+
+@pytest.mark.parametrize("name", ["../orders", "/tmp/orders", ""])
+def test_a_name_that_would_lead_out_of_a_directory_is_refused(
+    manifests: Manifests, name: str
+) -> None:
+    step, snapshot = next((key, one) for key, one in CUT.snapshots.items() if one.has_events)
+    recorded = snapshot.in_flight[0].events[0]
+    stray_file = replace(recorded, event=replace(recorded.event, files=(name,)))
+    stray_hash = replace(recorded, blobs=(replace(recorded.blobs[0], sha256=name),))
+    strays = [
+        replace(snapshot, step=StepId(name)),
+        replace(snapshot, in_flight=(replace(snapshot.in_flight[0], events=(stray_file,)),)),
+        replace(snapshot, in_flight=(replace(snapshot.in_flight[0], events=(stray_hash,)),)),
+    ]
+
+    for number, stray in enumerate(strays, start=100):
+        bad = replace(CUT, checkpoint_id=CheckpointId(number), snapshots={step: stray})
+        sha256 = manifests.publish(bad)
+        with pytest.raises(Corrupt, match=f"manifests/0*{number}.*would lead out"):
+            manifests.read(CheckpointId(number), sha256)

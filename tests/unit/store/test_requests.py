@@ -1,20 +1,25 @@
 """Requests: carried out at most once, in time, by the process they were addressed to."""
 
 import pytest
+from msgspec import structs
 from tests.unit.store.cuts import PIPELINE
 from tests.unit.store.made import attempt_report
 
-from cutwater.errors import Conflict
+from cutwater.errors import ConfigError, Conflict
+from cutwater.ids import CheckpointId
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.requests import (
     FORGET_MS,
+    REASON_MAX,
+    Abort,
     Answer,
     AnswerState,
     Request,
     Requests,
     Treatment,
     Wish,
+    abort_reason,
     treatment,
 )
 
@@ -133,3 +138,39 @@ def test_what_cannot_be_read_is_not_there(requests: Requests, backend: MemoryBac
     assert requests.tokens() == (TOKEN,)
     assert requests.request(TOKEN) is None
     assert requests.answer(TOKEN) is None
+
+
+# -- aborts
+
+
+def test_an_abort_keeps_its_number_and_its_reason(requests: Requests) -> None:
+    asked = structs.replace(
+        request(),
+        wish=Wish.ABORT,
+        name=None,
+        abort=Abort(checkpoint_id=CheckpointId(7), reason="why"),
+    )
+
+    requests.ask(asked)
+
+    assert requests.request(TOKEN) == asked
+
+
+@pytest.mark.parametrize("text", ["too slow", "  too slow ", "x" * REASON_MAX, "größer"])
+def test_a_reason_is_kept_without_outer_blanks(text: str) -> None:
+    assert abort_reason(text) == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        (" \n ", "is empty"),
+        ("x" * (REASON_MAX + 1), "at most 500"),
+        ("a\nb", "control characters"),
+        ("\x1b[2J", "control characters"),
+    ],
+)
+def test_a_reason_that_cannot_be_shown_in_one_line_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"--reason: .*{said}"):
+        abort_reason(text, "--reason")

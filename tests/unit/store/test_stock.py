@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.trees import stored_tree
 from tests.unit.store.cuts import PIPELINE
 
 from cutwater.errors import NewerFormat
@@ -43,9 +44,9 @@ class Kept:
         self.blobs = Blobs(self.backend, PIPELINE, Generation(3))
         memory = BundleMemory()
         self.query = directory / "old" / "query"
-        before = self.blobs.store_tree(self._planted(OLD), {}, memory)
-        self.tree = self.blobs.store_tree(
-            self._planted(NEW), {one.sha256: one for one in before}, memory
+        before = stored_tree(self.blobs, self._planted(OLD), {}, memory)
+        self.tree = stored_tree(
+            self.blobs, self._planted(NEW), {one.sha256: one for one in before}, memory
         )
         self.event_file = directory / "old" / "channel" / "7.parquet"
         self.event_file.parent.mkdir(parents=True)

@@ -11,7 +11,7 @@ from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Claim, Decision, LogView
 from cutwater.store.memory import MemoryBackend
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.targets import StoredTarget, Targets, read_origin, record_origin
+from cutwater.store.targets import StoredTarget, Targets, moved_from, read_origin, record_origin
 
 PATHS = PipelinePaths(PIPELINE)
 ELSEWHERE = {TABLE: StoredTarget("delta", "/elsewhere")}
@@ -146,3 +146,47 @@ def test_one_table_has_one_place_however_its_address_is_written(
 
     assert (first.place == second.place) == is_same
     assert first.place != StoredTarget("parquet", one).place
+
+
+# -- one target by several names
+
+
+def at(uri: str, identity: str | None = None) -> StoredTarget:
+    return StoredTarget("postgres", uri, {} if identity is None else {"identity": (identity,)})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (at("postgresql://a:5432/db/t", "7/1/t"), at("postgresql://b:5432/db/t", "7/1/t"), True),
+        (at("postgresql://a:5432/db/t", "7/1/t"), at("postgresql://a:5432/db/t", "8/1/t"), False),
+        (at("postgresql://a:5432/db/t"), at("postgresql://a:5432/db/t", "7/1/t"), True),
+        (at("postgresql://a:5432/db/t"), at("postgresql://b:5432/db/t", "7/1/t"), False),
+        (at("postgresql://a:5432/db/t"), StoredTarget("delta", "postgresql://a:5432/db/t"), False),
+    ],
+    ids=["two names", "a name led elsewhere", "an older record", "not known", "another format"],
+)
+def test_targets_are_compared_by_what_they_are_where_that_is_known(
+    one: StoredTarget, other: StoredTarget, same: bool
+) -> None:
+    assert one.is_same_as(other) is same
+    assert other.is_same_as(one) is same
+
+
+def test_a_target_that_was_moved_is_known_by_all_its_names() -> None:
+    first, second, third = (
+        at(f"postgresql://{name}:5432/db/t", number)
+        for name, number in (("a", None), ("b", "7/1/t"), ("c", "8/1/t"))
+    )
+    second = moved_from(second, first)
+    third = moved_from(third, second)
+
+    assert first.is_same_as(second)
+    assert third.is_same_as(first)
+    assert second.is_same_as(third)
+    assert third.options["also"] == (
+        "7/1/t",
+        "postgresql://a:5432/db/t?",
+        "postgresql://b:5432/db/t?",
+    )
+    assert moved_from(first, first) == first

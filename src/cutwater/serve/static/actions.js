@@ -1,4 +1,4 @@
-// The buttons: checkpoint, savepoint, stop. Each asks, sends, and follows what becomes of it.
+// The buttons: checkpoint, savepoint, stop, abort. Each asks, sends, and follows what becomes of it.
 
 import { get, job, post, token } from "./api.js";
 import { byId, h } from "./dom.js";
@@ -76,6 +76,14 @@ export class Actions {
     if (yes) await this.send("stop", "/stop", body, "/savepoints");
   }
 
+  async abort(id) {
+    const reason = h("input", { id: "abort-reason", autocomplete: "off", maxlength: "500", required: true });
+    const yes = await dialog(`Abort checkpoint ${id}?`, [
+      h("p", {}, "The pipeline goes on and takes its next checkpoint when that is due. The reason is stored with the attempt; whoever waits for it gets it."),
+      h("label", { for: "abort-reason" }, "Reason"), reason], "Abort it", true);
+    if (yes) await this.send("abort", "/checkpoints/abort", { checkpointId: id, reason: reason.value }, "/checkpoints");
+  }
+
   async send(what, path, body, answers) {
     const { jid, token_hint: hint } = this.job;
     if (!token.get() && !(await askToken(hint))) return;
@@ -108,6 +116,7 @@ export class Actions {
       const failure = done && done["failure-cause"];
       const which = done && done.checkpointId ? ` as checkpoint ${done.checkpointId}` : "";
       if (failure) toast(`The ${what} failed: ${failure.message}`, "failed");
+      else if (what === "abort") toast(`Checkpoint ${done.checkpointId} was aborted.`, "completed");
       else toast(what === "stop" ? `The pipeline has stopped${which}.` : `The ${what}${done.name ? ` ${done.name}` : ""} is complete${which}.`, "completed");
       this.changed();
       return;

@@ -33,4 +33,5 @@ async function call(method, path, body) {
 
 export const get = (path) => call("GET", path);
 export const post = (path, body) => call("POST", path, body);
-export const job = (id, rest = "") => `/jobs/${encodeURIComponent(id)}${rest}`;
+// Relative, so that the page may live below a path of a proxy.
+export const job = (id, rest = "") => `jobs/${encodeURIComponent(id)}${rest}`;

@@ -82,9 +82,10 @@ export function configuration(config) {
 }
 
 export class HistoryTable {
-  constructor(jobId, rewind) {
+  constructor(jobId, rewind, abort) {
     this.jobId = jobId;
     this.rewind = rewind;
+    this.abort = abort;
     this.rows = new Map();
     this.open = null;
     this.steps = [];
@@ -103,9 +104,13 @@ export class HistoryTable {
       ids.add(one.id);
       const mark = JSON.stringify(one);
       let row = this.rows.get(one.id);
-      if (!row || row.mark !== mark) {
+      if (row && row.mark !== mark && row.pending && one.status === "IN_PROGRESS") {
+        // Its row stays, and so does the button in it: a click may have begun.
+        this.cells(one).forEach((cell, at) => row.element.children[at].replaceWith(cell));
+        row.mark = mark;
+      } else if (!row || row.mark !== mark) {
         const had = row ? row.element : null;
-        row = { mark, element: this.row(one), detail: row ? row.detail : null };
+        row = { mark, element: this.row(one), detail: row ? row.detail : null, pending: one.status === "IN_PROGRESS" };
         if (had && had === document.activeElement) this.refocus = row.element;
         if (had) had.replaceWith(row.element);
         this.rows.set(one.id, row);
@@ -127,14 +132,21 @@ export class HistoryTable {
   }
 
   row(one) {
-    const right = (text) => h("td", { class: "right" }, text);
+    const pending = one.status === "IN_PROGRESS" ? h("button", { class: "link abort", title: "End it without a checkpoint",
+      onclick: (event) => { event.stopPropagation(); this.abort(one.id); } }, "Abort…") : null;
     return h("tr", { tabindex: "0", "data-id": one.id, "aria-expanded": this.open === one.id ? "true" : "false",
       class: one.status.toLowerCase() },
-    h("td", { class: "id" }, one.id), h("td", {}, statusPill(one.status)),
+    this.cells(one), h("td", { class: "notes" }, notes(one), pending));
+  }
+
+  // All but the last one, which has what can be clicked.
+  cells(one) {
+    const right = (text) => h("td", { class: "right" }, text);
+    return [h("td", { class: "id" }, one.id), h("td", {}, statusPill(one.status)),
     h("td", {}, one.num_subtasks ? `${one.num_acknowledged_subtasks}/${Math.max(one.num_subtasks, one.status === "FAILED" ? this.steps.length : 0)}` : "–"),
     h("td", { title: moment(one.trigger_timestamp) }, when(one.trigger_timestamp)), h("td", { title: moment(one.latest_ack_timestamp) }, when(one.latest_ack_timestamp)),
     right(duration(one.end_to_end_duration)), right(bytes(one.checkpointed_size)), right(bytes(one.state_size)),
-    right(one.persisted_data ? bytes(one.persisted_data) : "–"), h("td", { class: "notes" }, notes(one)));
+    right(one.persisted_data ? bytes(one.persisted_data) : "–")];
   }
 
   clicked(event) {
@@ -192,6 +204,13 @@ function inOrder(tasks, steps) {
   return Object.entries(tasks).sort(([one], [other]) => rank(one) - rank(other));
 }
 
+// How far a step's inputs are aligned, while the checkpoint is under way.
+function met(task) {
+  const held = task.alignment_buffered ? `, ${bytes(task.alignment_buffered)} held` : "";
+  const recorded = task.persisted_data ? `, ${bytes(task.persisted_data)} recorded` : "";
+  return `${task.aligned_inputs} of ${task.inputs}${held}${recorded}`;
+}
+
 export function detail(one, steps, rewind) {
   const rows = inOrder(one.tasks, steps).map(([name, task]) => {
     const right = (text) => h("td", { class: "right" }, text);
@@ -199,7 +218,7 @@ export function detail(one, steps, rewind) {
       right(duration(task.start_delay)), right(duration(task.alignment_duration)), right(duration(task.sync_duration)),
       right(duration(task.async_duration)), right(duration(task.end_to_end_duration)), right(bytes(task.checkpointed_size)),
       right(bytes(task.state_size)), right(task.persisted_data ? bytes(task.persisted_data) : "–"),
-      h("td", {}, task.unaligned_checkpoint === null ? "–" : task.unaligned_checkpoint ? h("span", { class: "tag unaligned" }, "overtook") : "aligned"),
+      h("td", {}, one.status === "IN_PROGRESS" && task.inputs ? met(task) : task.unaligned_checkpoint === null ? "–" : task.unaligned_checkpoint ? h("span", { class: "tag unaligned" }, "overtook") : "aligned"),
       right(task.batch === null ? "–" : count(task.batch)), h("td", {}, task.watermark ? when(task.watermark) : "–"));
   });
   const reads = Object.entries(one.tasks).flatMap(([name, task]) => [

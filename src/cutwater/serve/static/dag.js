@@ -10,6 +10,17 @@ const WORDS = {
   SENT: "barrier sent, storing", ACKNOWLEDGED: "acknowledged",
 };
 
+// How a step's inputs meet the barrier of the open checkpoint.
+export function alignment(found) {
+  if (!found) return "";
+  const parts = [`${found.aligned.length} of ${found.inputs} inputs aligned`];
+  if (found.waiting.length) parts.push(`waits for ${found.waiting.map((one) => one.replace(/^\d+:/, "")).join(", ")}`);
+  if (found.behind) parts.push(`${bytes(found.behind)} before the barrier`);
+  if (found.held) parts.push(`${bytes(found.held)} held behind it`);
+  if (found.recorded) parts.push(`${bytes(found.recorded)} overtaken and recorded`);
+  return parts.join(", ");
+}
+
 function columns(dag) {
   const depth = new Map(dag.steps.map((one) => [one.id, 0]));
   // Steps come in order, each after those it reads: one pass is enough.
@@ -159,10 +170,12 @@ export class Graph {
       parts.rate.textContent = step.finished ? "finished" : dag.live ? rate(step.rows_per_second)
         : step.batch === null || step.batch < 0 ? "no batch" : `batch ${count(step.batch)}`;
       parts.mark.textContent = step.watermark ? `watermark ${brief(step.watermark)}` : dag.live ? `batch ${count(step.batch)}` : "";
-      parts.badge.textContent = { AWAITED: "waits", ALIGNING: "aligning", SENT: "storing", ACKNOWLEDGED: "✓" }[step.barrier] || "";
+      const met = step.alignment;
+      const aligning = met ? `${met.aligned.length}/${met.inputs} aligned` : "aligning";
+      parts.badge.textContent = { AWAITED: "waits", ALIGNING: aligning, SENT: "storing", ACKNOWLEDGED: "✓" }[step.barrier] || "";
       parts.late.textContent = step.late_rows ? `${count(step.late_rows)} late` : "";
       parts.title.textContent = [step.id, step.description, step.target ? `writes ${step.target}` : "",
-        step.rows === null ? "" : `${count(step.rows)} rows in this generation`, WORDS[step.barrier]].filter(Boolean).join("\n");
+        step.rows === null ? "" : `${count(step.rows)} rows in this generation`, WORDS[step.barrier], alignment(met)].filter(Boolean).join("\n");
     }
     for (const edge of dag.channels) {
       const parts = this.edges.get(`${edge.source}\n${edge.reader}`);

@@ -101,10 +101,10 @@ function build() {
   const view = byId("view");
   page.parts = {};
   if (page.view === "pipeline") {
-    page.parts = { graph: new Graph(), strip: h("div", {}), recent: new HistoryTable(page.jobId, rewindTo) };
+    page.parts = { graph: new Graph(), strip: h("div", {}), recent: new HistoryTable(page.jobId, rewindTo, (id) => actions.abort(id)) };
     view.replaceChildren(page.parts.graph.element, h("section", { class: "card" }, h("h2", {}, "Checkpoint durations"), page.parts.strip), page.parts.recent.element);
   } else if (page.view === "history") {
-    page.parts.history = new HistoryTable(page.jobId, rewindTo);
+    page.parts.history = new HistoryTable(page.jobId, rewindTo, (id) => actions.abort(id));
     view.replaceChildren(page.parts.history.element);
   } else if (page.view === "rewind") {
     page.parts.rewind = new RewindView(page.jobId);
@@ -197,7 +197,7 @@ function route() {
 
 async function begin() {
   let found;
-  try { found = (await get("/jobs/overview")).jobs; } catch (error) {
+  try { found = (await get("jobs/overview")).jobs; } catch (error) {
     if (error.status === 401 && (await askToken("whoever started the server has it", ""))) { begin(); return; }
     banner(error.message, "failed");
     setTimeout(begin, LOST_MS);
@@ -210,7 +210,7 @@ async function begin() {
   select.replaceChildren(...found.map((one) => h("option", { value: one.jid }, `${one.name} (${one.state.toLowerCase().replace("_", " ")})`)));
   select.addEventListener("change", () => { page.jobId = ""; location.hash = `#${page.view}/${encodeURIComponent(select.value)}`; });
   if (!wanted().jobId) {
-    page.jobId = found[0].jid;
+    page.jobId = (found.find((one) => one.state !== "UNREADABLE") || found[0]).jid;
     history.replaceState(null, "", address(wanted().view));
     page.jobId = "";
   }

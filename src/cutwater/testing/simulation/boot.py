@@ -14,8 +14,10 @@ from cutwater.protocol.commit import CommitSink, Committer, RecordCommit
 from cutwater.protocol.coordinator import Coordinator
 from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.decisions import Decision, DecisionOutcome
+from cutwater.protocol.lost_commit import Recorded, is_behind
 from cutwater.protocol.message import START, Event, Place
 from cutwater.protocol.recovery import (
+    CheckTargets,
     ClaimGeneration,
     Damage,
     ReadManifest,
@@ -44,9 +46,16 @@ from cutwater.testing.simulation.store import (
     log_name,
     manifest_name,
     pack,
+    state_from,
+    target_name,
     unpack,
 )
-from cutwater.testing.simulation.tables import Superseded, TableDown
+from cutwater.testing.simulation.tables import (
+    SimulatedTable,
+    Superseded,
+    TableDown,
+    TargetBehind,
+)
 
 if TYPE_CHECKING:
     from cutwater.testing.simulation.rows import Row
@@ -69,16 +78,50 @@ class Boot:
         """Bring a process from nothing to a running generation, or let it end."""
         try:
             yield from self._recover(process)
+        except TargetBehind:
+            self.world.history.counts["targets found behind"] += 1
+            self.world.needs_rewind = True
+            process.die()
         except (OutOfReach, Damaged, Superseded):
             process.die()
+
+    def _check_targets(self, recorded: Mapping[SinkId, Recorded]) -> None:
+        """Look whether every table holds what is recorded of it.
+
+        Raises:
+            TargetBehind: If one does not.
+        """
+        for sink, one in recorded.items():
+            if is_behind(one, self.world.tables[sink].newest()):
+                raise TargetBehind
+
+    def _check_identities(self) -> None:
+        """Refuse to go on with other tables than those that the first process wrote to."""
+        for sink, table in self.world.tables.items():
+            name = target_name(sink)
+            known = self.store.get(name)
+            if known is None:
+                self.store.create(name, pack(self.identity_of(table)))
+            elif unpack(known) != self.identity_of(table):
+                self.world.checkers.target_refused(sink)
+
+    def identity_of(self, table: SimulatedTable) -> str:
+        """Say what a table is, whatever it is called."""
+        return table.identity
 
     def _recover(self, process: Process) -> Task:
         manifests: dict[CheckpointId, Cut | None] = {}
         verified: dict[CheckpointId, tuple[Damage, ...]] = {}
         taken_back: dict[SinkId, Version | None] = {}
+        checked = False
         while process.alive:
             yield
-            facts = replace(self._facts(process, manifests, verified), taken_back=taken_back)
+            self._check_identities()
+            facts = replace(
+                self._facts(process, manifests, verified),
+                taken_back=taken_back,
+                targets_checked=checked,
+            )
             action = next_action(facts)
             self.world.trace(process, "recovery", action)
             match action:
@@ -93,6 +136,9 @@ class Boot:
                 case RepeatCommit(decision, cut):
                     self.world.history.counts["commits repeated"] += 1
                     yield from self._repeat(process, decision, cut)
+                case CheckTargets(recorded):
+                    checked = True
+                    self._check_targets(recorded)
                 case TakeBack():
                     yield from self._take_back(process, action, taken_back)
                 case Restore():
@@ -230,7 +276,7 @@ class Boot:
         restored = self._restored(spec, cut)
         state = pack({"inputs": len(spec.inputs)})
         if cut is not None:
-            state = self.store.checked(cut.snapshots[spec.step].state[0])
+            state = state_from(map(self.store.checked, cut.snapshots[spec.step].state))
         machine = Step(spec, world.options, process.generation, restored)
         process.steps[spec.step] = machine
         inputs: dict[InputId, ChannelLog] = {
@@ -291,10 +337,20 @@ class Boot:
             cut=cut,
             damages=() if cut is None else self._damages(cut, committed=True),
             committed=None if record is None else unpack(record),
+            cannot_restore=self._unrestorable(target),
             sinks=self.world.topology.sinks,
         )
         planned = plan_rewind(facts, checkpoint_id, process.generation)
         return None if isinstance(planned, Refused) else planned
+
+    def _unrestorable(self, target: Decision) -> Mapping[SinkId, str]:
+        """Say which tables no longer have what they showed at a decision."""
+        shown = self.world.shown_at(target)
+        return {
+            sink: "its files were deleted"
+            for sink, table in self.world.tables.items()
+            if not table.keeps(shown.get(sink))
+        }
 
     def _decide_rewind(self, process: Process, slot: Slot, cut: Cut) -> Task:
         data = pack(cut)

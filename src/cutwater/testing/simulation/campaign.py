@@ -44,6 +44,11 @@ REACHED: Final = (
     "full channel",
     "objects reused",
     "objects deleted",
+    "staged batches deleted",
+    "queries ended too early",
+    "late writes: log",
+    "halted: target_behind",
+    "targets found behind",
     "commit blocked",
     "ack accepted",
     "ack duplicate",
@@ -164,7 +169,8 @@ def run_campaign(
 
 def first_wrong(sabotage: str, seeds: range) -> Outcome | None:
     """Return the first seed that notices a mutation; None if none does."""
-    choice = Choice(sabotage=sabotage)
+    broken = load()[sabotage]
+    choice = Choice(shape=broken.shape, mode=broken.mode, sabotage=sabotage)
     for seed in seeds:
         outcome = run_seed(choice, seed)
         if outcome.verdict is not None:

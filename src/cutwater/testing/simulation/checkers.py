@@ -20,7 +20,8 @@ from cutwater.protocol.topology import StepSpec
 from cutwater.testing.simulation.history import BatchRecord, Wrong
 from cutwater.testing.simulation.process import Process
 from cutwater.testing.simulation.rows import Row, Token, without_tokens
-from cutwater.testing.simulation.store import committed_name, unpack
+from cutwater.testing.simulation.store import blob_name, committed_name, unpack
+from cutwater.testing.simulation.tables import is_ours
 
 if TYPE_CHECKING:
     from cutwater.testing.simulation.world import World
@@ -75,6 +76,10 @@ class Checkers:
         """Recovery may refuse only where something was damaged from outside."""
         require(self.world.damaged, f"recovery refused without damage: {action}")
 
+    def target_refused(self, sink: SinkId) -> None:
+        """No table here is ever replaced by another one; only its name may change."""
+        raise Wrong(f"{sink} is taken for another table")
+
     # -- cuts
 
     def decided(self, entry: Decision) -> None:
@@ -106,7 +111,7 @@ class Checkers:
         record = self._record(cut, spec.step)
         where = f"checkpoint {cut.checkpoint_id}, {spec.step} at batch {snapshot.batch}"
         require(
-            snapshot.state[0].sha256 == record.state_sha256,
+            " ".join(blob.sha256 for blob in snapshot.state) == record.state_sha256,
             f"{where}: the stored state is not the state after that batch",
         )
         require(
@@ -126,7 +131,19 @@ class Checkers:
         for blob in snapshot.blobs:
             problem = self.world.judged.problem(blob)
             require(problem is None or self.world.damaged, f"{where}: {blob.name} is {problem}")
+        self._check_stands_alone(cut, snapshot)
         self._check_channels(spec, cut, snapshot)
+
+    def _check_stands_alone(self, cut: Cut, snapshot: StepSnapshot) -> None:
+        """A savepoint or full checkpoint refers to no object of another checkpoint."""
+        if cut.kind not in {CheckpointKind.SAVEPOINT, CheckpointKind.FULL}:
+            return
+        for blob in snapshot.blobs:
+            own = blob_name(cut.generation, cut.checkpoint_id, blob.sha256)
+            require(
+                blob.name == own,
+                f"{cut.kind.name.lower()} {cut.checkpoint_id} needs {blob.name} of another one",
+            )
 
     def _check_channels(self, spec: StepSpec, cut: Cut, snapshot: StepSnapshot) -> None:
         history = self.world.history
@@ -216,7 +233,7 @@ class Checkers:
         expected = self.world.shape.expected(lengths)
         for sink, rows in tables.items():
             wanted = Counter(map(without_tokens, expected[sink]))
-            shown = Counter(map(without_tokens, rows))
+            shown = Counter(map(without_tokens, filter(is_ours, rows)))
             extra, missing = shown - wanted, wanted - shown
             require(not extra, f"{where}: {sink} shows too much: {_some(extra)}")
             if whole and not self.world.shape.waits_for_watermark(sink):
@@ -291,6 +308,11 @@ class Checkers:
                 map(without_tokens, rows)
             )
             require(not missing, f"the end: {sink} lacks {_some(missing)}")
+            foreign = [row for row in rows if not is_ours(row)]
+            require(
+                Counter(foreign) == Counter(self.world.tables[sink].foreign),
+                f"the end: {sink} no longer has the rows of other programs as they wrote them",
+            )
         self._check_tokens(tables)
         for attempt in history.started:
             ended = history.ended[attempt]

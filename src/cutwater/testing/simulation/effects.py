@@ -5,10 +5,10 @@ be killed or paused at every yield. Nothing here decides anything; decisions com
 and results go back to it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from cutwater.ids import CheckpointId, Slot
+from cutwater.ids import CheckpointId, SinkId, Slot
 from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.commit import CommitBlocked, CommitSink, RecordCommit
@@ -16,11 +16,13 @@ from cutwater.protocol.cut import BlobRef, Committable, Cut, InFlight, RecordedE
 from cutwater.protocol.decisions import Decision, DecisionOutcome
 from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.in_flight import InFlightRange
-from cutwater.protocol.retention import kept, plan_retention, reusable
+from cutwater.protocol.lost_commit import is_behind
+from cutwater.protocol.retention import kept, plan_retention, reusable, staged_to_keep
 from cutwater.protocol.step import Step
 from cutwater.protocol.step_events import Stored
 from cutwater.testing.simulation.process import Process
 from cutwater.testing.simulation.rows import Row
+from cutwater.testing.simulation.runner import FileGone
 from cutwater.testing.simulation.store import (
     OutOfReach,
     attempt_name,
@@ -32,7 +34,13 @@ from cutwater.testing.simulation.store import (
     pack,
     unpack,
 )
-from cutwater.testing.simulation.tables import Superseded, TableDown
+from cutwater.testing.simulation.tables import (
+    LOCKS,
+    SimulatedTable,
+    Superseded,
+    TableDown,
+    TargetBehind,
+)
 
 if TYPE_CHECKING:
     from cutwater.testing.simulation.world import World
@@ -85,6 +93,8 @@ class Effects:
                 history.counts[f"ack {result.name.lower()}"] += 1
             case events.AnswerRequest(_, result):
                 history.counts[f"request {result.name.lower()}"] += 1
+            case events.AnswerCancel(_, cancelled):
+                history.counts[f"abort {cancelled.name.lower()}"] += 1
 
     def _maybe_stop(self, process: Process, checkpoint_id: CheckpointId, *, decided: bool) -> None:
         """End the pipeline once the checkpoint it was to be stopped with is decided."""
@@ -104,7 +114,8 @@ class Effects:
         if len(coordinator.open_attempts) > 1:
             history.counts["overlapping attempts"] += 1
         incremental = self.world.options.incremental
-        process.reusable = dict(reusable(process.cuts.values(), barrier, incremental=incremental))
+        known = reusable(process.cuts.values(), barrier, incremental=incremental)
+        process.reusable[barrier.checkpoint_id] = known
 
     # -- attempts
 
@@ -116,7 +127,7 @@ class Effects:
                 # What is exactly ours was written by the call whose answer was lost.
                 won = self.store.create(name, ours) or self.store.get(name) == ours
             except OutOfReach:
-                self.world.faults.maybe_on_its_way(name, ours)
+                pass
             else:
                 if not self.world.faults.response_lost():
                     yield
@@ -127,12 +138,12 @@ class Effects:
         self.world.history.counts["numbers taken, and believed not to be"] += taken
         process.inbox.append(events.ReserveFailed(number, self.world.now_ms))
 
-    def _put(self, process: Process, data: bytes) -> BlobRef:
-        known = process.reusable.get(digest(data))
+    def _put(self, process: Process, checkpoint_id: CheckpointId, data: bytes) -> BlobRef:
+        known = process.reusable[checkpoint_id].get(digest(data))
         if known is not None:
             self.world.history.counts["objects reused"] += 1
             return known
-        return self.store.put(blob_name(process.generation, digest(data)), data)
+        return self.store.put(blob_name(process.generation, checkpoint_id, digest(data)), data)
 
     def upload(
         self,
@@ -149,7 +160,12 @@ class Effects:
             yield
             if checkpoint_id not in pins:
                 return
-            state = self._put(process, pins[checkpoint_id])
+            state = []
+            for file in process.engines[snapshot.step].pinned_files(checkpoint_id):
+                yield
+                if checkpoint_id not in pins:
+                    return
+                state.append(self._put(process, checkpoint_id, file))
             for part in ranges:
                 recorded = []
                 log = process.logs[part.input.channel]
@@ -158,10 +174,10 @@ class Effects:
                     if checkpoint_id not in pins:
                         return
                     (event,) = log.read(log.place(position), log.place(position + 1))
-                    blob = self._put(process, pack(process.files[event.files[0]]))
+                    blob = self._put(process, checkpoint_id, pack(process.read_file(event)))
                     recorded.append(RecordedEvent(position, event, (blob,)))
                 in_flight.append(InFlight(part.input, tuple(recorded)))
-        except OutOfReach:
+        except (OutOfReach, FileGone):
             process.inbox.append(
                 events.Declined(
                     snapshot.step,
@@ -173,7 +189,7 @@ class Effects:
             )
             return
         yield
-        process.tell(machine, Stored(checkpoint_id, (state,), tuple(in_flight)))
+        process.tell(machine, Stored(checkpoint_id, tuple(state), tuple(in_flight)))
 
     # -- the decision
 
@@ -230,19 +246,34 @@ class Effects:
         Raises:
             TableDown: If it cannot now.
             Superseded: If it has acted on a later slot instead.
+            TargetBehind: If it lacks a commit that is recorded.
             OutOfReach: If the staged rows cannot be read now.
         """
         table = self.world.tables[command.sink]
         slot = command.permit.slot
+        if is_behind(command.recorded, table.newest()):
+            raise TargetBehind
         if command.restore:
             return table.restore(slot, command.version)
         if table.shows_batches:
-            return table.seal(slot, command.committables, command.shown or "0", self.staged_rows)
-        rows: list[Row] = []
+            version = table.seal(slot, command.committables, command.shown or "0", self.staged_rows)
+            self.committed(command)
+            return version
         if table.seen(slot) is None:
-            for one in command.committables:
-                rows += self.staged_rows(one)
-        return table.commit(slot, rows)
+            self.gather(table, command.committables)
+        version = table.commit(slot, command.committables)
+        self.committed(command)
+        return version
+
+    def gather(self, table: SimulatedTable, committables: Sequence[Committable]) -> None:
+        """Gather staged batches, few enough in each transaction, however many there are."""
+        for start in range(0, len(committables), LOCKS):
+            table.gather(committables[start : start + LOCKS], self.staged_rows)
+
+    def committed(self, command: CommitSink) -> None:
+        """Note what a sink has committed; it stays staged until no kept cut needs it."""
+        blobs = (blob for one in command.committables for blob in one.blobs)
+        self.world.committed.update(blob.name for blob in blobs)
 
     def staged_rows(self, committable: Committable) -> list[Row]:
         """Read what was staged in one batch.
@@ -264,14 +295,20 @@ class Effects:
         except Superseded:
             process.inbox.append(events.SinkFenced(slot, sink, self.world.now_ms))
             return
+        except TargetBehind:
+            process.inbox.append(events.SinkBehind(slot, sink, self.world.now_ms))
+            return
         yield
         process.inbox.append(events.SinkCommitted(slot, sink, version, self.world.now_ms))
 
     def _record(self, process: Process, command: RecordCommit) -> Task:
         slot = command.permit.slot
         for _ in range(_TRIES):
-            if not self.store.out_of_reach:
+            try:
                 self.record(command)
+            except OutOfReach:
+                pass
+            else:
                 if not self.world.faults.response_lost():
                     yield
                     process.inbox.append(events.CommitRecorded(slot, self.world.now_ms))
@@ -320,3 +357,25 @@ class Effects:
             yield
         for checkpoint_id in plan.manifests:
             process.cuts.pop(checkpoint_id, None)
+            readable.pop(checkpoint_id, None)
+        if not plan.unreadable:
+            staged = staged_to_keep(log, readable.values(), committed_through)
+            yield from self._collect_staged(process, staged)
+
+    def _collect_staged(
+        self, process: Process, keep: Mapping[SinkId, tuple[Committable, ...]]
+    ) -> Task:
+        """Let each sink delete what no kept cut needs, as `sinks.retaining` does."""
+        for sink in self.world.topology.sinks:
+            if self.store.read_log().generation != process.generation:
+                return
+            yield
+            needed = {blob.name for one in keep.get(sink, ()) for blob in one.blobs}
+            for generation, name in self.store.staged(sink):
+                # Discard: older generations stage nothing more. Retain: what is committed.
+                idle = generation < process.generation
+                done = generation == process.generation and name in self.world.committed
+                if name not in needed and (idle or done):
+                    yield
+                    self.store.delete(name)
+                    self.world.history.counts["staged batches deleted"] += 1

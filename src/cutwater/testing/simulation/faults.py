@@ -7,10 +7,12 @@ reverse. A fault counts as delivered only when it changed something.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from cutwater.ids import BatchId, CheckpointId, StepId
+from cutwater.ids import BatchId, ChannelId, CheckpointId, StepId
 from cutwater.protocol.coordinator_events import Acknowledged, Cancelled, Requested, StepFailed
 from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.pending import CheckpointRequest
+from cutwater.testing.simulation import mishaps
+from cutwater.testing.simulation.mishaps import RequestFaults
 from cutwater.testing.simulation.process import Process
 from cutwater.testing.simulation.store import committed_name, manifest_name
 
@@ -41,6 +43,14 @@ KINDS: Final = (
     "end of input",
     "slow step",
     "new data after the end",
+    "store full",
+    "channel file lost",
+    "query stopped from outside",
+    "foreign commit",
+    "vacuum",
+    "commit lost by its table",
+    "table renamed",
+    *mishaps.KINDS,
 )
 
 
@@ -56,7 +66,7 @@ class Faults:
         self.rate = rng.choice((0.001, 0.003, 0.006, 0.012))
         self.ack_loss = rng.choice((0.0, 0.02, 0.1))
         self.late: list[tuple[int, Process, Acknowledged]] = []
-        self.on_its_way: list[tuple[int, str, bytes]] = []
+        self.requests = RequestFaults(world, self.enabled)
         self._actions: dict[str, Callable[[], bool]] = {
             "crash": self._crash,
             "crash in recovery": self._crash_in_recovery,
@@ -76,6 +86,13 @@ class Faults:
             "rewind": self._rewind,
             "end of input": self._end_of_input,
             "slow step": self._slow,
+            "store full": self._full,
+            "channel file lost": self._lose_channel_file,
+            "query stopped from outside": self._stop_query,
+            "foreign commit": self._foreign_commit,
+            "vacuum": self._vacuum,
+            "commit lost by its table": self._lose_commit,
+            "table renamed": self._rename_table,
         }
 
     def count(self, kind: str) -> None:
@@ -87,7 +104,7 @@ class Faults:
         """Perhaps let something go wrong."""
         rng = self.world.rng
         self._deliver_late()
-        self._arrive()
+        self.requests.arrive()
         if rng.random() >= self.rate:
             return
         kind = rng.choice(sorted(self.enabled & set(self._actions)) or ["crash"])
@@ -192,26 +209,83 @@ class Faults:
             return True
         return False
 
-    def maybe_on_its_way(self, name: str, data: bytes) -> None:
-        """Perhaps let a create that failed arrive after all, whoever has died meanwhile."""
-        rng = self.world.rng
-        if "response lost" in self.enabled and not self.world.healing and rng.random() < 0.3:
-            self.on_its_way.append((self.world.now_ms + rng.randint(5, 1500), name, data))
-
-    def _arrive(self) -> None:
-        due = [one for one in self.on_its_way if one[0] <= self.world.now_ms]
-        self.on_its_way = [one for one in self.on_its_way if one[0] > self.world.now_ms]
-        for _, name, data in due:
-            if self.world.judged.create(name, data):
-                self.world.history.counts["numbers taken late"] += 1
-                self.world.trace(None, "store", f"{name} arrives late")
-
     # -- the store and the tables
 
     def _out_of_reach(self) -> bool:
         if self.world.store.out_of_reach:
             return False
         self.world.reach_again(out_of_reach_ms=self.world.rng.randint(10, 400))
+        return True
+
+    def _full(self) -> bool:
+        if self.world.store.full:
+            return False
+        self.world.room_again(full_ms=self.world.rng.randint(10, 600))
+        return True
+
+    def _lose_channel_file(self) -> bool:
+        """Delete a file of a channel that some reader has yet to read."""
+        process = self.world.current
+        if process is None or not process.running:
+            return False
+        unread = sorted(
+            event.files[0]
+            for channel, log in process.logs.items()
+            for reader in self.world.topology.readers(ChannelId(channel))
+            for event in log.read(log.position(reader), log.end)
+        )
+        if not unread:
+            return False
+        return process.files.pop(self.world.rng.choice(unread), None) is not None
+
+    def _stop_query(self) -> bool:
+        """Stop the query of a source, as `query.stop()` in the user's program does."""
+        process = self.world.current
+        if process is None or not process.running:
+            return False
+        sources = [one for one in self.world.topology.sources if not process.steps[one].finished]
+        if not sources:
+            return False
+        process.engines[self.world.rng.choice(sources)].stopped = True
+        return True
+
+    def _foreign_commit(self) -> bool:
+        """Let another program append to a table."""
+        table = self.world.tables[self.world.rng.choice(sorted(self.world.tables))]
+        table.append_foreign(self.world.now_ms)
+        return True
+
+    def _vacuum(self) -> bool:
+        """Let another program delete what a table no longer shows, but for the newest cuts."""
+        world = self.world
+        sound = world.sound_decisions()
+        if len(sound) < 2:
+            return False
+        table = world.tables[world.rng.choice(sorted(world.tables))]
+        shown = [world.shown_at(decision).get(table.sink) for decision in sound[-2:]]
+        return table.vacuum(min(int(version or 0) for version in shown))
+
+    def _lose_commit(self) -> bool:
+        """Take a table back behind its last commit, while an older cut can still be gone to."""
+        world = self.world
+        plain = sorted(one for one, table in world.tables.items() if not table.shows_batches)
+        sound = world.sound_decisions()
+        if not plain or len(sound) < 2:
+            return False
+        table = world.tables[world.rng.choice(plain)]
+        if len(table.made) < 2:
+            return False
+        lost = int(table.made[max(table.made)])
+        held = [world.shown_at(decision) for decision in sound]
+        if not any(int(shown.get(table.sink) or 0) < lost for shown in held):
+            return False
+        table.lose_last_commit()
+        return True
+
+    def _rename_table(self) -> bool:
+        """Give the host of a table another name; the table is the same."""
+        table = self.world.tables[self.world.rng.choice(sorted(self.world.tables))]
+        table.address = f"host-{self.world.now_ms}/{table.sink}"
         return True
 
     def _damage(self, how: str) -> bool:
@@ -274,7 +348,7 @@ class Faults:
             return False
         name = f"n{self.world.now_ms}" if kind is CheckpointKind.SAVEPOINT else None
         request = CheckpointRequest(kind, name, drain)
-        process.inbox.append(Requested(request, self.world.now_ms))
+        process.inbox.append(Requested(request, self.world.now_ms, at_once=drain))
         return True
 
     def _rewind(self) -> bool:

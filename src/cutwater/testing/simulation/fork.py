@@ -18,6 +18,7 @@ from cutwater.testing.simulation.store import (
     pack,
     unpack,
 )
+from cutwater.testing.simulation.tables import is_ours
 from cutwater.testing.simulation.world import World
 
 FORK_TURNS = 500
@@ -59,15 +60,16 @@ def run_fork(world: World, decision: Decision) -> World | None:
 def _furnish(child: World, parent: World, decision: Decision, cut: Cut) -> None:
     """Give the fork its first cut, the objects it names, its streams and its own tables."""
     for blob in cut.blobs(committed=True):
-        child.store.put(blob.name, parent.judged.checked(blob))
+        child.judged.put(blob.name, parent.judged.checked(blob))
     data = pack(cut)
-    child.store.put(manifest_name(cut.checkpoint_id), data)
+    child.judged.put(manifest_name(cut.checkpoint_id), data)
     entry = Decision(
         Slot(1), Generation(1), "fork", cut.kind, cut.checkpoint_id, digest(data), cut.commit_point
     )
-    child.store.create(log_name(entry.slot), pack(entry))
+    child.judged.create(log_name(entry.slot), pack(entry))
     versions = unpack(parent.store.objects[committed_name(decision.slot)])
     for sink, table in child.tables.items():
-        table.versions = [parent.tables[sink].versions[int(versions[sink])]]
+        rows = parent.tables[sink].versions[int(versions[sink])]
+        table.versions, table.foreign = [rows], [row for row in rows if not is_ours(row)]
     for name, stream in child.streams.items():
         stream.begin_at(int(cut.snapshots[name].offsets[name]))

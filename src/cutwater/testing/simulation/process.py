@@ -7,7 +7,7 @@ each step in order but at different times.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from cutwater.ids import CheckpointId, Generation, ReaderId, Slot, StepId
@@ -32,7 +32,7 @@ from cutwater.protocol.coordinator_events import (
     Drained,
 )
 from cutwater.protocol.cut import BlobRef, Cut
-from cutwater.protocol.message import EndOfInput
+from cutwater.protocol.message import EndOfInput, Event
 from cutwater.protocol.step import Step
 from cutwater.protocol.step_events import (
     Acknowledge,
@@ -46,7 +46,7 @@ from cutwater.protocol.step_events import (
     StepEvent,
     Upload,
 )
-from cutwater.testing.simulation.runner import Engine
+from cutwater.testing.simulation.runner import Engine, FileGone
 
 if TYPE_CHECKING:
     from cutwater.testing.simulation.rows import Row
@@ -79,7 +79,7 @@ class Process:
         self.control: dict[StepId, deque[StepEvent]] = {}
         self.news: dict[ReaderId, deque[Placed]] = {}
         self.cuts: dict[CheckpointId, Cut] = {}
-        self.reusable: dict[str, BlobRef] = {}
+        self.reusable: dict[CheckpointId, Mapping[str, BlobRef]] = {}
         self.stop_after: CheckpointId | None = None
 
     def __str__(self) -> str:
@@ -90,6 +90,17 @@ class Process:
         """End at once; nothing of it but the store remains."""
         self.alive = False
         self.tasks.clear()
+
+    def read_file(self, event: Event) -> tuple["Row", ...]:
+        """Read the rows of an Event.
+
+        Raises:
+            FileGone: If its file is not there.
+        """
+        rows = self.files.get(event.files[0])
+        if rows is None:
+            raise FileGone
+        return rows
 
     def start_task(self, name: str, task: Task) -> None:
         """Let a task of single effects run beside the others."""

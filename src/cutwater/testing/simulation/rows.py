@@ -62,7 +62,9 @@ def _tagged(step: str, row: Row, *more: object) -> Row:
     return Row(f"{row.origin}>{step}", row.seq, (*row.value, *more))
 
 
-def _map(step: str, _: State, batch: Mapping[int, Rows], __: random.Random) -> list[Row]:
+def _map(step: str, state: State, batch: Mapping[int, Rows], _: random.Random) -> list[Row]:
+    """Pass rows on, and keep something that comes back: the same content, deleted in between."""
+    state["odd batches"] = not state.get("odd batches", False)
     return [_tagged(step, row) for rows in batch.values() for row in rows]
 
 

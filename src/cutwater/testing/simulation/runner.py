@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cutwater.ids import BatchId, InputId, ReaderId
 from cutwater.protocol.channel import ChannelLog
+from cutwater.protocol.coordinator_events import StepFailed
 from cutwater.protocol.cut import Committable
 from cutwater.protocol.message import Event, Place
 from cutwater.protocol.restored import Restored
@@ -23,10 +24,12 @@ from cutwater.testing.simulation.rows import Row, State, owes_batch
 from cutwater.testing.simulation.shapes import source_rows
 from cutwater.testing.simulation.store import (
     Damaged,
+    ListingFailed,
     OutOfReach,
-    digest,
+    files_of,
     pack,
     staged_name,
+    state_digest,
     unpack,
 )
 from cutwater.testing.simulation.tables import Superseded, TableDown
@@ -36,6 +39,10 @@ if TYPE_CHECKING:
 
 EVENTS_PER_BATCH = 3
 ROWS_PER_BATCH = 3
+
+
+class FileGone(Exception):
+    """A file of a channel is not where its writer put it."""
 
 
 class EngineState(Enum):
@@ -79,6 +86,8 @@ class Engine:
     batch: _Batch | None = None
     pins: dict[int, bytes] = field(default_factory=dict)
     unshown: list[Committable] = field(default_factory=list)
+    stopped: bool = False
+    failed: bool = False
 
     def __post_init__(self) -> None:
         """Take over where the snapshot stood, the owed batch included."""
@@ -89,7 +98,7 @@ class Engine:
             {one: place.position for one, place in self.restored.positions.items()},
             self.offset,
             self.restored.output.position,
-            digest(self.state),
+            state_digest(self.state),
         )
         self.process.history.begin(self.process.generation, self.spec.step, record)
 
@@ -130,6 +139,8 @@ class Engine:
     def _plan_source(self) -> bool:
         world = self.process.world
         stream = world.streams[self.spec.step]
+        if self.stopped:
+            return self.query_ended()
         available = stream.available(world.now_ms) - self.offset
         if available > 0:
             size = world.rng.randint(1, min(available, ROWS_PER_BATCH))
@@ -139,6 +150,17 @@ class Engine:
             self.process.tell(self.step, EndReached())
             return True
         return False
+
+    def query_ended(self) -> bool:
+        """Tell the end of input only if all input was read; else the step has failed."""
+        world, total = self.process.world, self.process.world.streams[self.spec.step].total
+        self.stopped = False
+        if total is not None and self.offset >= total:
+            self.process.tell(self.step, EndReached())
+        else:
+            world.history.counts["queries ended too early"] += 1
+            self.process.inbox.append(StepFailed(self.spec.step, world.now_ms))
+        return True
 
     def _plan_consumer(self) -> bool:
         aligner = self.step.aligner
@@ -176,11 +198,21 @@ class Engine:
     def _compute(self) -> None:
         batch = self.batch
         assert batch is not None
-        batch.read = self._read(batch)
+        try:
+            batch.read = self._read(batch)
+        except FileGone:
+            self._fail()
+            return
         state = self.evaluate(batch)
         batch.owes = owes_batch(state)
         batch.state = pack(state)
         self.state_of = EngineState.COMPUTED
+
+    def _fail(self) -> None:
+        """Fail the batch once; the restart that follows replaces this engine."""
+        if not self.failed:
+            self.failed = True
+            self.process.inbox.append(StepFailed(self.spec.step, self.process.world.now_ms))
 
     def evaluate(self, batch: _Batch) -> State:
         """Apply the step's function to what the batch read; return the new state."""
@@ -199,7 +231,7 @@ class Engine:
         positions = aligner.positions
         for source, end in batch.ends.items():
             events = self.inputs[source].read(positions[source], end)
-            rows = [self.process.files[event.files[0]] for event in events]
+            rows = [self.process.read_file(event) for event in events]
             for number, part in enumerate(rows, positions[source].position):
                 self.process.history.read(self.process.generation, source.channel, number, part)
             found[source.ordinal] = [row for part in rows for row in part]
@@ -208,12 +240,13 @@ class Engine:
     def _stage(self) -> None:
         batch = self.batch
         assert batch is not None
-        if self.process.store.out_of_reach:
-            return
         if self.spec.sink is not None and batch.rows:
             process = self.process
             name = staged_name(process.generation, self.spec.sink, batch.number)
-            blob = process.store.put(name, pack(batch.rows))
+            try:
+                blob = process.store.put(name, pack(batch.rows))
+            except OutOfReach:
+                return
             batch.staged = (
                 Committable(
                     self.spec.sink, process.generation, batch.number, len(batch.rows), (blob,)
@@ -276,7 +309,7 @@ class Engine:
         if event is not None:
             process.history.event(process.generation, self.spec.output, output, batch.rows)
             output += 1
-        record = BatchRecord(batch.number, ends, batch.offset, output, digest(batch.state))
+        record = BatchRecord(batch.number, ends, batch.offset, output, state_digest(batch.state))
         process.history.batch(process.generation, self.spec.step, record)
         process.history.counts["batches"] += 1
 
@@ -314,6 +347,16 @@ class Engine:
         self.state_of = EngineState.IDLE
 
     # -- facts
+
+    def pinned_files(self, checkpoint_id: int) -> tuple[bytes, ...]:
+        """List the files of a pinned state.
+
+        Raises:
+            ListingFailed: If the listing broke off.
+        """
+        if self.process.world.faults.requests.listing_fails():
+            raise ListingFailed
+        return files_of(self.pins[checkpoint_id])
 
     @property
     def busy(self) -> bool:

@@ -17,12 +17,23 @@ Patch = tuple[object, str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Sabotage:
-    """A mutation: its name, the rule it breaks, and what it does instead."""
+    """A mutation: its name, the rule it breaks, and what it does instead.
+
+    Attributes:
+        name: Its name.
+        rule: The rule it breaks.
+        does: What it does instead.
+        patches: What it replaces.
+        shape: The only pipeline to look for it in, where others show it too seldom.
+        mode: The only way to checkpoint to look for it in, likewise.
+    """
 
     name: str
     rule: str
     does: str
     patches: Callable[[], list[Patch]]
+    shape: str | None = None
+    mode: str | None = None
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -36,12 +47,14 @@ class Sabotage:
 SABOTAGES: Final[dict[str, Sabotage]] = {}
 
 
-def sabotage(name: str, rule: str) -> Callable[[Callable[[], list[Patch]]], Sabotage]:
+def sabotage(
+    name: str, rule: str, *, shape: str | None = None, mode: str | None = None
+) -> Callable[[Callable[[], list[Patch]]], Sabotage]:
     """Register a mutation; its docstring says what it does."""
 
     def register(patches: Callable[[], list[Patch]]) -> Sabotage:
         does = " ".join((patches.__doc__ or "").split())
-        SABOTAGES[name] = Sabotage(name, rule, does, patches)
+        SABOTAGES[name] = Sabotage(name, rule, does, patches, shape, mode)
         return SABOTAGES[name]
 
     return register

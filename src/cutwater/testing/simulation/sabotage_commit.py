@@ -19,7 +19,8 @@ from cutwater.protocol.decisions import DecisionOutcome, uncommitted
 from cutwater.protocol.pending import AckResult, Attempt, Phase, PhaseTrigger
 from cutwater.protocol.rewind import plan_rewind
 from cutwater.protocol.step import Step
-from cutwater.testing.simulation import boot
+from cutwater.testing.simulation import boot, effects
+from cutwater.testing.simulation.boot import Boot
 from cutwater.testing.simulation.effects import Effects
 from cutwater.testing.simulation.sabotage import Patch, sabotage
 from cutwater.testing.simulation.store import SimulatedStore, log_name
@@ -224,6 +225,28 @@ def decide_in_any_free_slot() -> list[Patch]:
         return original(self, entry)
 
     return [(Effects, "create_entry", create)]
+
+
+@sabotage("a-lost-commit-goes-unnoticed", "F43")
+def a_lost_commit_goes_unnoticed() -> list[Patch]:
+    """Commit on top of a table without asking whether it holds what is recorded."""
+    return [(effects, "is_behind", lambda *_: False), (boot, "is_behind", lambda *_: False)]
+
+
+@sabotage("one-transaction-for-any-backlog", "I6")
+def one_transaction_for_any_backlog() -> list[Patch]:
+    """Touch all staged batches of a commit in one transaction, however many there are."""
+
+    def gather(self: Effects, table: SimulatedTable, committables: Any) -> None:
+        table.gather(committables, self.staged_rows)
+
+    return [(Effects, "gather", gather)]
+
+
+@sabotage("targets-compared-by-name", "F33")
+def targets_compared_by_name() -> list[Patch]:
+    """Take a table whose host was renamed for another table."""
+    return [(Boot, "identity_of", lambda _, table: table.address)]
 
 
 @sabotage("rewind-leaves-the-sinks", "F13")

@@ -14,12 +14,23 @@ from cutwater.protocol.coordinator import Coordinator
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut
 from cutwater.protocol.decisions import Claim, Decision, LogView
 from cutwater.protocol.message import START
-from cutwater.protocol.retention import plan_retention
-from cutwater.testing.simulation import effects
+from cutwater.protocol.retention import plan_retention, staged_to_keep
+from cutwater.protocol.step_events import EndReached
+from cutwater.testing.simulation import checkers, effects
 from cutwater.testing.simulation.boot import Boot
 from cutwater.testing.simulation.effects import Effects
+from cutwater.testing.simulation.process import Process
+from cutwater.testing.simulation.runner import Engine
 from cutwater.testing.simulation.sabotage import Patch, sabotage
-from cutwater.testing.simulation.store import SimulatedStore, digest
+from cutwater.testing.simulation.store import (
+    ListingFailed,
+    SimulatedStore,
+    digest,
+    files_of,
+    pack,
+    unpack,
+)
+from cutwater.testing.simulation.tables import SimulatedTable, is_ours
 
 
 @sabotage("recover-from-the-highest-id", "F5")
@@ -84,14 +95,24 @@ def prune_after_rewind() -> list[Patch]:
 @sabotage("prune-what-is-carried", "F8")
 def prune_what_is_carried() -> list[Patch]:
     """Let retention forget that a kept cut still has rows to commit."""
-    original = plan_retention
+    original = staged_to_keep
 
-    def plan(log: LogView, keep: Any, cuts: Any, found: Any, **more: Any) -> Any:
-        bare = {one: replace(cut, carried={}) for one, cut in cuts.items()}
-        plain = [replace(one, staged=False) for one in found]
-        return original(log, keep, bare, plain, **more)
+    def keep(log: LogView, cuts: Any, committed_through: Any) -> Any:
+        return original(log, [replace(cut, carried={}) for cut in cuts], committed_through)
 
-    return [(effects, "plan_retention", plan)]
+    return [(effects, "staged_to_keep", keep)]
+
+
+@sabotage("staged-rows-deleted-by-the-commit", "I9")
+def staged_rows_deleted_by_the_commit() -> list[Patch]:
+    """Delete staged rows once they are committed, although a kept cut still carries them."""
+
+    def committed(self: Effects, command: Any) -> None:
+        for one in command.committables:
+            for blob in one.blobs:
+                self.store.objects.pop(blob.name, None)
+
+    return [(Effects, "committed", committed)]
 
 
 @sabotage("prune-by-undecided-manifests", "I9")
@@ -117,12 +138,12 @@ def prune_by_undecided_manifests() -> list[Patch]:
 def skip_by_existence() -> list[Patch]:
     """Reuse any object that exists, while garbage is collected beside the attempt."""
 
-    def put(self: Effects, process: Any, data: bytes) -> BlobRef:
-        name = f"/{digest(data)}"
+    def put(self: Effects, process: Any, checkpoint_id: Any, data: bytes) -> BlobRef:
+        name = f"-{digest(data)}"
         for known in self.store.names("blobs"):
             if known.endswith(name):
                 return BlobRef(known, len(data), digest(data))
-        return original(self, process, data)
+        return original(self, process, checkpoint_id, data)
 
     original, facts = Effects._put, Coordinator._facts
 
@@ -166,3 +187,104 @@ def in_flight_not_restored() -> list[Patch]:
         (Boot, "_restored", restored),
         (Boot, "_recorded", lambda *_: iter(())),
     ]
+
+
+@sabotage("names-by-content-alone", "I9", shape="line")
+def names_by_content_alone() -> list[Patch]:
+    """Store the same content under the same name again, where a late delete finds it."""
+
+    def name(generation: Any, _: Any, sha256: str) -> str:
+        return f"blobs/{generation:04d}/{sha256}"
+
+    return [(effects, "blob_name", name), (checkers, "blob_name", name)]
+
+
+@sabotage("a-failed-listing-is-empty", "I7")
+def a_failed_listing_is_empty() -> list[Patch]:
+    """Take a listing of the store that broke off for one that found nothing."""
+    original = SimulatedStore.names
+
+    def names(self: SimulatedStore, kind: str) -> list[str]:
+        try:
+            return original(self, kind)
+        except ListingFailed:
+            return []
+
+    return [(SimulatedStore, "names", names)]
+
+
+@sabotage("a-partial-listing-is-whole", "I1")
+def a_partial_listing_is_whole() -> list[Patch]:
+    """Store as a snapshot the files that a listing of its directory found before it broke off."""
+    original = Engine.pinned_files
+
+    def pinned(self: Engine, checkpoint_id: int) -> tuple[bytes, ...]:
+        try:
+            return original(self, checkpoint_id)
+        except ListingFailed:
+            return files_of(self.pins[checkpoint_id])[:-1]
+
+    return [(Engine, "pinned_files", pinned)]
+
+
+@sabotage("a-late-entry-is-forgotten", "F15")
+def a_late_entry_is_forgotten() -> list[Patch]:
+    """Take the place of the log that no answer came from, whatever arrived there meanwhile."""
+    original = SimulatedStore.create
+
+    def create(self: SimulatedStore, name: str, data: bytes) -> bool:
+        written = original(self, name, data)
+        if not written and name.startswith("log/"):
+            self.objects[name] = data
+        return True
+
+    return [(SimulatedStore, "create", create)]
+
+
+@sabotage("input-watermarks-forgotten", "F22", shape="windows")
+def input_watermarks_forgotten() -> list[Patch]:
+    """Restore the watermark of a step but not how far each of its inputs had come."""
+    original = Boot._begin_step
+
+    def begin(self: Boot, process: Any, spec: Any, cut: Cut | None) -> None:
+        original(self, process, spec, cut)
+        engine = process.engines[spec.step]
+        state = unpack(engine.state)
+        state.pop("newest", None)
+        engine.state = pack(state)
+
+    return [(Boot, "_begin_step", begin)]
+
+
+@sabotage("a-missing-channel-file-is-skipped", "I3")
+def a_missing_channel_file_is_skipped() -> list[Patch]:
+    """Read the files of a channel that are there, and no others."""
+
+    def read(self: Process, event: Any) -> Any:
+        return self.files.get(event.files[0], ())
+
+    return [(Process, "read_file", read)]
+
+
+@sabotage("a-stopped-query-is-finished", "F23")
+def a_stopped_query_is_finished() -> list[Patch]:
+    """Take a query that was stopped from outside for one that has read all its input."""
+
+    def ended(self: Engine) -> bool:
+        self.stopped = False
+        self.process.tell(self.step, EndReached())
+        return True
+
+    return [(Engine, "query_ended", ended)]
+
+
+@sabotage("an-upsert-rewrites-foreign-rows", "I6")
+def an_upsert_rewrites_foreign_rows() -> list[Patch]:
+    """Let a commit copy rows of other programs in a type that cannot hold their values."""
+    original = SimulatedTable._act
+
+    def act(self: SimulatedTable, slot: Any, content: Any) -> Any:
+        copied = (row if is_ours(row) else row._replace(seq=row.seq % 100) for row in content)
+        return original(self, slot, tuple(copied))
+
+    return [(SimulatedTable, "_act", act)]

@@ -22,6 +22,8 @@ class Node:
     sink: bool = False
     whole_cuts_only: bool = False
     pinned_start: bool = True
+    alignment_timeout_ms: int | None = None
+    forced: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Shape:
                     SinkId(f"{node.name}_table") if node.sink else None,
                     is_sink=node.whole_cuts_only,
                     pinned_start=node.pinned_start,
+                    alignment_timeout_ms=node.alignment_timeout_ms,
+                    forced=node.forced,
                 )
                 for node in self.nodes
             )
@@ -176,6 +180,15 @@ SHAPES: Final = {
             Node("c", ("b",)),
             Node("d", ("c",), "count"),
             Node("e", ("d",), sink=True),
+        ),
+        _shape(
+            "own-patience",
+            "a",
+            Node("s"),
+            Node("t"),
+            Node("a", ("s", "t"), "count", alignment_timeout_ms=200),
+            Node("b", ("a", "s"), forced=True, sink=True),
+            Node("c", ("t",), "count", forced=False, sink=True),
         ),
         _shape(
             "whole-cuts",

@@ -6,7 +6,8 @@ store that is out of reach answers nothing. Names follow one layout, which only 
 
 import hashlib
 import pickle
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
 
 from cutwater.ids import CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.cut import BlobRef, Cut
@@ -19,6 +20,14 @@ _STAGED: Final = "staged"
 
 class OutOfReach(Exception):
     """The store does not answer at the moment."""
+
+
+class StoreFull(OutOfReach):
+    """The store has no room: it answers reads and deletes, and certainly takes no write."""
+
+
+class ListingFailed(OutOfReach):
+    """A listing broke off; what it had found so far says nothing about the rest."""
 
 
 class Damaged(Exception):
@@ -38,6 +47,22 @@ def unpack(data: bytes) -> Any:  # noqa: ANN401 - the caller knows what it wrote
 def digest(data: bytes) -> str:
     """Return the content hash."""
     return hashlib.sha256(data).hexdigest()[:24]
+
+
+def files_of(state: bytes) -> tuple[bytes, ...]:
+    """Split a step's state into the files it consists of, one for each of its parts."""
+    parts: dict[str, Any] = unpack(state)
+    return tuple(pack((name, parts[name])) for name in sorted(parts))
+
+
+def state_from(files: Iterable[bytes]) -> bytes:
+    """Put a step's state together from its files."""
+    return pack(dict(unpack(file) for file in files))
+
+
+def state_digest(state: bytes) -> str:
+    """Return the content hash of a step's state, as the hashes of its files."""
+    return " ".join(digest(file) for file in files_of(state))
 
 
 def log_name(slot: Slot) -> str:
@@ -60,18 +85,47 @@ def committed_name(slot: Slot) -> str:
     return f"committed/{slot:06d}"
 
 
-def blob_name(generation: Generation, sha256: str) -> str:
+def blob_name(generation: Generation, checkpoint_id: CheckpointId, sha256: str) -> str:
     """Return the name of a state or in-flight object.
 
     The generation is part of it, so an object that a fenced process is about to delete can
-    never be one that its successor has just written (docs/adr/0004).
+    never be one that its successor has just written (docs/adr/0004). So is the attempt: a delete
+    that arrives late never meets the same content written again (docs/adr/0039).
     """
-    return f"{_BLOBS}/{generation:04d}/{sha256}"
+    return f"{_BLOBS}/{generation:04d}/{checkpoint_id:06d}-{sha256}"
+
+
+def target_name(sink: SinkId) -> str:
+    """Return the name of the record of which table a sink writes to."""
+    return f"targets/{sink}"
 
 
 def staged_name(generation: Generation, sink: SinkId, batch: int) -> str:
     """Return the name of what a sink's writer staged in one batch."""
     return f"{_STAGED}/{generation:04d}/{sink}/{batch:06d}"
+
+
+class Mishaps(Protocol):
+    """What may happen to a single request on its way to the store or back."""
+
+    def write_hangs(self, name: str, data: bytes, *, create: bool, failed: bool) -> bool:
+        """Say whether a write gets no answer in time; it may still arrive later.
+
+        Args:
+            name: The object.
+            data: Its content.
+            create: Whether the write leaves an existing object alone.
+            failed: Whether the store is out of reach anyway.
+        """
+        ...
+
+    def delete_astray(self, name: str) -> bool:
+        """Say whether a delete that was acknowledged is lost, or happens later."""
+        ...
+
+    def listing_fails(self) -> bool:
+        """Say whether a listing breaks off."""
+        ...
 
 
 class SimulatedStore:
@@ -81,6 +135,8 @@ class SimulatedStore:
         """Begin empty and in reach."""
         self.objects: dict[str, bytes] = {}
         self.out_of_reach = False
+        self.full = False
+        self.mishaps: Mishaps | None = None
         self.writes = 0
         # What was once written as a manifest: a reader never unpickles anything else.
         self.known_manifests: dict[str, bytes] = {}
@@ -105,9 +161,18 @@ class SimulatedStore:
         if self.out_of_reach:
             raise OutOfReach
 
+    def _check_write(self, name: str, data: bytes, *, create: bool) -> None:
+        lost = self.out_of_reach
+        if self.mishaps is not None:
+            lost = self.mishaps.write_hangs(name, data, create=create, failed=lost)
+        if lost:
+            raise OutOfReach
+        if self.full:
+            raise StoreFull
+
     def put(self, name: str, data: bytes) -> BlobRef:
         """Write an object, whole or not at all."""
-        self._check()
+        self._check_write(name, data, create=False)
         self.objects[name] = data
         self.writes += 1
         if name.startswith("manifests/"):
@@ -116,7 +181,7 @@ class SimulatedStore:
 
     def create(self, name: str, data: bytes) -> bool:
         """Write an object unless there is one of that name; say whether it was written."""
-        self._check()
+        self._check_write(name, data, create=True)
         if name in self.objects:
             return False
         self.objects[name] = data
@@ -152,11 +217,18 @@ class SimulatedStore:
     def delete(self, name: str) -> None:
         """Delete an object if it is there."""
         self._check()
-        self.objects.pop(name, None)
+        if self.mishaps is None or not self.mishaps.delete_astray(name):
+            self.objects.pop(name, None)
 
     def names(self, kind: str) -> list[str]:
-        """Return the names of all objects of a kind, sorted."""
+        """Return the names of all objects of a kind, sorted.
+
+        Raises:
+            ListingFailed: If the listing broke off.
+        """
         self._check()
+        if self.mishaps is not None and self.mishaps.listing_fails():
+            raise ListingFailed
         return sorted(name for name in self.objects if name.startswith(f"{kind}/"))
 
     def read_log(self) -> LogView:
@@ -167,12 +239,15 @@ class SimulatedStore:
         return LogView(tuple(entries))
 
     def found(self) -> list[StoredObject]:
-        """List state, in-flight and staged objects with the generation that wrote each."""
+        """List state and in-flight objects with the generation that wrote each."""
         return [
-            StoredObject(name, Generation(int(name.split("/")[1])), kind == _STAGED)
-            for kind in (_BLOBS, _STAGED)
-            for name in self.names(kind)
+            StoredObject(name, Generation(int(name.split("/")[1]))) for name in self.names(_BLOBS)
         ]
+
+    def staged(self, sink: SinkId) -> list[tuple[Generation, str]]:
+        """List what a sink has staged, with the generation that staged it."""
+        parts = [name.split("/") for name in self.names(_STAGED)]
+        return [(Generation(int(one[1])), "/".join(one)) for one in parts if one[2] == sink]
 
     def highest_attempt(self) -> CheckpointId:
         """Return the highest attempt number anybody has taken."""

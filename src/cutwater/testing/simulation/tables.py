@@ -7,16 +7,37 @@ it has shown since (rule F33).
 """
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from cutwater.ids import BatchId, Generation, SinkId, Slot
 from cutwater.protocol.cut import Committable, Version
+from cutwater.protocol.lost_commit import Found
 from cutwater.testing.simulation.rows import Row
+
+LOCKS: Final = 2
+"""How many staged batches one transaction of a table may touch."""
+
+FOREIGN: Final = "foreign"
+"""The origin of rows that another program has written."""
 
 Reader = Callable[[Committable], Sequence[Row]]
 
 
+def is_ours(row: Row) -> bool:
+    """Say whether the pipeline wrote a row, and not another program."""
+    return row.origin != FOREIGN
+
+
 class TableDown(Exception):
     """The table cannot commit at the moment."""
+
+
+class TooManyLocks(TableDown):
+    """A transaction touches more staged batches than the table has locks for."""
+
+
+class TargetBehind(Exception):
+    """The table lacks a commit that the store has recorded."""
 
 
 class Superseded(Exception):
@@ -35,15 +56,49 @@ class SimulatedTable:
         self.made: dict[Slot, Version] = {}
         self.last_slot = Slot(0)
         self.down = False
+        self.foreign: list[Row] = []
+        self.vacuumed_through = -1
+        self.current = 0
+        self.lost: set[int] = set()
+        # What the table is called, and what it is: a name may change.
+        self.address = f"host/{sink}"
+        self.identity = f"{sink}#1"
+        self.gathered: dict[tuple[Generation, BatchId], list[Row]] = {}
 
-    def commit(self, slot: Slot, rows: list[Row]) -> Version:
-        """Append rows as one transaction; a slot that was seen changes nothing.
+    def gather(self, batches: Sequence[Committable], read: Reader) -> None:
+        """Move staged batches into one place, in a transaction of its own; may be repeated.
+
+        Raises:
+            TableDown: If it cannot now, or has not enough locks.
+        """
+        if self.down:
+            raise TableDown
+        if len(batches) > LOCKS:
+            raise TooManyLocks
+        for batch in batches:
+            self.gathered.setdefault((batch.generation, batch.batch), list(read(batch)))
+
+    def commit(self, slot: Slot, batches: Sequence[Committable]) -> Version:
+        """Append gathered rows as one transaction; a slot that was seen changes nothing.
 
         Raises:
             TableDown: If it cannot commit now.
             Superseded: If a later slot came first.
         """
-        return self._act(slot, (*self.versions[-1], *rows))
+        if self.seen(slot) is not None:
+            batches = ()
+        keys = [(batch.generation, batch.batch) for batch in batches]
+        rows = [row for key in keys for row in self.gathered[key]]
+        version = self._act(slot, (*self.rows, *rows))
+        for key in keys:
+            self.gathered.pop(key, None)
+        return version
+
+    def newest(self) -> Found:
+        """Say what the table holds, as a sink that `KnowsNewest` does."""
+        if self.shows_batches:
+            return Found(None, str(self.current), counts_versions=True)
+        return Found(max(self.made, default=None), str(self.current))
 
     def restore(self, slot: Slot, version: Version | None) -> Version:
         """Go back to what a version held, as a new version.
@@ -52,7 +107,8 @@ class SimulatedTable:
             TableDown: If it cannot commit now.
             Superseded: If a later slot came first.
         """
-        return self._act(slot, self.versions[int(version or 0)])
+        rows = tuple(row for row in self.versions[int(version or 0)] if is_ours(row))
+        return self._act(slot, (*rows, *self.foreign))
 
     def _act(self, slot: Slot, content: tuple[Row, ...]) -> Version:
         if self.down:
@@ -65,9 +121,38 @@ class SimulatedTable:
         self.shown[slot] = {}
         return self.made[slot]
 
+    # -- other programs
+
+    def append_foreign(self, number: int) -> None:
+        """Append a row as another program would, in a version of its own."""
+        row = Row(FOREIGN, number)
+        self.foreign.append(row)
+        self._add((*self.rows, row))
+
+    def vacuum(self, before: int) -> bool:
+        """Delete the versions before one; say whether there was any to delete."""
+        deleted = self.vacuumed_through < before - 1
+        self.vacuumed_through = max(self.vacuumed_through, before - 1)
+        return deleted
+
+    def keeps(self, version: Version | None) -> bool:
+        """Say whether the table can still go back to a version."""
+        return int(version or 0) > self.vacuumed_through and int(version or 0) not in self.lost
+
+    def lose_last_commit(self) -> None:
+        """Become what it was before its last commit, as a failover to a lagging replica does."""
+        slot = max(self.made)
+        first = int(self.made.pop(slot))
+        self.lost.update(range(first, len(self.versions)))
+        self.current = max(one for one in range(first) if one not in self.lost)
+        self.last_slot = max(self.made, default=Slot(0))
+        del self.shown[slot]
+        self.foreign = [row for row in self.rows if not is_ours(row)]
+
     def _add(self, content: tuple[Row, ...]) -> Version:
         self.versions.append(content)
-        return str(len(self.versions) - 1)
+        self.current = len(self.versions) - 1
+        return str(self.current)
 
     # -- batches before their checkpoint
 
@@ -97,7 +182,7 @@ class SimulatedTable:
         shown = self.shown[self.last_slot]
         key = (batch.generation, batch.batch)
         if key not in shown:
-            shown[key] = self._add((*self.versions[-1], *read(batch)))
+            shown[key] = self._add((*self.rows, *read(batch)))
         return shown[key]
 
     def seal(
@@ -139,4 +224,4 @@ class SimulatedTable:
     @property
     def rows(self) -> tuple[Row, ...]:
         """What a reader sees now."""
-        return self.versions[-1]
+        return self.versions[self.current]

@@ -6,13 +6,14 @@ lets things go wrong for a while, then heals and waits for the end. Then the che
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cutwater.ids import PipelineId, SinkId, StepId
 from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.channel import Bound
+from cutwater.protocol.cut import Version
 from cutwater.protocol.decisions import Decision
 from cutwater.protocol.options import CheckpointOptions, CommitOptions, UnalignedOptions
 from cutwater.testing.simulation.boot import Boot
@@ -25,6 +26,7 @@ from cutwater.testing.simulation.shapes import SHAPES, Shape
 from cutwater.testing.simulation.store import (
     SimulatedStore,
     committed_name,
+    unpack,
 )
 from cutwater.testing.simulation.tables import SimulatedTable
 
@@ -110,6 +112,7 @@ class _Timers:
     wake_at: dict[int, int] = field(default_factory=dict)
     table_up_at: dict[SinkId, int] = field(default_factory=dict)
     reach_at_ms: int = 0
+    room_at_ms: int = 0
 
 
 class World:
@@ -167,12 +170,15 @@ class World:
             name: Stream(rate, self.rng.randint(8, 40) if early else None)
             for name in self.topology.sources
         }
+        # The names of staged batches that a table has committed at least once.
+        self.committed: set[str] = set()
         self.news_lag = self.rng.choice((0.0, 0.0, 0.6, 0.95))
         self.history = History()
         self.timers = _Timers()
         self.processes: list[Process] = []
         self.checkers = Checkers(self)
         self.faults = Faults(self)
+        self.store.mishaps = self.faults.requests
         self.effects = Effects(self)
         self.boot = Boot(self)
 
@@ -222,6 +228,7 @@ class World:
         # Steps that look up barriers seldom miss short deadlines, and each restart repeats work.
         self.news_lag = 0.0
         self.store.out_of_reach = False
+        self.store.full = False
         for stream in self.streams.values():
             if stream.total is None:
                 stream.end(self.now_ms)
@@ -274,6 +281,8 @@ class World:
         timers = self.timers
         if self.store.out_of_reach and self.now_ms >= timers.reach_at_ms:
             self.store.out_of_reach = False
+        if self.store.full and self.now_ms >= timers.room_at_ms:
+            self.store.full = False
         for sink in [one for one, at in timers.table_up_at.items() if self.now_ms >= at]:
             self.tables[sink].down = False
             del timers.table_up_at[sink]
@@ -340,6 +349,20 @@ class World:
         """Take the store out of reach for a while."""
         self.store.out_of_reach = True
         self.timers.reach_at_ms = self.now_ms + out_of_reach_ms
+
+    def room_again(self, *, full_ms: int) -> None:
+        """Leave the store without room for a while."""
+        self.store.full = True
+        self.timers.room_at_ms = self.now_ms + full_ms
+
+    def shown_at(self, decision: Decision) -> Mapping[SinkId, Version | None]:
+        """Return what the tables showed at a decision, as far as it is known."""
+        record = self.judged.get(committed_name(decision.slot))
+        if record is not None:
+            shown: Mapping[SinkId, Version] = unpack(record)
+            return shown
+        cut = self.judged.read_cut(decision.checkpoint_id)
+        return {} if cut is None else cut.visible
 
     def new_queue(self) -> deque[Any]:
         """Make an empty queue."""

@@ -1,0 +1,96 @@
+"""Whether a target lacks a commit that the store has recorded (PROTOCOL.md section 9, rule F43).
+
+A failover to a lagging replica, a restored backup or a table that was dropped takes a target back
+without a decision. The next commit on top of it would leave a gap, so the newest slot that a target
+holds is compared with the slot of the last decision that made its sink write. Only an older target
+is refused: one that holds later slots belongs to somebody who rewound past us, which the sink says
+by `Superseded`. This module decides; sinks observe and effects refuse. Upholds I8 and I10.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from cutwater.ids import SinkId, Slot
+from cutwater.protocol.cut import NO_TARGET, Cut, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What the store says of a target.
+
+    Attributes:
+        slot: The last decision that made the sink write.
+        version: What the target showed then or later, in its own words; None if not known.
+    """
+
+    slot: Slot
+    version: Version | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a target says of itself.
+
+    Attributes:
+        slot: The newest slot of this sink that the target holds; None if it holds none.
+        version: What it shows now, in its own words.
+        counts_versions: Whether no slot is known, and versions are numbers that only grow: then
+            they are compared instead.
+    """
+
+    slot: Slot | None
+    version: Version
+    counts_versions: bool = False
+
+
+def is_behind(recorded: Recorded | None, found: Found) -> bool:
+    """Say whether a target lacks what is recorded; False if nothing is known to be in it."""
+    if recorded is None or recorded.version == NO_TARGET:
+        return False
+    if found.counts_versions:
+        return _number(found.version) < _number(recorded.version)
+    return found.slot is None or found.slot < recorded.slot
+
+
+def _number(version: Version | None) -> int:
+    return int(version) if version is not None and version.isdecimal() else -1
+
+
+def last_writes(slot: Slot, cut: Cut) -> dict[SinkId, Slot]:
+    """Return for each sink the last decision that made it write, once a cut is committed.
+
+    A rewind that leaves the sinks as they are accepts what they show: nothing is known of any.
+
+    Args:
+        slot: The slot of the cut's decision.
+        cut: The cut.
+    """
+    wrote = {sink for sink, staged in cut.commit.items() if staged} | cut.restores.keys()
+    return {**cut.last_writes, **dict.fromkeys(wrote, slot)}
+
+
+def recorded_of(
+    writes: Mapping[SinkId, Slot], visible: Mapping[SinkId, Version | None]
+) -> dict[SinkId, Recorded]:
+    """Put together what is known of each target; a sink that never wrote is left out."""
+    return {sink: Recorded(slot, visible.get(sink)) for sink, slot in sorted(writes.items())}
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A committed checkpoint that is kept, and what one sink had written by then.
+
+    Attributes:
+        cut: The checkpoint.
+        recorded: What the sink's target held then; None if nothing.
+        version: What it showed then; None for its beginning.
+    """
+
+    cut: Cut
+    recorded: Recorded | None
+    version: Version | None
+
+
+def still_held(past: Iterable[Past], found: Found) -> Iterator[Past]:
+    """Give the checkpoints whose commits a target still holds, in the order they come."""
+    return (one for one in past if not is_behind(one.recorded, found))

@@ -1,0 +1,127 @@
+"""How many connections the server holds, and for how long: whoever is silent must not harm the run.
+
+The server lives in the process that runs the pipeline, so each of its connections takes a file
+descriptor that the pipeline may need. Their number is bounded; a connection without a complete
+request is closed in time, and before that if a new one needs its place. uvicorn bounds neither.
+"""
+
+import asyncio
+import resource
+from typing import Any, Final, NamedTuple
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+BACKLOG: Final = 16
+"""How many connections wait to be accepted; asyncio accepts as many in one go."""
+
+_CONNECTIONS_MAX: Final = 64
+_CONNECTIONS_MIN: Final = 4
+_SHARE: Final = 8
+"""One of so many file descriptors of the process may be a connection's."""
+
+
+class Limits(NamedTuple):
+    """What connections may take.
+
+    Attributes:
+        connections: How many there may be.
+        request_s: How long a connection may be open, or idle, without a complete request; and how
+            long a client may leave a full buffer of an answer unread.
+    """
+
+    connections: int
+    request_s: float = 10.0
+
+    @classmethod
+    def of_process(cls) -> "Limits":
+        """Return limits that fit the file descriptors of this process."""
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        share = _CONNECTIONS_MAX if files == resource.RLIM_INFINITY else files // _SHARE
+        return cls(max(_CONNECTIONS_MIN, min(_CONNECTIONS_MAX, share)))
+
+
+def bounded(limits: Limits) -> type[H11Protocol]:
+    """Return the protocol of a server with these limits, as uvicorn wants it: a class."""
+    return type("BoundedHttp", (_BoundedHttp,), {"limits": limits})
+
+
+class _BoundedHttp(H11Protocol):
+    """One connection. All methods are called on the server's loop."""
+
+    limits: Limits
+    _timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+    waits_since_s = 0.0
+
+    def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - as asyncio declares it
+        """Begin to wait for a request, in the place of another connection if there is no other."""
+        super().connection_made(transport)
+        self._await_request()
+        others = [
+            one
+            for one in self.connections
+            if isinstance(one, _BoundedHttp) and one is not self and one.is_open
+        ]
+        if len(others) >= self.limits.connections:
+            waiting = [one for one in others if one.waits]
+            oldest = min(waiting, key=lambda one: one.waits_since_s, default=self)
+            oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timers."""
+        super().connection_lost(exc)
+        self._cancel()
+        self._cancel_writing()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what comes; only a complete request ends the waiting."""
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, which may be here already."""
+        super().on_response_complete()
+        if self.is_open:
+            self._await_request()
+            self._look()
+
+    def pause_writing(self) -> None:
+        """Wait for a client that does not read its answer, for a while."""
+        super().pause_writing()
+        self._cancel_writing()
+        self._write_timer = self.loop.call_later(self.limits.request_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on with a client that reads."""
+        super().resume_writing()
+        self._cancel_writing()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection takes a file descriptor for longer than this moment."""
+        return not self.transport.is_closing()
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is no complete request to answer."""
+        return self._timer is not None
+
+    def _look(self) -> None:
+        if self.conn.their_state not in {h11.IDLE, h11.SEND_BODY}:
+            self._cancel()
+
+    def _await_request(self) -> None:
+        self._cancel()
+        self.waits_since_s = self.loop.time()
+        self._timer = self.loop.call_later(self.limits.request_s, self.transport.abort)
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _cancel_writing(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None

@@ -1,0 +1,160 @@
+"""Looking for targets that lost a recorded commit, and what can be done about one (rule F43).
+
+`protocol.lost_commit` decides whether a target is behind. This module asks the sinks that can tell,
+and finds the checkpoint whose commits the target still holds: a rewind to it takes all other sinks
+back there too, and what is missing is computed again.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from cutwater.errors import Corrupt, NewerFormat, NotFound, TargetBehind
+from cutwater.ids import CheckpointId, SinkId
+from cutwater.protocol.cut import NO_TARGET, Cut, Version
+from cutwater.protocol.decisions import Decision, LogView
+from cutwater.protocol.lost_commit import (
+    Found,
+    Past,
+    Recorded,
+    is_behind,
+    last_writes,
+    recorded_of,
+    still_held,
+)
+from cutwater.sinks.base import KnowsNewest, OpenSink
+from cutwater.store.catalog import identify
+from cutwater.store.opened import OpenStore
+
+
+def behind(opened: object, recorded: Recorded | None) -> Found | None:
+    """Look at one target; return what it shows if it lacks what is recorded, None if it does not.
+
+    Raises:
+        SinkError: If it cannot be looked at now.
+    """
+    if recorded is None or not isinstance(opened, KnowsNewest):
+        return None
+    found = opened.newest()
+    return found if is_behind(recorded, found) else None
+
+
+def target_behind(
+    sink: SinkId, recorded: Recorded, found: Found, way_out: str = ""
+) -> TargetBehind:
+    """Describe a target that lacks a commit."""
+    shows = f"version {found.version}"
+    if not found.counts_versions:
+        held = f"commits up to slot {found.slot}"
+        shows += f", which holds {'no commit of this sink' if found.slot is None else held}"
+    known = "" if recorded.version is None else f"version {recorded.version} with "
+    return TargetBehind(sink, shows, f"{known}the commit of slot {recorded.slot}", way_out)
+
+
+def check_targets_hold(
+    store: OpenStore, sinks: Mapping[SinkId, OpenSink], recorded: Mapping[SinkId, Recorded]
+) -> None:
+    """Check that every target holds what is recorded, before anything is committed on top.
+
+    Raises:
+        TargetBehind: If one does not; it says what can be done.
+        SinkError: If a target cannot be looked at now.
+        StoreError: If the store cannot be read.
+    """
+    for sink, one in recorded.items():
+        found = behind(sinks.get(sink), one)
+        if found is not None:
+            whole = _still_shown(store, sink, sinks[sink], found)
+            raise target_behind(sink, one, found, _way_out(store, one, whole))
+
+
+def _way_out(store: OpenStore, recorded: Recorded, whole: CheckpointId | None) -> str:
+    """Say which checkpoint the target still shows, and what can be done.
+
+    Raises:
+        StoreError: If the store cannot be read.
+    """
+    log = store.log.read()
+    lost = log.at(recorded.slot) if recorded.slot <= log.last_slot else None
+    sentences = []
+    if isinstance(lost, Decision):
+        sentences.append(f"That was checkpoint {lost.checkpoint_id}.")
+    name, _ = identify(store.backend, store.pipeline)
+    if whole is not None:
+        sentences.append(
+            f"The newest checkpoint that it still shows is {whole}: "
+            f"`cutwater rewind {name} --to {whole}` takes all sinks back to it, and the next run "
+            "computes what is missing again."
+        )
+    else:
+        sentences.append("There is no kept checkpoint that it still shows and can go back to.")
+    sentences.append("Or bring the target back as it was.")
+    # Not the head: as a rule it is the checkpoint whose commit was refused, and no rewind goes to
+    # one that is not committed.
+    newest = next(_committed(store, log), None)
+    if newest is not None:
+        sentences.append(
+            f"`cutwater rewind {name} --to {newest[0].checkpoint_id} --leave-sinks` goes on with "
+            "all targets as they are, and does not write the missing rows again."
+        )
+    return " ".join(sentences)
+
+
+def _still_shown(
+    store: OpenStore, sink: SinkId, opened: OpenSink, found: Found
+) -> CheckpointId | None:
+    """Return the newest checkpoint that a target still holds and can go back to.
+
+    A commit without rows may be lost as well, and then its version is not there; so may rows be
+    that were staged and wait for their commit.
+    """
+    for one in still_held(_past(store, store.log.read(), sink), found):
+        waiting = one.cut.carried.get(sink, ())
+        if opened.look_back(one.version).obstacle is None and not any(map(opened.problem, waiting)):
+            return one.cut.checkpoint_id
+    return None
+
+
+def _past(store: OpenStore, log: LogView, sink: SinkId) -> Iterator[Past]:
+    """Give the committed checkpoints that are still there, newest first."""
+    for decision, cut, visible in _committed(store, log):
+        recorded = recorded_of(last_writes(decision.slot, cut), visible).get(sink)
+        # A version of which no slot is known may be newer than what the target holds.
+        if recorded is not None or visible.get(sink) in {None, NO_TARGET}:
+            yield Past(cut, recorded, visible.get(sink))
+
+
+def _committed(
+    store: OpenStore, log: LogView
+) -> Iterator[tuple[Decision, Cut, Mapping[SinkId, Version | None]]]:
+    """Give the checkpoints that a rewind can go to, newest first, and what the sinks showed."""
+    there = set(store.manifests.ids())
+    committed = store.commits.through(log)
+    for decision in reversed(log.decisions):
+        if decision.checkpoint_id not in there:
+            continue
+        if decision.commit_point and decision.slot > committed:
+            continue
+        cut = _cut(store, decision)
+        visible = None if cut is None else _visible(store, decision, cut)
+        if cut is not None and visible is not None:
+            yield decision, cut, visible
+
+
+def _cut(store: OpenStore, decision: Decision) -> Cut | None:
+    try:
+        return store.manifests.read(decision.checkpoint_id, decision.manifest_sha256)
+    except NewerFormat:
+        raise
+    except (Corrupt, NotFound):
+        return None
+
+
+def _visible(
+    store: OpenStore, decision: Decision, cut: Cut
+) -> Mapping[SinkId, Version | None] | None:
+    """Return what the sinks showed once a decision was committed; None if that is not recorded."""
+    if not decision.commit_point:
+        return cut.visible
+    try:
+        return store.commits.read(decision.slot).versions
+    except NotFound:
+        return None

@@ -1,0 +1,110 @@
+"""How the inputs of a step meet a barrier: a real aligner over real channels, without Spark."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+from cutwater.ids import BatchId, ChannelId, CheckpointId, Generation, InputId, ReaderId, StepId
+from cutwater.protocol.alignment import Aligner
+from cutwater.protocol.alignment_events import Advanced, AttemptOver, BarrierSeen, Tick
+from cutwater.protocol.barrier import Barrier
+from cutwater.protocol.channel import Bound, ChannelLog
+from cutwater.protocol.message import START, Event, Place
+from cutwater.protocol.options import UnalignedOptions
+from cutwater.spark.channel import Channel, ChannelForm, Signal
+from cutwater.spark.progress import AlignmentStatus
+from cutwater.spark.rates import alignment_of
+from cutwater.spark.step import RunningStep
+
+LEFT, RIGHT = InputId(0, ChannelId("left")), InputId(1, ChannelId("right"))
+JOIN = StepId("join")
+FORM = ChannelForm(StructType([StructField("value", LongType())]))
+ONE = CheckpointId(1)
+BARRIER = Barrier(ONE, Generation(1))
+PATIENCE_MS = 100
+
+
+class Joined:
+    """A step that reads two channels, each with two Events of ten bytes, a barrier between."""
+
+    def __init__(self, directory: Path) -> None:
+        self.channels = {one: self._channel(directory / one.channel, one) for one in (LEFT, RIGHT)}
+        options = UnalignedOptions(alignment_timeout_ms=PATIENCE_MS)
+        starts = {LEFT: START, RIGHT: START}
+        self.aligner = Aligner(starts, options, generation=Generation(1))
+
+    @staticmethod
+    def _channel(directory: Path, source: InputId) -> Channel:
+        reader = ReaderId(JOIN, source)
+        log = ChannelLog(source.channel, {reader: START})
+        channel = Channel(log, directory, FORM, Bound(100, 10**9), lambda _: None)
+        channel.subscribe(reader, Signal())
+        channel.append(Event(BatchId(0), 1, 10, ("b0/part.parquet",)))
+        channel.append(BARRIER)
+        channel.append(Event(BatchId(1), 1, 10, ("b1/part.parquet",)))
+        return channel
+
+    def reads(self, source: InputId, place: Place) -> None:
+        self.aligner.handle(Advanced({source: place}))
+        self.channels[source].advance(ReaderId(JOIN, source), place)
+
+    def sees(self, source: InputId) -> None:
+        self.aligner.handle(BarrierSeen(source, BARRIER, Place(1, 10)))
+
+    @property
+    def status(self) -> AlignmentStatus | None:
+        step = SimpleNamespace(
+            machine=SimpleNamespace(aligner=self.aligner),
+            wiring=SimpleNamespace(inputs=self.channels),
+            reader=lambda source: ReaderId(JOIN, source),
+        )
+        return alignment_of(cast(RunningStep, cast(Any, step)), ONE)
+
+
+@pytest.fixture
+def join(tmp_path: Path) -> Iterator[Joined]:
+    made = Joined(tmp_path)
+    yield made
+    for channel in made.channels.values():
+        channel.close()
+
+
+def test_an_aligned_input_holds_what_has_arrived_behind_its_barrier(join: Joined) -> None:
+    join.sees(LEFT)
+    before = join.status
+    join.reads(LEFT, Place(1, 10))
+    join.sees(RIGHT)
+
+    assert before == AlignmentStatus((), ("0:left", "1:right"), behind_bytes=10)
+    assert join.status == AlignmentStatus(("0:left",), ("1:right",), held_bytes=10, behind_bytes=10)
+    assert join.status.inputs == 2
+
+
+def test_a_step_that_has_sent_its_barrier_holds_nothing(join: Joined) -> None:
+    for source in (LEFT, RIGHT):
+        join.sees(source)
+        join.reads(source, Place(1, 10))
+
+    assert join.status == AlignmentStatus(("0:left", "1:right"), ())
+
+
+def test_what_a_barrier_overtakes_is_counted_as_recorded(join: Joined) -> None:
+    join.sees(LEFT)
+    join.reads(LEFT, Place(1, 10))
+    join.sees(RIGHT)
+    join.aligner.handle(Tick(PATIENCE_MS))
+
+    found = join.status
+    assert found is not None
+    assert (found.held_bytes, found.recorded_bytes) == (0, 10)
+
+
+def test_an_attempt_that_is_over_is_not_shown(join: Joined) -> None:
+    join.sees(LEFT)
+    join.aligner.handle(AttemptOver(ONE))
+
+    assert join.status is None
