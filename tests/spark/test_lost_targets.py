@@ -3,7 +3,7 @@
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -48,19 +48,13 @@ def newest_version(copy: Path) -> Path:
     return max((copy / "_delta_log").glob("*.json"))
 
 
-def wait_for_another_version(copy: Path) -> Path:
-    before, deadline = newest_version(copy), time.monotonic() + DEADLINE_S
-    while newest_version(copy) == before:
+def checkpoint_while(running: PipelineRun, condition: Callable[[], bool]) -> None:
+    """Take checkpoints while a condition holds; raise what ended the pipeline if one fails."""
+    deadline = time.monotonic() + DEADLINE_S
+    while condition():
         assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return newest_version(copy)
-
-
-def lose_versions(running: PipelineRun, copy: Path) -> None:
-    """Delete the newest version; one whose commit is still under way is written again."""
-    for _ in range(8):
-        wait_for_another_version(copy).unlink(missing_ok=True)
-        running.wait(15.0)
+        if running.checkpoint(DEADLINE_S).status != "COMPLETED":
+            running.wait(DEADLINE_S)
 
 
 def test_targets_that_lost_commits_are_refused_and_the_offered_rewind_makes_them_whole(
@@ -94,9 +88,12 @@ def test_targets_that_lost_commits_are_refused_and_the_offered_rewind_makes_them
     run(shop(database, copy, 9000), spark, given)
     assert shown() == (list(range(9000)), list(range(9000)))
 
-    running = shop(database, copy, 10**9).start(spark, given)
+    by_request = options(tmp_path, checkpoint=CheckpointConfig(interval="1h", retained=1000))
+    running = shop(database, copy, 10**9).start(spark, by_request)
+    checkpoint_while(running, lambda: len(table(copy, "value")) == 9000)
+    newest_version(copy).unlink()
     with pytest.raises(TargetBehind, match="sink copy") as refused:
-        lose_versions(running, copy)
+        checkpoint_while(running, lambda: True)
     cutwater.rewind("shop", to=offered(refused.value), store=tmp_path / "store", yes=True)
     orders, copied = shown()
     assert orders == copied == list(range(len(orders)))
