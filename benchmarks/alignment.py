@@ -17,18 +17,18 @@ from statistics import median, quantiles
 from time import process_time_ns
 
 from cutwater.ids import CheckpointId, Generation, InputId, StepId
-from cutwater.protocol.alignment import Aligner
-from cutwater.protocol.alignment_events import (
+from cutwater.protocol.barrier import Barrier
+from cutwater.protocol.messages import START, Place
+from cutwater.protocol.options import UnalignedOptions
+from cutwater.protocol.step.aligner import Aligner
+from cutwater.protocol.step.aligner_events import (
     Advanced,
     AlignerEvent,
     AttemptOver,
     BarrierSeen,
     Emit,
 )
-from cutwater.protocol.barrier import Barrier
-from cutwater.protocol.injector import Injector
-from cutwater.protocol.message import START, Place
-from cutwater.protocol.options import UnalignedOptions
+from cutwater.protocol.step.injector import Injector
 from cutwater.protocol.topology import inputs_of
 
 GENERATION = Generation(1)

@@ -53,9 +53,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cutwater import CheckpointConfig, Pipeline, RestartConfig
 from cutwater.run import RunOptions
-from cutwater.spark.java import use_java
-from cutwater.spark.output import ChannelOutput
-from cutwater.spark.step import RunningStep
+from cutwater.runtime.output import ChannelOutput
+from cutwater.runtime.step import RunningStep
+from cutwater.spark.session.java import use_java
 
 MODES: Final = ("spark", "tuned", "cutwater")
 SCHEMA: Final = "id long, key int, amount double, weight double"

@@ -60,8 +60,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cutwater import CheckpointConfig, Pipeline, RestartConfig, sinks
 from cutwater.run import RunOptions
-from cutwater.sinks.delta_table import OpenDeltaTable
-from cutwater.spark.native_sink import PlannedBatch
+from cutwater.sinks.delta.table import OpenDeltaTable
+from cutwater.spark.jvm.native_sink import PlannedBatch
 
 MODES: Final = ("parquet", "tuned", "delta")
 SMOKE: Final = {"rows": 60_000, "batch_rows": 10_000, "repeats": 1}

@@ -34,8 +34,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cutwater import CheckpointConfig, Pipeline, RestartConfig
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.protocol.pending import CheckpointRequest
 from cutwater.run import PipelineRun, RunOptions
 
 SMOKE: Final = {"keys": 20_000, "checkpoints": 3}

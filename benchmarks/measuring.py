@@ -34,8 +34,8 @@ from cutwater.protocol.cut import Committable, Version
 from cutwater.run import PipelineRun
 from cutwater.sinks.base import Retreat, SinkContext
 from cutwater.sinks.rows import Rows
-from cutwater.spark.session import embedded_session
-from cutwater.store.targets import StoredTarget
+from cutwater.spark.session.session import embedded_session
+from cutwater.store.records.targets import StoredTarget
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DEADLINE_S: Final = 1800.0

@@ -41,7 +41,7 @@ from pyspark.sql import SparkSession
 from cutwater import CheckpointConfig, Pipeline, RestartConfig
 from cutwater.run import PipelineRun, RunOptions
 from cutwater.sources.pace import START_TIME
-from cutwater.spark.session import ship_by_value
+from cutwater.spark.session.session import ship_by_value
 
 EVENT_ROWS: Final = 5000
 """The rows of one Event: the diamond's source makes batches of so many when it lies behind."""

@@ -23,10 +23,10 @@ from rich.table import Table
 from cutwater import sources
 from cutwater.ids import SinkId
 from cutwater.protocol.decisions import Decision
-from cutwater.spark.session import embedded_session
-from cutwater.store.catalog import find_pipeline
-from cutwater.store.local import LocalBackend
-from cutwater.store.opened import OpenStore
+from cutwater.spark.session.session import embedded_session
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import find_pipeline
 
 HERE = Path(__file__).parent
 CONSOLE = Console()

@@ -16,7 +16,7 @@ from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
 from cutwater.sinks.base import OpenSink, Retreat, SinkContext
 from cutwater.sinks.rows import Rows
-from cutwater.store.targets import StoredTarget
+from cutwater.store.records.targets import StoredTarget
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS orders (id INTEGER, name TEXT, version INTEGER);

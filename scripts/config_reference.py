@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from cutwater.config import CheckpointConfig, RestartConfig
-from cutwater.settings import defaults, variable
-from cutwater.step_options import StepOptions
+from cutwater.config.options import CheckpointConfig, RestartConfig
+from cutwater.config.settings import defaults, variable
+from cutwater.pipeline.step_options import StepOptions
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DOCUMENT: Final = ROOT / "docs" / "reference" / "config.md"

@@ -18,10 +18,10 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any, Final
 
-from cutwater.protocol.alignment_events import ALIGNMENT
+from cutwater.protocol.checkpoint.attempt import ATTEMPT
+from cutwater.protocol.checkpoint.events import COORDINATOR
 from cutwater.protocol.commit import COMMITTER
-from cutwater.protocol.coordinator_events import COORDINATOR
-from cutwater.protocol.pending import ATTEMPT
+from cutwater.protocol.step.aligner_events import ALIGNMENT
 from cutwater.protocol.transitions import TransitionTable, mermaid
 
 ROOT: Final = Path(__file__).resolve().parents[1]

@@ -5,6 +5,7 @@ cores busy with Spark, the other does something that needs one.
 """
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,10 @@ _PYTHON: Final = ("property", "simulation")
 # pyspark turns times into those of this machine's zone, and tests compare them with UTC's.
 os.environ["TZ"] = "UTC"
 time.tzset()
+
+# A shell starts what it puts in the background with SIGINT ignored, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A Java that lives for seconds spends half of them on compiling what it runs once. Told not to, it
 # reserves less room for code than one that lives for all tests of a worker needs.

@@ -41,6 +41,7 @@ class Descriptors:
 
     def __init__(self) -> None:
         self._held: list[int] = []
+        self._limits: tuple[int, int] | None = None
 
     def take(self) -> None:
         """Let every open fail from now on."""
@@ -55,8 +56,10 @@ class Descriptors:
 
     def give_back(self) -> None:
         """Let files be opened again; may be repeated."""
-        if self._held:
+        # Also where none could be taken: a process may hold more than the lowered limit allows.
+        if self._limits is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
+            self._limits = None
         while self._held:
             os.close(self._held.pop())
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cutwater.protocol.cut import BlobRef
-from cutwater.store.blobs import Blobs
-from cutwater.store.bundles import BundleMemory
-from cutwater.store.directories import files_below
+from cutwater.store.backends.directories import files_below
+from cutwater.store.blobs.blobs import Blobs
+from cutwater.store.blobs.bundles import BundleMemory
 
 
 def stored_tree(

@@ -15,8 +15,9 @@ __all__ = [
 ]
 
 from cutwater._version import __version__
-from cutwater.config import CheckpointConfig, RestartConfig
-from cutwater.moves import fork, rewind
-from cutwater.pipeline import Pipeline
+from cutwater.config.options import CheckpointConfig, RestartConfig
+from cutwater.operations.fork import fork
+from cutwater.operations.rewind.rewind import rewind
+from cutwater.pipeline.pipeline import Pipeline
 from cutwater.sinks.consistent_view import read
-from cutwater.state_frame import state
+from cutwater.step_state.frame import state

@@ -12,49 +12,49 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cutwater.config import CheckpointConfig, RestartConfig
-from cutwater.delivery import delivery_of, paced
+from cutwater.config.delivery import delivery_of, paced
+from cutwater.config.options import CheckpointConfig, RestartConfig
+from cutwater.config.settings import STORE_DEFAULT
 from cutwater.errors import ConfigError, CutwaterError, MoveRefused, RunError
 from cutwater.ids import CheckpointId, PipelineId, SinkId
-from cutwater.moves.forking import shared_targets
-from cutwater.moves.opening import Movable
-from cutwater.moves.rewinding import find_target, perform
-from cutwater.physical_plan import PhysicalPlan
-from cutwater.plan import plan
-from cutwater.protocol.change import Allowances, Change
+from cutwater.operations.fork import shared_targets
+from cutwater.operations.offline_pipeline import Movable
+from cutwater.operations.rewind.rewind import find_target, perform
+from cutwater.planning.physical_plan import PhysicalPlan
+from cutwater.planning.planner import plan
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.protocol.pending import CheckpointRequest
-from cutwater.settings import STORE_DEFAULT
-from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext
-from cutwater.sinks.checking import check_targets
-from cutwater.sinks.executors import share_disk
-from cutwater.sinks.places import placed
-from cutwater.spark.build import mapped
-from cutwater.spark.context import RunContext
-from cutwater.spark.explain import identities
-from cutwater.spark.internals import Internals
-from cutwater.spark.native_source import hush_callbacks
-from cutwater.spark.progress import (
+from cutwater.protocol.evolution.change import Allowances, Change
+from cutwater.runtime.context import RunContext
+from cutwater.runtime.reporting.status import (
     ChannelStatus,
     CheckpointReport,
     RunResult,
     RunStatus,
     StepStatus,
 )
-from cutwater.spark.scratch import Scratch
-from cutwater.spark.session import prepare_session
-from cutwater.spark.supervisor import Supervisor, in_background
-from cutwater.store.catalog import identify, open_pipeline
-from cutwater.store.holder import held, take_lease
-from cutwater.store.location import backend_for_writing
-from cutwater.store.opened import OpenStore
-from cutwater.store.savepoints import savepoint_name
-from cutwater.store.targets import StoredTarget, read_origin
+from cutwater.runtime.scratch import Scratch
+from cutwater.runtime.supervisor import Supervisor, in_background
+from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext
+from cutwater.sinks.checks import check_targets
+from cutwater.sinks.executors import share_disk
+from cutwater.sinks.places import placed
+from cutwater.spark.analysis.explain import identities
+from cutwater.spark.engine.build import mapped
+from cutwater.spark.jvm.internals import Internals
+from cutwater.spark.jvm.native_source import hush_callbacks
+from cutwater.spark.session.session import prepare_session
+from cutwater.store.backends.location import backend_for_writing
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import identify, open_pipeline
+from cutwater.store.records.holder import held, take_lease
+from cutwater.store.records.savepoints import savepoint_name
+from cutwater.store.records.targets import StoredTarget, read_origin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cutwater.pipeline import Pipeline
+    from cutwater.pipeline.pipeline import Pipeline
 
 _GIVE_UP_S: Final = 5.0
 """How long a start that is interrupted may take to end."""

@@ -19,14 +19,14 @@ from dataclasses import replace as replace_
 from pathlib import Path
 
 import cutwater.run
-import cutwater.spark.session
+import cutwater.spark.session.session
 from cutwater.cli.main import main
 from cutwater.cli.output import say, say_json
 from cutwater.errors import CutwaterError, Fenced, PipelineHeld, StepError
 from cutwater.ids import CheckpointId, Generation, PipelineId, StepId
-from cutwater.pipeline import Pipeline
-from cutwater.protocol.change import Change, Fate, StepFate
+from cutwater.pipeline.pipeline import Pipeline
 from cutwater.protocol.cut import CheckpointKind, Cut
+from cutwater.protocol.evolution.change import Change, Fate, StepFate
 from cutwater.run import (
     ChannelStatus,
     CheckpointReport,
@@ -151,6 +151,6 @@ def replace(target: object, name: str, value: Callable[..., object]) -> None:
 
 if __name__ == "__main__":
     replace(cutwater.run, "start", start)
-    replace(cutwater.spark.session, "embedded_session", session)
-    replace(cutwater.spark.session, "check_session", lambda _: ("it is a stand-in.",))
+    replace(cutwater.spark.session.session, "embedded_session", session)
+    replace(cutwater.spark.session.session, "check_session", lambda _: ("it is a stand-in.",))
     main()

@@ -10,9 +10,9 @@ from tests.unit.store.made import MadeStore
 from typer.testing import CliRunner, Result
 
 from cutwater.cli.main import app
-from cutwater.store.catalog import open_pipeline
-from cutwater.store.lease import Lease, Leases
-from cutwater.store.location import backend_at
+from cutwater.store.backends.location import backend_at
+from cutwater.store.records.catalog import open_pipeline
+from cutwater.store.records.lease import Lease, Leases
 
 
 class Stored:

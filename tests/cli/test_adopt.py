@@ -7,8 +7,8 @@ import pytest
 from tests.cli.command import PIPELINE, cutwater
 from tests.golden.archives import unpacked
 
-from cutwater.store.catalog import open_pipeline
-from cutwater.store.local import LocalBackend
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.records.catalog import open_pipeline
 
 
 @pytest.fixture

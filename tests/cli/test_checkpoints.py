@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from cutwater.cli.main import app
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.store.lease import Lease
-from cutwater.store.reports import AttemptStatus
+from cutwater.store.records.lease import Lease
+from cutwater.store.records.reports import AttemptStatus
 
 SAVEPOINT, FULL, REWIND = CheckpointKind.SAVEPOINT, CheckpointKind.FULL, CheckpointKind.REWIND
 FIELDS = {

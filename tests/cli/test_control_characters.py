@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cutwater.cli.checkpoint_view import show
+from cutwater.cli.commands.state import _show_rows
 from cutwater.cli.live import LiveScreen, view
 from cutwater.cli.logs import JsonLines, LogFormat, log_as
 from cutwater.cli.output import Table, complain, say, say_json
-from cutwater.cli.state import _show_rows
+from cutwater.cli.render import show
 from cutwater.printable import printable, printable_json, printable_line
-from cutwater.spark.progress import RunStatus, StepStatus
+from cutwater.runtime.reporting.status import RunStatus, StepStatus
 
 EVIL = "a\x1b]0;owned\x07b\x9b31mc\x7f\r\x00"
 SHOWN = "a\\x1b]0;owned\\x07b\\x9b31mc\\x7f\\r\\x00"

@@ -8,7 +8,7 @@ from tests.unit.store.cuts import sample_recovery
 from cutwater.cli.live import notices
 from cutwater.ids import Generation
 from cutwater.run import RunStatus
-from cutwater.store.reports import RecoveryReport
+from cutwater.store.records.reports import RecoveryReport
 
 RECOVERY = sample_recovery()
 RUNNING = RunStatus("orders", 3, "RUNNING")

@@ -19,9 +19,9 @@ from tests.unit.moves.handmade import (
     make,
 )
 
-from cutwater.moves.choose import time_text
-from cutwater.store.lease import Lease, Leases
-from cutwater.store.local import LocalBackend
+from cutwater.operations.rewind.target import time_text
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.records.lease import Lease, Leases
 
 
 @pytest.fixture

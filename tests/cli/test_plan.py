@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.cli.command import PIPELINE, SPARK_DEADLINE_S, cutwater
 
-from cutwater.store.catalog import open_pipeline
-from cutwater.store.local import LocalBackend
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.records.catalog import open_pipeline
 
 FACTORY = """
 def make(env, size="3") -> Pipeline:

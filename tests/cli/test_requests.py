@@ -16,10 +16,10 @@ from tests.unit.spark.office import StandInOffice
 from tests.unit.store.cuts import PIPELINE
 
 from cutwater.errors import RequestFailed
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.protocol.pending import CheckpointRequest
-from cutwater.spark.desk import Desk
-from cutwater.store.lease import Lease, Leases
+from cutwater.runtime.request_server import Desk
+from cutwater.store.records.lease import Lease, Leases
 
 GONE = "has ended"
 
@@ -53,8 +53,8 @@ def stored(tmp_path: Path) -> Stored:
 
 @pytest.fixture
 def running(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    monkeypatch.setattr("cutwater.spark.desk.LOOK_MS", 20)
-    monkeypatch.setattr("cutwater.cli.requests._RELEASE_S", 0.1)
+    monkeypatch.setattr("cutwater.runtime.request_server.LOOK_MS", 20)
+    monkeypatch.setattr("cutwater.cli.commands.requests._RELEASE_S", 0.1)
     found = Running(stored)
     yield found
     found.close()

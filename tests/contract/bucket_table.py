@@ -10,8 +10,8 @@ import obstore
 import pyarrow.parquet as pq
 from obstore.store import ObjectStore
 
-from cutwater.store.location import Location
-from cutwater.store.object import Patience
+from cutwater.store.backends.location import Location
+from cutwater.store.backends.object_store import Patience
 
 
 def bucket_at(url: str) -> ObjectStore:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from cutwater.store import files, local
+from cutwater.store.backends import files, local
 
 TRACED = {files.__file__, local.__file__}
 

@@ -16,11 +16,11 @@ from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, 
 from cutwater.protocol.commit import grant
 from cutwater.protocol.cut import BlobRef, Committable
 from cutwater.sinks.base import SinkContext
-from cutwater.sinks.delta_files import Copies
-from cutwater.sinks.delta_log import DeltaLog
-from cutwater.sinks.delta_root import LocalRoot
-from cutwater.sinks.delta_table import OpenDeltaTable
-from cutwater.sinks.staged_files import StagedFiles
+from cutwater.sinks.delta.data_files import Copies
+from cutwater.sinks.delta.storage import LocalRoot
+from cutwater.sinks.delta.table import OpenDeltaTable
+from cutwater.sinks.delta.transaction_log import DeltaLog
+from cutwater.sinks.staging.parquet import StagedFiles
 
 PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")
 SINK = SinkId("totals")

@@ -14,9 +14,9 @@ from typing import TypeVar
 import pytest
 
 from cutwater.errors import Conflict, InvalidPath, NotFound
-from cutwater.store.backend import Backend, write_once
+from cutwater.store.backends.backend import Backend, write_once
+from cutwater.store.backends.probe import probe
 from cutwater.store.paths import PATH_LENGTH_MAX, ObjectPath
-from cutwater.store.probe import probe
 
 T = TypeVar("T")
 

@@ -13,12 +13,12 @@ from tests.trees import stored_tree
 
 from cutwater.errors import Corrupt
 from cutwater.ids import Generation, PipelineId
-from cutwater.store.backend import Backend
-from cutwater.store.blobs import BUNDLED_BYTES_MAX, Blobs
-from cutwater.store.location import backend_at
-from cutwater.store.parallel import AT_ONCE
+from cutwater.store.backends.backend import Backend
+from cutwater.store.backends.location import backend_at
+from cutwater.store.backends.parallel import AT_ONCE
+from cutwater.store.blobs.blobs import BUNDLED_BYTES_MAX, Blobs
+from cutwater.store.blobs.local_cache import LeftFiles, Stock
 from cutwater.store.paths import ObjectPath
-from cutwater.store.stock import LeftFiles, Stock
 
 PIPELINE = PipelineId("0b9c4a52-6f0e-4d7c-9a53-2f3f4c1d8e77")
 

@@ -15,10 +15,10 @@ from tests.servers.postgres import PASSWORD, Database, PostgresServer
 from cutwater import Pipeline, sinks
 from cutwater.errors import PlanError
 from cutwater.ids import StepId
-from cutwater.node import SinkTarget
-from cutwater.physical_plan import PhysicalPlan
-from cutwater.plan import plan
-from cutwater.sinks.checking import check_targets
+from cutwater.pipeline.nodes import SinkTarget
+from cutwater.planning.physical_plan import PhysicalPlan
+from cutwater.planning.planner import plan
+from cutwater.sinks.checks import check_targets
 
 ROWS = StructType().add("id", LongType()).add("name", StringType())
 

@@ -20,10 +20,10 @@ from cutwater.protocol.commit import CommitPermit, grant
 from cutwater.protocol.cut import Committable
 from cutwater.protocol.showing import ShowPermit, grant_shows
 from cutwater.sinks.base import ShowingSink, SinkContext
-from cutwater.sinks.delta_batches import ShowingDeltaTable
-from cutwater.sinks.delta_root import LocalRoot
-from cutwater.sinks.delta_staging import LocalStaging
-from cutwater.sinks.delta_writing import Writing
+from cutwater.sinks.delta.early_batches import ShowingDeltaTable
+from cutwater.sinks.delta.staging import LocalStaging
+from cutwater.sinks.delta.storage import LocalRoot
+from cutwater.sinks.delta.writing import Writing
 
 PIPELINE = PipelineId("0f3c")
 SINK = SinkId("numbers")

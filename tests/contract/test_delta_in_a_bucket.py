@@ -22,12 +22,12 @@ from cutwater.errors import ConfigError, SinkError
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit, grant
 from cutwater.protocol.cut import Committable
-from cutwater.sinks import delta_bucket
 from cutwater.sinks.base import KeepsPast, OpenSink, SinkContext
-from cutwater.sinks.delta import DeltaTarget, reopen_delta
-from cutwater.sinks.delta_bucket import BucketRoot, BucketStaging
-from cutwater.sinks.delta_changes import JOINED_MIN
-from cutwater.store.location import Location
+from cutwater.sinks.delta import storage_s3 as delta_bucket
+from cutwater.sinks.delta.merge import JOINED_MIN
+from cutwater.sinks.delta.storage_s3 import BucketRoot, BucketStaging
+from cutwater.sinks.delta.target import DeltaTarget, reopen_delta
+from cutwater.store.backends.location import Location
 
 CONTEXT = SinkContext(None, PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10"), SinkId("totals"))
 

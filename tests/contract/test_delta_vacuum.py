@@ -25,12 +25,12 @@ from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, 
 from cutwater.protocol.commit import CommitPermit, grant
 from cutwater.protocol.cut import Committable
 from cutwater.protocol.showing import grant_shows
-from cutwater.sinks import delta_changes
 from cutwater.sinks.base import KeepsPast, OpenSink, SinkContext
-from cutwater.sinks.delta_batches import ShowingDeltaTable
-from cutwater.sinks.delta_bucket import BucketRoot
-from cutwater.sinks.delta_files import DataFile
-from cutwater.store.location import Location
+from cutwater.sinks.delta import merge as delta_changes
+from cutwater.sinks.delta.data_files import DataFile
+from cutwater.sinks.delta.early_batches import ShowingDeltaTable
+from cutwater.sinks.delta.storage_s3 import BucketRoot
+from cutwater.store.backends.location import Location
 
 CONTEXT = SinkContext(None, PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10"), SinkId("totals"))
 WAYS: dict[str, dict[str, Any]] = {

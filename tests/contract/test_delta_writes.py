@@ -20,10 +20,10 @@ from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, 
 from cutwater.protocol.commit import CommitPermit, grant
 from cutwater.protocol.cut import Committable
 from cutwater.sinks.base import OpenSink, SinkContext
-from cutwater.sinks.delta import DeltaTarget, reopen_delta
-from cutwater.sinks.delta_changes import JOINED_MIN
-from cutwater.sinks.delta_keys import Bounds
-from cutwater.sinks.delta_table import OpenDeltaTable
+from cutwater.sinks.delta.merge import JOINED_MIN
+from cutwater.sinks.delta.merge_keys import Bounds
+from cutwater.sinks.delta.table import OpenDeltaTable
+from cutwater.sinks.delta.target import DeltaTarget, reopen_delta
 
 PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")
 SINK = SinkId("totals")

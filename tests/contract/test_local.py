@@ -14,8 +14,8 @@ import pytest
 from tests.contract.children import exit_code, fork
 
 from cutwater.errors import ConfigError, NotFound, OutcomeUnknown, Unavailable
-from cutwater.store import files
-from cutwater.store.local import LocalBackend
+from cutwater.store.backends import files
+from cutwater.store.backends.local import LocalBackend
 from cutwater.store.paths import ObjectPath
 
 A = ObjectPath("a/b")

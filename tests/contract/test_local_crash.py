@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.contract.children import exit_code, fork, kill, killed_at_line
 
-from cutwater.store.backend import Backend
-from cutwater.store.local import LocalBackend
+from cutwater.store.backends.backend import Backend
+from cutwater.store.backends.local import LocalBackend
 from cutwater.store.paths import ObjectPath
 
 OLD = ObjectPath("a/old")

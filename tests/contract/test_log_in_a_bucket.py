@@ -10,8 +10,8 @@ from tests.servers.s3 import S3Server
 
 from cutwater.ids import Generation, PipelineId, Slot
 from cutwater.protocol.decisions import Claim, DecisionOutcome
-from cutwater.store.decisions import DecisionLog
-from cutwater.store.location import backend_at
+from cutwater.store.backends.location import backend_at
+from cutwater.store.records.decision_log import DecisionLog
 
 PIPELINE = PipelineId("0b9c4a52-6f0e-4d7c-9a53-2f3f4c1d8e77")
 SLOTS = 10

@@ -23,8 +23,8 @@ from cutwater.protocol.commit import CommitSink
 from cutwater.protocol.cut import NO_TARGET, Committable
 from cutwater.protocol.lost_commit import last_writes
 from cutwater.sinks.base import SinkContext
-from cutwater.sinks.committing import act
-from cutwater.sinks.postgres_table import OpenPostgresTable
+from cutwater.sinks.commit import act
+from cutwater.sinks.postgres.table import OpenPostgresTable
 from cutwater.sinks.reopen import reopen
 from cutwater.store.paths import PipelinePaths
 

@@ -28,18 +28,18 @@ from tests.unit.moves.handmade import (
 import cutwater
 from cutwater.errors import ConfigError, MoveRefused, PipelineHeld, RecoveryError, SinkError
 from cutwater.ids import CheckpointId, Generation, SinkId, Slot
-from cutwater.moves.choose import time_text
-from cutwater.moves.forking import shared_targets
-from cutwater.moves.preview import Rewind
+from cutwater.operations.fork import shared_targets
+from cutwater.operations.rewind.preview import Rewind
+from cutwater.operations.rewind.target import time_text
 from cutwater.protocol.commit import grant
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Claim
 from cutwater.sinks.base import SinkContext
-from cutwater.store.catalog import find_pipeline, list_pipelines, open_pipeline
-from cutwater.store.lease import Lease, Leases
-from cutwater.store.local import LocalBackend
+from cutwater.store.backends.local import LocalBackend
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.targets import StoredTarget
+from cutwater.store.records.catalog import find_pipeline, list_pipelines, open_pipeline
+from cutwater.store.records.lease import Lease, Leases
+from cutwater.store.records.targets import StoredTarget
 
 LEFT, RIGHT = SINKS
 

@@ -24,11 +24,11 @@ from tests.servers.gateway import (
 from tests.servers.s3 import BUCKET, S3Server, s3_server
 
 from cutwater.errors import ConfigError, NotFound, OutcomeUnknown, StoreError, Unavailable
-from cutwater.store.backend import Backend
-from cutwater.store.location import Location
-from cutwater.store.object import PART_BYTES, ObjectBackend, Patience
+from cutwater.store.backends.backend import Backend
+from cutwater.store.backends.location import Location
+from cutwater.store.backends.object_store import PART_BYTES, ObjectBackend, Patience
+from cutwater.store.backends.probe import probe
 from cutwater.store.paths import ObjectPath
-from cutwater.store.probe import probe
 
 A = ObjectPath("a/b")
 QUICK = Patience(connect_s=10, request_s=60, tries=4, pause_s=0.01, pause_max_s=0.02)

@@ -11,10 +11,10 @@ from tests.cli.stored import Stored
 from tests.servers.s3 import S3Server
 from tests.unit.spark.office import StandInOffice
 
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.protocol.pending import CheckpointRequest
-from cutwater.spark.desk import Desk
-from cutwater.store.lease import Lease
+from cutwater.runtime.request_server import Desk
+from cutwater.store.records.lease import Lease
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_checkpoints_in_a_bucket_are_listed_checked_and_pruned(stored: Stored) -
 def test_a_pipeline_is_asked_through_a_bucket(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cutwater.spark.desk.LOOK_MS", 100)
+    monkeypatch.setattr("cutwater.runtime.request_server.LOOK_MS", 100)
     lease = Lease(socket.gethostname(), os.getppid(), "nonce", int(time.time() * 1000))
     stored.hold(lease)
     office = StandInOffice()

@@ -15,8 +15,8 @@ from tests.servers.postgres import PostgresServer, postgres_server
 from cutwater.ids import BatchId, Generation, SinkId
 from cutwater.protocol.commit import CommitSink
 from cutwater.protocol.cut import Committable
-from cutwater.sinks.committing import act
-from cutwater.sinks.postgres_staging import Staging
+from cutwater.sinks.commit import act
+from cutwater.sinks.postgres.staging import Staging
 
 BATCHES = 1500
 SETTINGS = {"max_locks_per_transaction": "10", "max_connections": "20", "max_worker_processes": "2"}

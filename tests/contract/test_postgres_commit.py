@@ -22,11 +22,11 @@ from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, 
 from cutwater.protocol.commit import CommitPermit, CommitSink, grant
 from cutwater.protocol.cut import Committable
 from cutwater.sinks.base import ActsTogether, KeepsPast, SinkContext
-from cutwater.sinks.committing import Groups, act
-from cutwater.sinks.postgres_catalog import TableName
-from cutwater.sinks.postgres_staging import Staging
-from cutwater.sinks.postgres_table import OpenPostgresTable
-from cutwater.sinks.postgres_types import columns_of
+from cutwater.sinks.commit import Groups, act
+from cutwater.sinks.postgres.catalog import TableName
+from cutwater.sinks.postgres.staging import Staging
+from cutwater.sinks.postgres.table import OpenPostgresTable
+from cutwater.sinks.postgres.types import columns_of
 from cutwater.sinks.reopen import reopen
 
 PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")

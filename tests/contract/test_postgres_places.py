@@ -11,19 +11,19 @@ from tests.servers.postgres import Database, PostgresServer
 from cutwater import Pipeline, sinks
 from cutwater.errors import PlanError, RecoveryError
 from cutwater.ids import CheckpointId, Generation, SinkId, Slot
-from cutwater.plan import plan
+from cutwater.planning.planner import plan
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.protocol.options import CheckpointOptions
+from cutwater.runtime.context import RunContext
+from cutwater.runtime.recovery import Recovery
 from cutwater.sinks.base import Sink, SinkContext
-from cutwater.sinks.checking import check_targets
+from cutwater.sinks.checks import check_targets
 from cutwater.sinks.places import placed
-from cutwater.spark.context import RunContext
-from cutwater.spark.recover import Recovery
-from cutwater.store.forms import Attempt
-from cutwater.store.memory import MemoryBackend
-from cutwater.store.opened import OpenStore
-from cutwater.store.targets import StoredTarget
+from cutwater.store.backends.memory import MemoryBackend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.codecs import Attempt
+from cutwater.store.records.targets import StoredTarget
 
 
 @pytest.fixture

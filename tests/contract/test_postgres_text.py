@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.servers.postgres import PostgresServer
 
-from cutwater.sinks.postgres_copy import CopyJob, check_text, lines
+from cutwater.sinks.postgres.copy import CopyJob, check_text, lines
 
 SCHEMA = pa.schema(
     [

@@ -8,10 +8,10 @@ from tests.contract.store_contract import StoreContract
 from tests.servers.s3 import S3Server
 
 from cutwater.errors import Conflict
-from cutwater.store.backend import Backend
-from cutwater.store.local import LocalBackend
-from cutwater.store.location import backend_at
-from cutwater.store.memory import MemoryBackend
+from cutwater.store.backends.backend import Backend
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.backends.location import backend_at
+from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
 
 

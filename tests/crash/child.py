@@ -28,18 +28,18 @@ from cutwater.protocol.commit import CommitSink
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.run import PipelineRun, RunOptions, start
-from cutwater.sinks.delta_batches import ShowingDeltaTable
-from cutwater.sinks.delta_past import NO_TABLE
-from cutwater.sinks.delta_table import OpenDeltaTable
-from cutwater.sinks.file_commits import FileCommits
-from cutwater.sinks.files_table import OpenFiles
-from cutwater.sinks.postgres_table import OpenPostgresTable
-from cutwater.spark.channel import Channel
-from cutwater.spark.session import embedded_session
-from cutwater.store.committed import Commits
-from cutwater.store.decisions import DecisionLog
-from cutwater.store.forms import Committed
-from cutwater.store.manifests import Manifests
+from cutwater.runtime.channel import Channel
+from cutwater.sinks.delta.early_batches import ShowingDeltaTable
+from cutwater.sinks.delta.table import OpenDeltaTable
+from cutwater.sinks.delta.time_travel import NO_TABLE
+from cutwater.sinks.files.manifests import FileCommits
+from cutwater.sinks.files.table import OpenFiles
+from cutwater.sinks.postgres.table import OpenPostgresTable
+from cutwater.spark.session.session import embedded_session
+from cutwater.store.records.codecs import Committed
+from cutwater.store.records.commits import Commits
+from cutwater.store.records.decision_log import DecisionLog
+from cutwater.store.records.manifests import Manifests
 
 
 class Voice:

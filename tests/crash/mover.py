@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from tests.crash.writes import name_store_writes, wrap
 
 import cutwater
-from cutwater.sinks.delta_table import OpenDeltaTable  # noqa: F401 - imports what is wrapped
+from cutwater.sinks.delta.table import OpenDeltaTable  # noqa: F401 - imports what is wrapped
 
 TOLD: Final = 9
 """Where a child tells the names of its writes."""

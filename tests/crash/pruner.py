@@ -20,10 +20,10 @@ from tests.unit.store.cuts import PIPELINE
 
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.store.inspect import Inspector
-from cutwater.store.local import LocalBackend
-from cutwater.store.opened import OpenStore
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.maintenance.inspect import Inspector
 from cutwater.store.paths import PipelinePaths
+from cutwater.store.pipeline_store import OpenStore
 
 PRUNE = ("checkpoints", "prune", "orders", "--keep", "1", "--savepoint", "1", "--yes")
 CHANGES = ("create", "put", "put_file", "delete")

@@ -10,11 +10,11 @@ from typing import Any
 from deltalake import DeltaTable
 
 from cutwater.protocol.cut import Cut
-from cutwater.store.catalog import find_pipeline, list_pipelines
-from cutwater.store.forms import Committed
-from cutwater.store.local import LocalBackend
-from cutwater.store.opened import OpenStore
-from cutwater.store.reports import RecoveryReport
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import find_pipeline, list_pipelines
+from cutwater.store.records.codecs import Committed
+from cutwater.store.records.reports import RecoveryReport
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from tests.unit.moves.handmade import NAME, below, make
 
 import cutwater
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.store.catalog import list_pipelines
-from cutwater.store.local import LocalBackend
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.records.catalog import list_pipelines
 
 WRITES_OF_A_REWIND = [
     *("lease", "log", "targets", "attempts", "manifests", "log"),

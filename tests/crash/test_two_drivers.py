@@ -9,9 +9,9 @@ from tests.crash.drivers import Drivers, Task, parent_of
 from tests.crash.killing import ENDLESS, REST
 from tests.crash.stands import rows_of, slots_of, stand_of
 
-from cutwater.store.catalog import find_pipeline
-from cutwater.store.lease import STALE_MS, Lease, Leases
-from cutwater.store.local import LocalBackend
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.records.catalog import find_pipeline
+from cutwater.store.records.lease import STALE_MS, Lease, Leases
 
 
 def lease(directory: Path) -> Lease:

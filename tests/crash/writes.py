@@ -10,8 +10,8 @@ from functools import wraps
 from typing import Any, Final
 
 from cutwater.sinks.base import OpenSink
-from cutwater.store.backend import Backend
-from cutwater.store.local import LocalBackend
+from cutwater.store.backends.backend import Backend
+from cutwater.store.backends.local import LocalBackend
 
 READS: Final = frozenset(
     {"url", "read", "read_to_file", "exists", "size", "list", "problem", "look_back"}

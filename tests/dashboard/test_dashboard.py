@@ -16,10 +16,10 @@ from tests.servers.nginx import proxy
 from tests.servers.ports import free_port
 from tests.unit.store.made import attempt_report
 
-from cutwater.serve.app import make_app
-from cutwater.serve.catalog import OnePipeline, StoredPipelines
-from cutwater.serve.public_url import PublicUrl
-from cutwater.serve.token import Token
+from cutwater.server.app import make_app
+from cutwater.server.pipelines import OnePipeline, StoredPipelines
+from cutwater.server.public_url import PublicUrl
+from cutwater.server.token import Token
 from cutwater.store.paths import name
 
 MARKUP = "<img src=x onerror=\"document.title='owned'\"><script>alert(1)</script>"

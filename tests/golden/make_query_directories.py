@@ -34,8 +34,8 @@ from tests.spark.plain_queries import (
     write_inputs,
 )
 
-from cutwater.spark.query_files import files_of, pin, settle
-from cutwater.spark.session import embedded_session
+from cutwater.spark.checkpoint_dir.files import files_of, pin, settle
+from cutwater.spark.session.session import embedded_session
 
 QUERIES = Path(__file__).parent / "queries"
 SNAPSHOTS = (".zip", ".snapshot")

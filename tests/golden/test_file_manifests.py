@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cutwater.sinks.file_commits import FileCommits
+from cutwater.sinks.files.manifests import FileCommits
 
 STORED = Path(__file__).parent / "files"
 

@@ -14,8 +14,8 @@ from tests.golden.archives import QUERIES, unpacked
 
 from cutwater.errors import RecoveryError
 from cutwater.ids import BatchId
-from cutwater.spark.plain_query import look
-from cutwater.spark.query_files import files_of, pin, settle
+from cutwater.operations.migration.plain_query import look
+from cutwater.spark.checkpoint_dir.files import files_of, pin, settle
 
 EXPECTED: Mapping[str, Mapping[str, list[str]]] = json.loads(
     (QUERIES / "expected.json").read_text(encoding="utf-8")

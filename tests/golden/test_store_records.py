@@ -12,15 +12,15 @@ import pytest
 from tests.unit.store import cuts
 
 from cutwater.ids import CheckpointId, Generation, Slot
-from cutwater.store.cut_form import MANIFEST
-from cutwater.store.forms import ATTEMPT, COMMITTED, LABEL, LOG_ENTRY, NAME
 from cutwater.store.paths import ObjectPath, PipelinePaths, label, name
-from cutwater.store.records import FORMAT, RecordKind, decode, encode
-from cutwater.store.reports import RECOVERY, REPORT
-from cutwater.store.requests import ANSWER, REQUEST
-from cutwater.store.savepoints import DROPPED
-from cutwater.store.targets import ORIGIN, TARGETS
-from cutwater.store.volumes import VOLUME
+from cutwater.store.records.codecs import ATTEMPT, COMMITTED, LABEL, LOG_ENTRY, NAME
+from cutwater.store.records.cut_codec import MANIFEST
+from cutwater.store.records.envelope import FORMAT, RecordKind, decode, encode
+from cutwater.store.records.log_segments import VOLUME
+from cutwater.store.records.reports import RECOVERY, REPORT
+from cutwater.store.records.requests import ANSWER, REQUEST
+from cutwater.store.records.savepoints import DROPPED
+from cutwater.store.records.targets import ORIGIN, TARGETS
 
 GOLDEN = Path(__file__).parent / "store"
 PATHS = PipelinePaths(cuts.PIPELINE)

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, SinkId, Slot, StepId
-from cutwater.protocol import coordinator_events as events
 from cutwater.protocol.barrier import Barrier, Flag
+from cutwater.protocol.checkpoint import events
+from cutwater.protocol.checkpoint.attempt import AckResult, CancelResult, CheckpointRequest
+from cutwater.protocol.checkpoint.failure import FailureReason
+from cutwater.protocol.checkpoint.trigger import RequestResult
 from cutwater.protocol.commit import CommitBlocked, CommitSink, RecordCommit
 from cutwater.protocol.cut import CheckpointKind, Committable, StepSnapshot, Version
 from cutwater.protocol.decisions import DecisionOutcome
-from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.options import CheckpointOptions
-from cutwater.protocol.pending import AckResult, CancelResult, CheckpointRequest
 from cutwater.protocol.topology import Topology
-from cutwater.protocol.trigger import RequestResult
 
 UNCOUNTED = frozenset(
     {

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from cutwater.ids import ChannelId, CheckpointId, InputId
-from cutwater.protocol.alignment_events import AlignerCommand, Captured, Cause, Decline, Emit
 from cutwater.protocol.barrier import Barrier
-from cutwater.protocol.failure import FailureReason
-from cutwater.protocol.in_flight import InFlightRange
-from cutwater.protocol.message import Control, EndOfInput, Event, Message, Place
+from cutwater.protocol.checkpoint.failure import FailureReason
+from cutwater.protocol.messages import Control, EndOfInput, Event, Message, Place
 from cutwater.protocol.options import UnalignedOptions
+from cutwater.protocol.step.aligner_events import AlignerCommand, Captured, Cause, Decline, Emit
+from cutwater.protocol.step.in_flight import InFlightRange
 
 Expected = list[AlignerCommand]
 

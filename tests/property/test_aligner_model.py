@@ -19,8 +19,12 @@ from tests.unit.protocol.builders import state_of
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import BatchId, ChannelId, CheckpointId, Generation, InputId, ReaderId, StepId
-from cutwater.protocol.alignment import Aligner
-from cutwater.protocol.alignment_events import (
+from cutwater.protocol.barrier import Barrier, Flag
+from cutwater.protocol.channel_log import ChannelLog, Placed
+from cutwater.protocol.messages import EndOfInput, Event, Message, Place
+from cutwater.protocol.options import UnalignedOptions
+from cutwater.protocol.step.aligner import Aligner
+from cutwater.protocol.step.aligner_events import (
     Advanced,
     AlignerCommand,
     AlignerEvent,
@@ -37,11 +41,7 @@ from cutwater.protocol.alignment_events import (
     Release,
     Tick,
 )
-from cutwater.protocol.barrier import Barrier, Flag
-from cutwater.protocol.channel import ChannelLog, Placed
-from cutwater.protocol.in_flight import InFlightRange
-from cutwater.protocol.message import EndOfInput, Event, Message, Place
-from cutwater.protocol.options import UnalignedOptions
+from cutwater.protocol.step.in_flight import InFlightRange
 from cutwater.protocol.topology import inputs_of
 
 STEP = StepId("join")

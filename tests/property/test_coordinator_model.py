@@ -19,9 +19,11 @@ from tests.unit.protocol.builders import state_of
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot, StepId
-from cutwater.protocol import coordinator_events as events
+from cutwater.protocol.checkpoint import events
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest, Phase
+from cutwater.protocol.checkpoint.coordinator import Coordinator
+from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.commit import CommitSink, CommitterState, RecordCommit
-from cutwater.protocol.coordinator import Coordinator
 from cutwater.protocol.cut import (
     CheckpointKind,
     Committable,
@@ -30,10 +32,8 @@ from cutwater.protocol.cut import (
     StepSnapshot,
 )
 from cutwater.protocol.decisions import DecisionOutcome
-from cutwater.protocol.failure import FailureReason
-from cutwater.protocol.message import Event, Place
+from cutwater.protocol.messages import Event, Place
 from cutwater.protocol.options import CheckpointOptions, CommitOptions, UnalignedOptions
-from cutwater.protocol.pending import CheckpointRequest, Phase
 from cutwater.protocol.topology import StepSpec, Topology, inputs_of
 
 FIRST_GENERATION = Generation(3)

@@ -23,9 +23,9 @@ from cutwater import sinks
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit, grant
 from cutwater.protocol.cut import Committable
-from cutwater.sinks import delta_changes
 from cutwater.sinks.base import OpenSink, SinkContext
-from cutwater.sinks.delta_table import OpenDeltaTable
+from cutwater.sinks.delta import merge as delta_changes
+from cutwater.sinks.delta.table import OpenDeltaTable
 
 PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")
 SINK = SinkId("totals")

@@ -21,9 +21,14 @@ from tests.unit.protocol.builders import state_of
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import BatchId, ChannelId, CheckpointId, Generation, InputId, ReaderId, StepId
-from cutwater.protocol import coordinator_events as events
-from cutwater.protocol.alignment import Aligner
-from cutwater.protocol.alignment_events import (
+from cutwater.protocol.barrier import Barrier
+from cutwater.protocol.channel_log import ChannelLog
+from cutwater.protocol.checkpoint import events
+from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.messages import START, EndOfInput, Event, Place, Watermark
+from cutwater.protocol.options import CheckpointOptions, UnalignedOptions
+from cutwater.protocol.step.aligner import Aligner
+from cutwater.protocol.step.aligner_events import (
     Advanced,
     AlignerEvent,
     Announced,
@@ -33,12 +38,7 @@ from cutwater.protocol.alignment_events import (
     LogGrew,
     Release,
 )
-from cutwater.protocol.barrier import Barrier
-from cutwater.protocol.channel import ChannelLog
-from cutwater.protocol.cut import CheckpointKind
-from cutwater.protocol.message import START, EndOfInput, Event, Place, Watermark
-from cutwater.protocol.options import CheckpointOptions, UnalignedOptions
-from cutwater.protocol.step import Step
+from cutwater.protocol.step.machine import Step
 from cutwater.protocol.topology import StepSpec, inputs_of
 
 GENERATION = Generation(3)

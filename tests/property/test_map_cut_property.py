@@ -15,8 +15,7 @@ from tests.property.test_plan_property import Dag, dags, declared
 from tests.unit.protocol.test_map_cut import topology
 
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, InputId, StepId
-from cutwater.plan import PhysicalPlan, plan
-from cutwater.protocol.change import Allowances
+from cutwater.planning.planner import PhysicalPlan, plan
 from cutwater.protocol.cut import (
     BlobRef,
     CheckpointKind,
@@ -26,14 +25,15 @@ from cutwater.protocol.cut import (
     StepSnapshot,
     faults,
 )
-from cutwater.protocol.identity import (
+from cutwater.protocol.evolution.change import Allowances
+from cutwater.protocol.evolution.identity import (
     InputIdentity,
     InputKind,
     OperatorIdentity,
     StepIdentity,
 )
-from cutwater.protocol.map_cut import map_cut
-from cutwater.protocol.message import Event, Place
+from cutwater.protocol.evolution.mapping import map_cut
+from cutwater.protocol.messages import Event, Place
 
 EVERYTHING = Allowances(new=True, dropped=True)
 Identities = Mapping[StepId, StepIdentity]

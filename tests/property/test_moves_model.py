@@ -13,8 +13,8 @@ from tests.unit.moves.mortal import Mortal as Store
 
 from cutwater.errors import MoveRefused, RecoveryError
 from cutwater.ids import CheckpointId
-from cutwater.moves.opening import candidates
-from cutwater.store.targets import SinkTargets, StoredTarget
+from cutwater.operations.offline_pipeline import candidates
+from cutwater.store.records.targets import SinkTargets, StoredTarget
 
 A, B = SINKS
 PLACES = ("a", "elsewhere", "b")

@@ -17,7 +17,7 @@ from tests.unit.stand_ins import Target
 
 from cutwater import Pipeline
 from cutwater.ids import InputId, StepId
-from cutwater.plan import PhysicalPlan, plan
+from cutwater.planning.planner import PhysicalPlan, plan
 
 TABLE = Target("tables/t")
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.moves.mortal import Died, Life, begin, check_exact, position
 
-from cutwater.moves.opening import candidates
+from cutwater.operations.offline_pipeline import candidates
 
 
 @given(

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 from tests.waiting import DEADLINE_S, wait_until
 
-from cutwater.serve.guard import Guard
-from cutwater.serve.server import Endpoint, Server, bind
-from cutwater.serve.token import Token
+from cutwater.server.auth import Guard
+from cutwater.server.token import Token
+from cutwater.server.uvicorn_server import Endpoint, Server, bind
 
 Json = Any
 

@@ -7,10 +7,10 @@ import pytest
 from tests.serve.asking import Asking, asking
 from tests.serve.stand_in import StandIn
 
-from cutwater.serve.app import make_app
-from cutwater.serve.catalog import OnePipeline, Pipelines, StoredPipelines, Unreadable
-from cutwater.serve.served import Served
-from cutwater.serve.token import Token
+from cutwater.server.app import make_app
+from cutwater.server.pipeline_view import Served
+from cutwater.server.pipelines import OnePipeline, Pipelines, StoredPipelines, Unreadable
+from cutwater.server.token import Token
 
 
 @pytest.fixture

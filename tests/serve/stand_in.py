@@ -15,14 +15,14 @@ from tests.unit.store.cuts import PIPELINE
 from tests.unit.store.made import ONE, ORDERS, TABLE, TOTALS, attempt_report, step_report
 
 from cutwater import Pipeline
+from cutwater.clock import wall_ms
 from cutwater.errors import ConfigError, RequestFailed
 from cutwater.ids import CheckpointId
-from cutwater.physical_plan import PhysicalPlan
-from cutwater.plan import plan
+from cutwater.planning.physical_plan import PhysicalPlan
+from cutwater.planning.planner import plan
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.options import CheckpointOptions
-from cutwater.serve.served import Live, Served
-from cutwater.spark.progress import (
+from cutwater.runtime.reporting.status import (
     AlignmentStatus,
     BarrierAt,
     ChannelStatus,
@@ -31,10 +31,10 @@ from cutwater.spark.progress import (
     RunStatus,
     StepStatus,
 )
-from cutwater.store.opened import OpenStore
-from cutwater.store.reports import AttemptStatus
-from cutwater.store.targets import SinkTargets, StoredTarget
-from cutwater.store.wall_clock import wall_ms
+from cutwater.server.pipeline_view import Live, Served
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.reports import AttemptStatus
+from cutwater.store.records.targets import SinkTargets, StoredTarget
 
 HELD_S = 240.0
 """How long a checkpoint is held at most: a test may look at several things meanwhile."""

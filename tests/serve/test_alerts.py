@@ -18,7 +18,7 @@ from tests.serve.asking import Asking
 from tests.serve.promql import SCRAPED, Exposed, Shape, Wrong, read
 from tests.serve.stand_in import StandIn
 
-from cutwater.serve.metrics import METRICS, STATES, Kind
+from cutwater.server.metrics import METRICS, STATES, Kind
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 EXPOSED = {

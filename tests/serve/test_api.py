@@ -9,12 +9,12 @@ from tests.unit.store.cuts import PIPELINE
 from tests.unit.store.made import BEGAN_MS, ONE, attempt_report
 from tests.waiting import wait_until
 
+from cutwater.clock import wall_ms
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.store.lease import Lease
-from cutwater.store.reports import AttemptStatus, RecoveryReport
-from cutwater.store.requests import Abort, Answer, AnswerState
-from cutwater.store.wall_clock import wall_ms
+from cutwater.store.records.lease import Lease
+from cutwater.store.records.reports import AttemptStatus, RecoveryReport
+from cutwater.store.records.requests import Abort, Answer, AnswerState
 
 LIST = "/jobs/orders/checkpoints"
 

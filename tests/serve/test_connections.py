@@ -14,11 +14,11 @@ from tests.cli.command import command, environment
 from tests.cli.stored import Stored
 from tests.waiting import DEADLINE_S, wait_until
 
-from cutwater.serve.app import make_app
-from cutwater.serve.catalog import StoredPipelines
-from cutwater.serve.connections import Limits
-from cutwater.serve.server import Endpoint, Server, bind
-from cutwater.serve.token import Token
+from cutwater.server.app import make_app
+from cutwater.server.connections import Limits
+from cutwater.server.pipelines import StoredPipelines
+from cutwater.server.token import Token
+from cutwater.server.uvicorn_server import Endpoint, Server, bind
 
 FILES = 96
 SILENT = 150

@@ -9,8 +9,8 @@ from tests.serve.asking import Asking
 from tests.serve.stand_in import StandIn
 from tests.serve.test_metrics import scraped
 
-from cutwater.store.catalog import open_pipeline
 from cutwater.store.paths import PipelinePaths, label, name
+from cutwater.store.records.catalog import open_pipeline
 
 
 def damage_log(root: Path, pipeline: str) -> None:

@@ -31,7 +31,7 @@ def test_the_extra_is_named_where_it_is_missing(hidden: str) -> None:
     program = """
 from cutwater.errors import ConfigError
 try:
-    import cutwater.serve
+    import cutwater.server
 except ConfigError as error:
     print(error)
 """

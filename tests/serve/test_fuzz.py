@@ -22,11 +22,11 @@ from tests.serve.stand_in import StandIn
 
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.serve.app import make_app, unguarded_app
-from cutwater.serve.catalog import OnePipeline, Pipelines, StoredPipelines, Unreadable
-from cutwater.serve.served import Served
-from cutwater.serve.token import Token
-from cutwater.spark.progress import CheckpointReport
+from cutwater.runtime.reporting.status import CheckpointReport
+from cutwater.server.app import make_app, unguarded_app
+from cutwater.server.pipeline_view import Served
+from cutwater.server.pipelines import OnePipeline, Pipelines, StoredPipelines, Unreadable
+from cutwater.server.token import Token
 
 EXAMPLES = 6
 CHECKS = [

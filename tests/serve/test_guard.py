@@ -10,10 +10,10 @@ from tests.serve.stand_in import StandIn
 from tests.waiting import DEADLINE_S
 
 from cutwater.errors import ConfigError
-from cutwater.serve.app import make_app
-from cutwater.serve.catalog import OnePipeline
-from cutwater.serve.guard import BODY_BYTES_MAX, is_loopback
-from cutwater.serve.token import VARIABLE, Token
+from cutwater.server.app import make_app
+from cutwater.server.auth import BODY_BYTES_MAX, is_loopback
+from cutwater.server.pipelines import OnePipeline
+from cutwater.server.token import VARIABLE, Token
 
 CHANGES = ("/jobs/orders/checkpoints", "/jobs/orders/savepoints", "/jobs/orders/stop")
 

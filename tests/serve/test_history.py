@@ -9,11 +9,11 @@ from tests.unit.store.made import MadeStore, attempt_report
 from cutwater.errors import Unavailable
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.serve import history as history_module
-from cutwater.serve.history import History
-from cutwater.store.memory import MemoryBackend
-from cutwater.store.opened import OpenStore
+from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.views import history as history_module
+from cutwater.views.history import History
 
 
 class Counting(MemoryBackend):

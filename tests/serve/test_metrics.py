@@ -7,8 +7,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.serve.asking import Asking
 from tests.serve.stand_in import StandIn
 
-from cutwater.serve.metrics import METRICS, STATES, Kind
-from cutwater.spark.journal import EventName
+from cutwater.runtime.reporting.event_log import EventName
+from cutwater.server.metrics import METRICS, STATES, Kind
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 UNITS = ("_seconds", "_bytes", "_total", "_messages", "_per_second", "_info", "_id")

@@ -9,10 +9,10 @@ from tests.serve.asking import Asking, answering, bearer, reason
 from tests.serve.stand_in import StandIn
 from tests.waiting import DEADLINE_S
 
-from cutwater.serve.app import make_app
-from cutwater.serve.catalog import OnePipeline
-from cutwater.serve.metrics import STATES
-from cutwater.serve.token import Token
+from cutwater.server.app import make_app
+from cutwater.server.metrics import STATES
+from cutwater.server.pipelines import OnePipeline
+from cutwater.server.token import Token
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -16,11 +16,11 @@ from tests.servers.ports import free_port
 from tests.waiting import DEADLINE_S, wait_until
 
 from cutwater.errors import ConfigError
-from cutwater.serve.app import make_app
-from cutwater.serve.catalog import OnePipeline
-from cutwater.serve.guard import Guard
-from cutwater.serve.public_url import PublicUrl
-from cutwater.serve.token import Token
+from cutwater.server.app import make_app
+from cutwater.server.auth import Guard
+from cutwater.server.pipelines import OnePipeline
+from cutwater.server.public_url import PublicUrl
+from cutwater.server.token import Token
 
 STOP = "/jobs/orders/checkpoints"
 

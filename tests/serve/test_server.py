@@ -16,12 +16,12 @@ from tests.serve.stand_in import StandIn
 from tests.servers.ports import free_port
 from tests.waiting import DEADLINE_S, wait_until
 
-from cutwater.cli.serving import Serving
+from cutwater.cli.commands.serving import Serving
 from cutwater.errors import ConfigError
-from cutwater.serve import serve_store
-from cutwater.serve.server import Endpoint, bind
-from cutwater.serve.starting import RunServer
-from cutwater.serve.token import Token
+from cutwater.server import serve_store
+from cutwater.server.starting import RunServer
+from cutwater.server.token import Token
+from cutwater.server.uvicorn_server import Endpoint, bind
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.serve.asking import Asking
 
-import cutwater.serve
+import cutwater.server
 
-STATIC = Path(cutwater.serve.__file__).parent / "static"
+STATIC = Path(cutwater.server.__file__).parent / "static"
 FILES = sorted(one.name for one in STATIC.iterdir())
 SCRIPTS = [one for one in FILES if one.endswith(".js")]
 LINES_MAX = 300

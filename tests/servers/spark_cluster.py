@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 from tests.servers.ports import free_port
 
-from cutwater.spark.java import use_java
+from cutwater.spark.session.java import use_java
 
 HOST = "127.0.0.1"
 _DEPLOY = "org.apache.spark.deploy"

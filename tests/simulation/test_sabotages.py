@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from cutwater.testing.simulation.campaign import Outcome, first_wrong
-from cutwater.testing.simulation.sabotage import load
+from cutwater.testing.simulation.sabotage.registry import load
 
 SEEDS = range(500)
 

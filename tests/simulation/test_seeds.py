@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from cutwater.protocol.channel import Bound
+from cutwater.protocol.channel_log import Bound
 from cutwater.testing.simulation.__main__ import MODES
 from cutwater.testing.simulation.campaign import Choice, Summary, run_campaign
-from cutwater.testing.simulation.shapes import SHAPES
+from cutwater.testing.simulation.pipelines import SHAPES
 from cutwater.testing.simulation.trace import describe
 from cutwater.testing.simulation.world import World
 

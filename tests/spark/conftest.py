@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.servers.postgres import PostgresServer, postgres_server
 
-from cutwater.spark.session import embedded_session
+from cutwater.spark.session.session import embedded_session
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,9 @@ from deltalake import DeltaTable
 
 import cutwater
 from cutwater.ids import CheckpointId
-from cutwater.store.catalog import find_pipeline
-from cutwater.store.local import LocalBackend
-from cutwater.store.opened import OpenStore
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import find_pipeline
 
 NAME = "diamond"
 TOTAL = 9_000

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cutwater import CheckpointConfig, Pipeline, RestartConfig
 from cutwater.run import PipelineRun, RunOptions
-from cutwater.spark.progress import RunResult, RunStatus
-from cutwater.spark.session import ship_by_value
+from cutwater.runtime.reporting.status import RunResult, RunStatus
+from cutwater.spark.session.session import ship_by_value
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEADLINE_S = 240.0

@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 from cutwater import CheckpointConfig
 from cutwater.cli.load import load
 from cutwater.cli.main import app
-from cutwater.spark.plain_query import trace
-from cutwater.spark.query_log import batches
+from cutwater.operations.migration.plain_query import trace
+from cutwater.spark.checkpoint_dir.logs import batches
 
 SCHEMA = "k int, v long, t timestamp"
 DELAY_S = 150

@@ -20,9 +20,9 @@ from tests.spark.runs import DEADLINE_S, options, run, table, wait_for_rows, wai
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.errors import ConfigError, RunError, StepError
 from cutwater.run import PipelineRun, RunOptions
-from cutwater.sinks.committing import act_in_store
-from cutwater.spark import effects
-from cutwater.spark.progress import RunStatus
+from cutwater.runtime import effects
+from cutwater.runtime.reporting.status import RunStatus
+from cutwater.sinks.commit import act_in_store
 
 
 def numbers_into(

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
 from tests.spark.runs import DEADLINE_S, example, options, wait_until
 
 from cutwater.run import PipelineRun
-from cutwater.spark.progress import RunStatus
+from cutwater.runtime.reporting.status import RunStatus
 
 GUESSES = 200
 """More than the objects that a session of all these tests has ever handed to Spark."""

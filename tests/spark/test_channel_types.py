@@ -15,16 +15,16 @@ from pyspark.sql.types import ArrayType, DoubleType, UserDefinedType
 from tests.spark.runs import ordered
 
 from cutwater.ids import BatchId, ChannelId, InputId, ReaderId, StepId
-from cutwater.protocol.channel import Bound, ChannelLog
-from cutwater.protocol.message import START
+from cutwater.protocol.channel_log import Bound, ChannelLog
+from cutwater.protocol.messages import START
+from cutwater.runtime.channel import Channel, Signal
+from cutwater.runtime.output import ChannelOutput
 from cutwater.sinks.rows import FrameRows
-from cutwater.spark.analysis import channel_form
-from cutwater.spark.channel import Channel, Signal
-from cutwater.spark.channel_scan import ChannelScan
-from cutwater.spark.channel_source import ChannelSource, Reading
-from cutwater.spark.internals import Internals
-from cutwater.spark.native_sink import PlannedBatch
-from cutwater.spark.output import ChannelOutput
+from cutwater.spark.analysis.analysis import channel_form
+from cutwater.spark.jvm.channel_scan import ChannelScan
+from cutwater.spark.jvm.channel_source import ChannelSource, Reading
+from cutwater.spark.jvm.internals import Internals
+from cutwater.spark.jvm.native_sink import PlannedBatch
 
 POINT = "X'0101000000000000000000F03F0000000000000040'"
 SCHEMA = """

@@ -13,16 +13,16 @@ from tests.spark.runs import options, run, table
 
 from cutwater import Pipeline, sinks, sources
 from cutwater.ids import BatchId, ChannelId, InputId, ReaderId, StepId
-from cutwater.protocol.channel import Bound, ChannelLog
-from cutwater.protocol.message import START
+from cutwater.protocol.channel_log import Bound, ChannelLog
+from cutwater.protocol.messages import START
+from cutwater.runtime.channel import Channel, Signal
+from cutwater.runtime.output import ChannelOutput
 from cutwater.sinks.rows import FrameRows
-from cutwater.spark.analysis import channel_form
-from cutwater.spark.channel import Channel, Signal
-from cutwater.spark.channel_scan import ChannelScan, narrowed
-from cutwater.spark.channel_source import ChannelSource, Reading
-from cutwater.spark.columns_read import columns_read, rows_depend_on_columns
-from cutwater.spark.internals import Internals
-from cutwater.spark.output import ChannelOutput
+from cutwater.spark.analysis.analysis import channel_form
+from cutwater.spark.analysis.column_pruning import columns_read, rows_depend_on_columns
+from cutwater.spark.jvm.channel_scan import ChannelScan, narrowed
+from cutwater.spark.jvm.channel_source import ChannelSource, Reading
+from cutwater.spark.jvm.internals import Internals
 
 Step = Callable[[DataFrame], DataFrame]
 SCHEMA = "id long, key int, at timestamp, `a.b` string, deep struct<x:int,y:int>"

@@ -13,15 +13,15 @@ from tests.spark.runs import options, run
 
 from cutwater import Pipeline, sinks, sources
 from cutwater.errors import CutwaterError
-from cutwater.plan import plan
+from cutwater.planning.planner import plan
 from cutwater.protocol.cut import Cut
 from cutwater.run import _open_sinks
-from cutwater.spark.context import RunContext
-from cutwater.spark.internals import Internals
-from cutwater.spark.recover import Recovery
-from cutwater.store.catalog import open_pipeline
-from cutwater.store.local import LocalBackend
-from cutwater.store.opened import OpenStore
+from cutwater.runtime.context import RunContext
+from cutwater.runtime.recovery import Recovery
+from cutwater.spark.jvm.internals import Internals
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import open_pipeline
 
 RANGES = 3
 

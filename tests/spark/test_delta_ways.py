@@ -17,10 +17,10 @@ from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, 
 from cutwater.protocol.commit import grant
 from cutwater.sinks.base import SinkContext
 from cutwater.sinks.rows import FrameRows
-from cutwater.spark.session import ship_by_value
-from cutwater.store.catalog import find_pipeline
-from cutwater.store.local import LocalBackend
-from cutwater.store.opened import OpenStore
+from cutwater.spark.session.session import ship_by_value
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import find_pipeline
 
 ship_by_value([sys.modules[__name__]])
 

@@ -11,9 +11,9 @@ from tests.spark.runs import collected, example, options, run, wait_until
 
 import cutwater
 from cutwater import CheckpointConfig, Pipeline
-from cutwater.store.catalog import find_pipeline
-from cutwater.store.local import LocalBackend
-from cutwater.store.opened import OpenStore
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import find_pipeline
 
 TOTAL, RATE = 24_000, 3_000
 OFTEN = CheckpointConfig(interval="1s", min_pause="100ms", retained=1000)

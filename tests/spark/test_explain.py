@@ -13,10 +13,10 @@ from tests.spark.runs import example, options
 
 from cutwater import Pipeline, sinks, sources
 from cutwater.errors import PlanError
-from cutwater.plan import plan
-from cutwater.plan_text import as_json, draw
-from cutwater.sinks.checking import check_targets
-from cutwater.spark.explain import explain, look
+from cutwater.planning.planner import plan
+from cutwater.planning.rendering import as_json, draw
+from cutwater.sinks.checks import check_targets
+from cutwater.spark.analysis.explain import explain, look
 
 Node = Callable[..., DataFrame]
 

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 
 from cutwater import Pipeline, sinks, sources
 from cutwater.ids import StepId
-from cutwater.plan import plan
-from cutwater.protocol.identity import InputKind, StepIdentity
-from cutwater.spark.explain import identities
+from cutwater.planning.planner import plan
+from cutwater.protocol.evolution.identity import InputKind, StepIdentity
+from cutwater.spark.analysis.explain import identities
 
 Work = Callable[[DataFrame], DataFrame]
 WINDOW = "window struct<start:timestamp,end:timestamp>"

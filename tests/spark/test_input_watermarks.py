@@ -19,11 +19,11 @@ from tests.spark.test_rules_restore import add_file
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.ids import StepId
 from cutwater.run import RunOptions
-from cutwater.spark.input_watermarks import read_watermarks
-from cutwater.spark.query_log import next_watermark_ms
-from cutwater.store.catalog import find_pipeline
-from cutwater.store.local import LocalBackend
-from cutwater.store.opened import OpenStore
+from cutwater.spark.checkpoint_dir.logs import next_watermark_ms
+from cutwater.spark.engine.input_watermarks import read_watermarks
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import find_pipeline
 
 SCHEMA = "id long, at timestamp"
 RARELY = CheckpointConfig(interval="1h", retained=1000)

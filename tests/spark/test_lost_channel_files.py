@@ -18,17 +18,17 @@ from tests.unit.sinks.by_hand import PIPELINE, SINK, permit
 from cutwater import Pipeline, RestartConfig, sinks, sources
 from cutwater.errors import RunError, SinkError
 from cutwater.ids import BatchId, ChannelId, Generation, ReaderId, StepId
-from cutwater.protocol.channel import Bound, ChannelLog
-from cutwater.protocol.message import START
+from cutwater.protocol.channel_log import Bound, ChannelLog
+from cutwater.protocol.messages import START
 from cutwater.protocol.topology import inputs_of
+from cutwater.runtime.channel import Channel
+from cutwater.runtime.output import ChannelOutput
 from cutwater.sinks.base import SinkContext
-from cutwater.sinks.files_read import read_files
+from cutwater.sinks.files.read import read_files
 from cutwater.sinks.rows import FrameRows
-from cutwater.spark.analysis import channel_form
-from cutwater.spark.channel import Channel
-from cutwater.spark.channel_scan import ChannelScan
-from cutwater.spark.internals import Internals
-from cutwater.spark.output import ChannelOutput
+from cutwater.spark.analysis.analysis import channel_form
+from cutwater.spark.jvm.channel_scan import ChannelScan
+from cutwater.spark.jvm.internals import Internals
 
 SETTINGS = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
 READER = ReaderId(StepId("reads"), inputs_of("rows")[0])

@@ -23,13 +23,13 @@ from tests.spark.runs import DEADLINE_S, options, run, table, wait_until
 import cutwater
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.errors import ConfigError, MoveRefused, PipelineHeld
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Decision
-from cutwater.protocol.pending import CheckpointRequest
-from cutwater.spark.progress import RunStatus
-from cutwater.store.catalog import find_pipeline
-from cutwater.store.local import LocalBackend
-from cutwater.store.opened import OpenStore
+from cutwater.runtime.reporting.status import RunStatus
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import find_pipeline
 
 OFTEN = CheckpointConfig(interval="200ms", min_pause="20ms", unaligned="forced", retained=1000)
 COLUMNS = {"every": ("value",), "sums": ("start", "sum")}

@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 from cutwater.cli.main import app
 from cutwater.errors import RequestFailed, RunError, Unavailable
 from cutwater.protocol.cut import BlobRef
-from cutwater.spark.progress import RunStatus
-from cutwater.store.blobs import Blobs
+from cutwater.runtime.reporting.status import RunStatus
+from cutwater.store.blobs.blobs import Blobs
 
 
 def test_a_running_pipeline_is_operated_through_its_store(

@@ -60,7 +60,9 @@ def test_a_pipeline_is_blocked_by_a_row_goes_on_by_itself_and_can_be_rewound(
 ) -> None:
     database = postgres.make_database("pipeline")
     monkeypatch.setenv("SHOP_DSN", database.dsn)
-    monkeypatch.setattr("cutwater.config.CommitOptions", partial(CommitOptions, budget_ms=300))
+    monkeypatch.setattr(
+        "cutwater.config.options.CommitOptions", partial(CommitOptions, budget_ms=300)
+    )
     database.query("CREATE TABLE orders (id bigint PRIMARY KEY, at timestamptz, took interval)")
     database.query("INSERT INTO orders VALUES (0)")
 

@@ -33,9 +33,9 @@ from tests.trees import stored_tree
 
 from cutwater.errors import RecoveryError
 from cutwater.ids import NO_BATCH, BatchId, Generation, PipelineId
-from cutwater.spark.listing import LISTINGS_MAX
-from cutwater.spark.query_files import files_of, pin, settle
-from cutwater.spark.query_log import (
+from cutwater.spark.checkpoint_dir.files import files_of, pin, settle
+from cutwater.spark.checkpoint_dir.listing import LISTINGS_MAX
+from cutwater.spark.checkpoint_dir.logs import (
     BatchLog,
     StateVersion,
     is_committed,
@@ -44,8 +44,8 @@ from cutwater.spark.query_log import (
     next_watermark_ms,
     read_batch,
 )
-from cutwater.store.blobs import Blobs
-from cutwater.store.memory import MemoryBackend
+from cutwater.store.backends.memory import MemoryBackend
+from cutwater.store.blobs.blobs import Blobs
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from tests.spark.runs import example, files_below, options, run, wait_until
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.protocol.cut import Cut
 from cutwater.sinks.foreach_batch import Told
-from cutwater.store.catalog import identify
-from cutwater.store.location import existing_backend
-from cutwater.store.opened import OpenStore
+from cutwater.store.backends.location import existing_backend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import identify
 
 NAME = "carried"
 TABLE = "recovery_points.numbers"

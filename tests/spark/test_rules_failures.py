@@ -14,7 +14,7 @@ from tests.spark.runs import options, run, table
 
 from cutwater import Pipeline, RestartConfig, sinks, sources
 from cutwater.errors import StepError
-from cutwater.spark.session import ship_by_value
+from cutwater.spark.session.session import ship_by_value
 
 ship_by_value([sys.modules[__name__]])
 

@@ -22,14 +22,14 @@ from tests.spark.runs import DEADLINE_S, options, run, table, wait_until
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.ids import BatchId
+from cutwater.pipeline.step_options import StepKeywords
 from cutwater.run import PipelineRun
+from cutwater.runtime.channel_file import read_entries
+from cutwater.runtime.output import ChannelOutput, Written
+from cutwater.runtime.reporting.status import CheckpointReport, RunStatus
+from cutwater.runtime.scratch import Scratch
 from cutwater.sinks.rows import Rows
-from cutwater.spark.channel_file import read_entries
-from cutwater.spark.output import ChannelOutput, Written
-from cutwater.spark.progress import CheckpointReport, RunStatus
-from cutwater.spark.scratch import Scratch
-from cutwater.spark.session import ship_by_value
-from cutwater.step_options import StepKeywords
+from cutwater.spark.session.session import ship_by_value
 
 ship_by_value([sys.modules[__name__]])
 

@@ -14,9 +14,9 @@ from tests.spark.runs import options, run, table, wait_until
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.errors import CodeChanged, PlanError
-from cutwater.node import SinkTarget
-from cutwater.plan import plan
-from cutwater.spark.explain import explain, look
+from cutwater.pipeline.nodes import SinkTarget
+from cutwater.planning.planner import plan
+from cutwater.spark.analysis.explain import explain, look
 
 Read = Callable[[SparkSession], DataFrame]
 Work = Callable[[DataFrame, DataFrame], DataFrame]

@@ -24,9 +24,9 @@ from tests.spark.runs import (
 )
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
-from cutwater.store.catalog import find_pipeline
-from cutwater.store.local import LocalBackend
-from cutwater.store.opened import OpenStore
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import find_pipeline
 
 NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 SNAPSHOT_AFTER = "spark.sql.streaming.stateStore.minDeltasForSnapshot"

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from tests.spark.runs import DEADLINE_S, options, table, wait_until
 
 from cutwater import Pipeline, sinks, sources
-from cutwater.spark.progress import RunStatus
-from cutwater.spark.session import ship_by_value
+from cutwater.runtime.reporting.status import RunStatus
+from cutwater.spark.session.session import ship_by_value
 
 ship_by_value([sys.modules[__name__]])
 

@@ -18,9 +18,9 @@ from tests.spark.runs import files_below
 
 from cutwater.cli.load import load
 from cutwater.errors import SessionError
-from cutwater.spark.internals import Internals
-from cutwater.spark.jvm import _Complaints
-from cutwater.spark.session import (
+from cutwater.spark.jvm.internals import Internals
+from cutwater.spark.session.launch import _Complaints
+from cutwater.spark.session.session import (
     NEEDED,
     SETTINGS,
     _local_cores,
@@ -41,7 +41,7 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import functions as F
 from cutwater.errors import SessionError
-from cutwater.spark.session import embedded_session
+from cutwater.spark.session.session import embedded_session
 
 conf = {
     "spark.sql.shuffle.partitions": "5",
@@ -83,7 +83,7 @@ print(json.dumps(found))
 NO_JVM = """
 import json
 from cutwater.errors import SessionError
-from cutwater.spark.session import embedded_session
+from cutwater.spark.session.session import embedded_session
 
 try:
     wrong = {"spark.driver.extraJavaOptions": "-XX:MaxRAMPercentage=nonsense"}
@@ -96,7 +96,7 @@ FOREIGN_SESSION = """
 import json
 from pyspark.sql import SparkSession
 from cutwater.errors import SessionError
-from cutwater.spark.session import check_session, prepare_session
+from cutwater.spark.session.session import check_session, prepare_session
 
 def refusal(spark):
     try:
@@ -291,7 +291,7 @@ def test_a_class_that_spark_does_not_have_is_named(
     """Also one that is only set by its name, which Spark would miss in the first batch."""
     Internals(spark).self_check()
     invented = {**NEEDED, MANAGER: "org.apache.spark.sql.Invented"}
-    monkeypatch.setattr("cutwater.spark.internals.NEEDED", invented)
+    monkeypatch.setattr("cutwater.spark.jvm.internals.NEEDED", invented)
 
     with pytest.raises(SessionError, match=r"here has no class org\.apache\.spark\.sql\.Invented,"):
         Internals(spark).self_check()
@@ -300,7 +300,7 @@ def test_a_class_that_spark_does_not_have_is_named(
 def test_another_version_of_spark_is_refused(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cutwater.spark.version._FROM", (4, 9))
+    monkeypatch.setattr("cutwater.spark.session.version._FROM", (4, 9))
 
     with pytest.raises(SessionError, match=r"^.CW-601. This is Spark 4\.3\.\d+, and pipelines run"):
         Internals(spark).self_check()

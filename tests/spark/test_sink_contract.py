@@ -22,7 +22,7 @@ from cutwater.sinks.base import Sink
 from cutwater.sinks.foreach_batch import ForeachBatchTarget, Told
 from cutwater.sinks.reopen import reopen
 from cutwater.testing import SinkContract
-from cutwater.testing.sink_trial import PIPELINE, SINK
+from cutwater.testing.sink_contract.harness import PIPELINE, SINK
 
 
 def in_sight(directory: Path, suffix: str) -> list[Path]:

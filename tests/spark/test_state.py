@@ -14,14 +14,14 @@ from tests.spark.runs import DEADLINE_S, options, wait_until
 
 import cutwater
 from cutwater import CheckpointConfig, Pipeline, sinks
+from cutwater.cli.commands.state import DiffArguments, ShowArguments, diff_command, show_command
 from cutwater.cli.output import Output
-from cutwater.cli.state import DiffArguments, ShowArguments, diff_command, show_command
 from cutwater.errors import ConfigError
 from cutwater.ids import BatchId, CheckpointId, StepId
 from cutwater.run import PipelineRun
-from cutwater.spark.query_files import pin, settle
-from cutwater.spark.state import StepState
-from cutwater.spark.state_files import operators
+from cutwater.spark.checkpoint_dir.files import pin, settle
+from cutwater.spark.checkpoint_dir.state_files import operators
+from cutwater.step_state.reading import StepState
 
 NAME = "kept"
 SCHEMA = "id long, k string, v long"

@@ -5,7 +5,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from cutwater.testing.simulation.sabotage import load
+from cutwater.testing.simulation.sabotage.registry import load
 
 ROOT = Path(__file__).parents[2]
 TABLES = (ROOT / "PROTOCOL.md").read_text().split("## What came from where", 1)[1]
@@ -54,7 +54,7 @@ def test_every_feature_of_the_seeds_has_a_guard() -> None:
 
 
 def resolved(dotted: str) -> bool:
-    """Say whether a name such as `pending.Attempt.missing` is there, in the protocol or above."""
+    """Say whether a name such as `cut.Cut` is there, in the protocol or above."""
     for prefix in ("cutwater.protocol.", "cutwater."):
         parts = (prefix + dotted).split(".")
         for length in range(len(parts), 1, -1):
@@ -87,7 +87,7 @@ def test_what_the_table_of_features_names_is_there() -> None:
 
 
 def test_a_name_that_is_not_there_would_be_noticed() -> None:
-    assert resolved("pending.Attempt.missing")
-    assert resolved("store.inspect.Inspector.one")
-    assert not resolved("pending.Attempt.missed")
-    assert not resolved("pendings")
+    assert resolved("checkpoint.attempt.Attempt.missing")
+    assert resolved("store.maintenance.inspect.Inspector.one")
+    assert not resolved("checkpoint.attempt.Attempt.missed")
+    assert not resolved("checkpoints")

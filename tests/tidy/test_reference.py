@@ -12,8 +12,8 @@ from scripts import cli_reference, config_reference, errors_reference
 
 from cutwater import errors
 from cutwater.cli import output
+from cutwater.config.settings import MASTER_DEFAULT, STORE_DEFAULT, defaults
 from cutwater.protocol.options import CheckpointOptions, CommitOptions, UnalignedOptions
-from cutwater.settings import MASTER_DEFAULT, STORE_DEFAULT, defaults
 
 ROOT = Path(__file__).parents[2]
 EXIT_CODES = ROOT / "docs" / "reference" / "exit-codes.md"
@@ -32,7 +32,7 @@ def test_no_default_of_a_checkpoint_option_is_defined_twice() -> None:
     """The protocol's options have them; the config writes those as text."""
     kinds = (CheckpointOptions, UnalignedOptions, CommitOptions)
     shared = {one.name.removesuffix("_ms") for kind in kinds for one in fields(kind)}
-    source = ast.parse((ROOT / "src" / "cutwater" / "config.py").read_text("utf-8"))
+    source = ast.parse((ROOT / "src" / "cutwater" / "config" / "options.py").read_text("utf-8"))
     (config,) = [
         one
         for one in source.body
@@ -59,7 +59,7 @@ def test_a_general_default_is_written_in_one_place(default: str) -> None:
         if f'"{default}"' in one.read_text("utf-8")
     ]
 
-    assert places == ["src/cutwater/settings.py"]
+    assert places == ["src/cutwater/config/settings.py"]
 
 
 def test_the_defaults_that_the_page_for_flink_users_tells_are_the_defaults() -> None:

@@ -60,7 +60,7 @@ BANNED_TEXT = {
     "a note to self": re.compile(r"\b(?:[T]ODO|[F]IXME|[X]XX)\b"),
 }
 
-LISTING_MODULE = "src/cutwater/store/directories.py"
+LISTING_MODULE = "src/cutwater/store/backends/directories.py"
 """The one module that may ask a file system in ways that hide errors, because it does not."""
 
 HIDES_ERRORS = frozenset({"glob", "rglob", "rmtree"})
@@ -211,11 +211,11 @@ def failed_look_hidden(file: PythonFile) -> Iterator[str]:
         return
     for node in ast.walk(file.tree):
         if isinstance(node, ast.Import) and any(alias.name == "glob" for alias in node.names):
-            yield f"{node.lineno}: imports glob; use cutwater.store.directories"
+            yield f"{node.lineno}: imports glob; use cutwater.store.backends.directories"
         if isinstance(node, ast.Attribute):
             hidden = hides_errors(node)
             if hidden:
-                yield f"{node.lineno}: {hidden} hides errors; use cutwater.store.directories"
+                yield f"{node.lineno}: {hidden} hides errors; use store.backends.directories"
         if isinstance(node, ast.Call):
             yield from (f"{node.lineno}: {what}" for what in takes_errors_for_absence(node))
 
@@ -229,7 +229,7 @@ def takes_errors_for_absence(call: ast.Call) -> Iterator[str]:
         return
     # An entry of a listing answers from the listing.
     if asked.attr in TAKES_ERRORS_FOR_ABSENCE and ast.unparse(asked.value) != "entry":
-        yield f"{asked.attr}() takes errors for absence; use cutwater.store.directories"
+        yield f"{asked.attr}() takes errors for absence; use cutwater.store.backends.directories"
 
 
 def hides_errors(node: ast.Attribute) -> str | None:
@@ -434,7 +434,7 @@ RULE_BREAKERS: list[tuple[Rule, str, str]] = [
     (protocol_impure, PROTOCOL_MODULE, "import os.path"),
     (protocol_impure, PROTOCOL_MODULE, "def f():\n    from threading import Lock"),
     (protocol_impure, PROTOCOL_MODULE, "from cutwater import store"),
-    (protocol_impure, PROTOCOL_MODULE, "from cutwater.store.blobs import Blob"),
+    (protocol_impure, PROTOCOL_MODULE, "from cutwater.store.blobs.blobs import Blob"),
     (protocol_impure, PROTOCOL_MODULE, "from .. import store"),
     (protocol_impure, PROTOCOL_MODULE, "open('x')"),
     (failed_look_hidden, MODULE, "root.glob('*')"),

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from cutwater.config import CheckpointConfig, RestartConfig
+from cutwater.config.options import CheckpointConfig, RestartConfig
 from cutwater.errors import ConfigError
-from cutwater.protocol.channel import Bound
+from cutwater.protocol.channel_log import Bound
 from cutwater.protocol.options import MIB, CheckpointOptions, CommitOptions, UnalignedOptions
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from cutwater import sinks
-from cutwater.delivery import delivery, delivery_of, paced
+from cutwater.config.delivery import delivery, delivery_of, paced
 from cutwater.errors import ConfigError
 from cutwater.protocol.options import CheckpointOptions, CommitOptions
 

@@ -18,23 +18,23 @@ from tests.unit.sinks.by_hand import PIPELINE, SINK, HandmadeRows, opened, permi
 
 from cutwater.errors import CutwaterError, SinkError
 from cutwater.ids import BatchId, ChannelId, Generation, Slot
-from cutwater.protocol.channel import Bound, ChannelLog
+from cutwater.operations.migration.plain_query import trace
+from cutwater.protocol.channel_log import Bound, ChannelLog
+from cutwater.runtime.channel import Channel, ChannelForm
+from cutwater.runtime.channel_file import read_entries
+from cutwater.runtime.output import ChannelOutput
+from cutwater.runtime.scratch import Scratch, clear, new_stock
 from cutwater.sinks.base import SinkContext
 from cutwater.sinks.console import OpenConsole
-from cutwater.sinks.delta_root import LocalRoot
-from cutwater.sinks.delta_staging import LocalStaging
-from cutwater.sinks.file_commits import FileCommits
+from cutwater.sinks.delta.staging import LocalStaging
+from cutwater.sinks.delta.storage import LocalRoot
+from cutwater.sinks.files.manifests import FileCommits
 from cutwater.sinks.foreach_batch import foreach_batch
-from cutwater.sinks.staged_files import StagedFiles
-from cutwater.sinks.staged_output import Form, StagedOutput
-from cutwater.spark.channel import Channel, ChannelForm
-from cutwater.spark.channel_file import read_entries
-from cutwater.spark.output import ChannelOutput
-from cutwater.spark.plain_query import trace
-from cutwater.spark.query_files import settle
-from cutwater.spark.scratch import Scratch, clear, new_stock
-from cutwater.store.blobs import Blobs
-from cutwater.store.memory import MemoryBackend
+from cutwater.sinks.staging.formats import Form, StagedOutput
+from cutwater.sinks.staging.parquet import StagedFiles
+from cutwater.spark.checkpoint_dir.files import settle
+from cutwater.store.backends.memory import MemoryBackend
+from cutwater.store.blobs.blobs import Blobs
 
 PLACE = (Generation(1), BatchId(0))
 

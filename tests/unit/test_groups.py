@@ -10,7 +10,7 @@ from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, 
 from cutwater.protocol.commit import CommitPermit, CommitSink, grant
 from cutwater.protocol.cut import Committable, Version
 from cutwater.sinks.base import OpenSink, Retreat
-from cutwater.sinks.committing import Groups, act
+from cutwater.sinks.commit import Groups, act
 from cutwater.sinks.rows import Rows
 
 A, B, C, D = map(SinkId, "abcd")

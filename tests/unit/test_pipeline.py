@@ -8,10 +8,10 @@ from tests.unit import stand_ins
 from tests.unit.stand_ins import Frame, Session, Target, join, line_of, pass_on, read, run_cell
 
 from cutwater import Pipeline
-from cutwater.config import Unaligned
+from cutwater.config.options import Unaligned
 from cutwater.errors import ConfigError, DeclarationError
-from cutwater.node import Binding, Kind, Node, Place, SinkTarget
-from cutwater.step_options import StepOptions
+from cutwater.pipeline.nodes import Binding, Kind, Node, Place, SinkTarget
+from cutwater.pipeline.step_options import StepOptions
 
 TABLE = Target("tables/t")
 

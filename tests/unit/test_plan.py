@@ -10,10 +10,10 @@ from tests.unit.stand_ins import Frame, Session, Target, join, pass_on, read, ru
 from cutwater import Pipeline, sinks
 from cutwater.errors import PlanError
 from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
-from cutwater.node import SinkTarget
-from cutwater.plan import PhysicalPlan, PhysicalStep, plan
-from cutwater.plan_text import StepFacts, draw
-from cutwater.step_options import StepKeywords
+from cutwater.pipeline.nodes import SinkTarget
+from cutwater.pipeline.step_options import StepKeywords
+from cutwater.planning.planner import PhysicalPlan, PhysicalStep, plan
+from cutwater.planning.rendering import StepFacts, draw
 
 TABLE = Target("tables/t")
 UPSERTS = frozenset({"append", "update"})

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cutwater.config import CheckpointConfig, RestartConfig
+from cutwater.config.options import CheckpointConfig, RestartConfig
+from cutwater.config.settings import DEFAULT, FLAG, defaults, read_settings, variable
 from cutwater.errors import ConfigError
-from cutwater.settings import DEFAULT, FLAG, defaults, read_settings, variable
 
 TOML = """
 store = "s3://bucket/orders"

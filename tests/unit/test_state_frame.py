@@ -8,9 +8,9 @@ from tests.unit.store.made import MadeStore
 from cutwater.errors import ConfigError, Corrupt
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.spark.state import fetch_state
-from cutwater.state_frame import cut_at
-from cutwater.store.memory import MemoryBackend
+from cutwater.step_state.frame import cut_at
+from cutwater.step_state.reading import fetch_state
+from cutwater.store.backends.memory import MemoryBackend
 
 
 @pytest.fixture

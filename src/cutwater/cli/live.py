@@ -15,8 +15,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from cutwater.cli.checkpoint_view import recovery_json, recovery_text
 from cutwater.cli.output import Table, bytes_text, counted, duration_text, say, say_json
+from cutwater.cli.render import recovery_json, recovery_text
 from cutwater.printable import printable
 
 if TYPE_CHECKING:

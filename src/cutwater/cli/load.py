@@ -21,8 +21,8 @@ from types import ModuleType
 from typing import Final
 
 from cutwater.errors import ConfigError, CutwaterError, DeclarationError
-from cutwater.pipeline import Pipeline
-from cutwater.store.directories import is_directory, is_file
+from cutwater.pipeline.pipeline import Pipeline
+from cutwater.store.backends.directories import is_directory, is_file
 
 _PREFIX: Final = "cutwater_file_"
 

@@ -1,7 +1,7 @@
 """How a run logs: as Python's logging does by itself, or as JSON lines for programs.
 
 With `json` every record of Cutwater goes to stderr as one JSON object on one line, from INFO up;
-the events of a run (`cutwater.spark.journal`) bring fields of their own. A thread writes them:
+the events of a run (`runtime.reporting.event_log`) bring fields of their own. A thread writes them:
 whoever reads stderr too slowly loses lines, which is said, and never holds the pipeline up.
 """
 
@@ -17,7 +17,7 @@ from typing import Annotated, Final, TextIO
 import typer
 
 from cutwater.printable import printable, printable_json
-from cutwater.spark.journal import FIELDS
+from cutwater.runtime.reporting.event_log import FIELDS
 
 
 class LogFormat(StrEnum):

@@ -17,16 +17,14 @@ from typing import Annotated, Any, Final, NoReturn, Protocol, TypeVar, get_type_
 import typer
 
 from cutwater._version import __version__
-from cutwater.cli import (
+from cutwater.cli.commands import (
     adopt,
     checkpoints,
     config,
-    diff,
     doctor,
     eject,
     fork,
     plan,
-    prune,
     requests,
     rewind,
     run,
@@ -34,6 +32,8 @@ from cutwater.cli import (
     tables,
     ui,
 )
+from cutwater.cli.commands import checkpoints_diff as diff
+from cutwater.cli.commands import checkpoints_prune as prune
 from cutwater.cli.output import (
     FAILED,
     HUNG_UP,
@@ -48,8 +48,8 @@ from cutwater.cli.output import (
 )
 from cutwater.cli.signals import Ended, end_on_signals
 from cutwater.cli.streams import lost_output, outlive_readers
+from cutwater.config.settings import DEFAULT, FILE, FILE_VARIABLE, Settings, read_settings
 from cutwater.errors import CutwaterError
-from cutwater.settings import DEFAULT, FILE, FILE_VARIABLE, Settings, read_settings
 
 
 def _group(name: str, text: str) -> typer.Typer:

@@ -16,8 +16,8 @@ from typing import Final
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import BatchId, CheckpointId, PipelineId, SinkId, Slot, StepId
+from cutwater.protocol.checkpoint.failure import backoff_ms
 from cutwater.protocol.cut import Committable, Cut, StepSnapshot, Version
-from cutwater.protocol.failure import backoff_ms
 from cutwater.protocol.lost_commit import Recorded
 from cutwater.protocol.options import CommitOptions
 from cutwater.protocol.transitions import TransitionTable

@@ -13,9 +13,9 @@ from enum import Enum, auto
 from typing import Final
 
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, InputId, SinkId, Slot, StepId
-from cutwater.protocol.alignment_events import Cause
-from cutwater.protocol.identity import StepIdentity
-from cutwater.protocol.message import Event, Place
+from cutwater.protocol.evolution.identity import StepIdentity
+from cutwater.protocol.messages import Event, Place
+from cutwater.protocol.step.aligner_events import Cause
 from cutwater.protocol.topology import StepSpec, Topology
 
 

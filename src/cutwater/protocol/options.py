@@ -1,6 +1,6 @@
 """The options of the protocol, as plain numbers, validated when made.
 
-The defaults are defined here and nowhere else: `cutwater.config` writes them as text.
+The defaults are defined here and nowhere else: `cutwater.config.options` writes them as text.
 
 Times are milliseconds, sizes are bytes. Names are Flink's where Flink has the option. Each option
 is read by exactly the module its docstring names. Text forms such as "5s" and the order of

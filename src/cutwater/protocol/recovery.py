@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import Final
 
 from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkId, Slot
-from cutwater.protocol.coordinator_events import Standing
+from cutwater.protocol.checkpoint.events import Standing
 from cutwater.protocol.cut import Committable, Cut, Version
 from cutwater.protocol.decisions import Claim, Decision, LogView, uncommitted
 from cutwater.protocol.lost_commit import Recorded, last_writes, recorded_of

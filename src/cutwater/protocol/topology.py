@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from cutwater.errors import ConfigError
 from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
-from cutwater.protocol.identity import StepIdentity
+from cutwater.protocol.evolution.identity import StepIdentity
 from cutwater.protocol.options import UnalignedOptions
 
 

@@ -6,9 +6,9 @@ the target is opened.
 
 __all__ = ["console", "delta", "files", "foreach_batch", "postgres", "table"]
 
+from cutwater.sinks.catalog_table import table
 from cutwater.sinks.console import console
-from cutwater.sinks.delta import delta
-from cutwater.sinks.files import files
+from cutwater.sinks.delta.target import delta
+from cutwater.sinks.files.target import files
 from cutwater.sinks.foreach_batch import foreach_batch
-from cutwater.sinks.postgres import postgres
-from cutwater.sinks.table import table
+from cutwater.sinks.postgres.target import postgres

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId, Slot
-from cutwater.node import SinkTarget
+from cutwater.pipeline.nodes import SinkTarget
 from cutwater.protocol import cut
 from cutwater.protocol.commit import CommitPermit, CommitSink
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
 from cutwater.protocol.showing import ShowPermit
-from cutwater.store.targets import StoredTarget
+from cutwater.store.records.targets import StoredTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,11 +14,11 @@ from cutwater.errors import ConfigError, Corrupt, NewerFormat, NotFound, NotRead
 from cutwater.ids import CheckpointId, SinkId
 from cutwater.protocol.cut import CheckpointKind, Version
 from cutwater.protocol.decisions import Decision, LogView
-from cutwater.sinks.reading import read_target
-from cutwater.store.catalog import identify
-from cutwater.store.location import existing_backend
-from cutwater.store.opened import OpenStore
-from cutwater.store.targets import StoredTarget
+from cutwater.sinks.registry import read_target
+from cutwater.store.backends.location import existing_backend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import identify
+from cutwater.store.records.targets import StoredTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,8 +20,8 @@ from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.sinks.base import OpenSink, Retreat, SinkContext
 from cutwater.sinks.executors import share_disk
-from cutwater.store.directories import matching, try_to_remove_tree
-from cutwater.store.targets import StoredTarget
+from cutwater.store.backends.directories import matching, try_to_remove_tree
+from cutwater.store.records.targets import StoredTarget
 
 if TYPE_CHECKING:
     from cutwater.sinks.rows import Rows

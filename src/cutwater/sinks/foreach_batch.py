@@ -18,17 +18,17 @@ from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
 from cutwater.sinks.base import OpenSink, Retreat, SinkContext
-from cutwater.sinks.files import directory_of
-from cutwater.sinks.hidden_files import put_lasting
-from cutwater.store.directories import is_directory, is_file, matching
-from cutwater.store.files import make_lasting, sync_directory
-from cutwater.store.targets import StoredTarget
+from cutwater.sinks.files.target import directory_of
+from cutwater.sinks.staging.directory import put_lasting
+from cutwater.store.backends.directories import is_directory, is_file, matching
+from cutwater.store.backends.files import make_lasting, sync_directory
+from cutwater.store.records.targets import StoredTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cutwater.sinks.rows import Rows
-    from cutwater.sinks.staged_output import StagedOutput
+    from cutwater.sinks.staging.formats import StagedOutput
 
 _NOTES: Final = 1000
 """How many slots are remembered: how far back anybody can go."""
@@ -172,7 +172,7 @@ class OpenForeachBatch:
     @property
     def _staged(self) -> "StagedOutput":
         if self._opened is None:
-            from cutwater.sinks.staged_output import StagedOutput  # noqa: PLC0415 - needs Spark
+            from cutwater.sinks.staging.formats import StagedOutput  # noqa: PLC0415 - needs Spark
 
             self._opened = StagedOutput(self._root, self._context.pipeline, self._sink)
         return self._opened
@@ -183,7 +183,7 @@ class OpenForeachBatch:
         Raises:
             SinkError: If they cannot be written now.
         """
-        from cutwater.sinks.staged_output import Form  # noqa: PLC0415 - needs Spark
+        from cutwater.sinks.staging.formats import Form  # noqa: PLC0415 - needs Spark
 
         try:
             return self._staged.stage(rows, (generation, batch), Form())
@@ -317,7 +317,7 @@ class OpenForeachBatch:
         from pyspark.sql.types import StructType  # noqa: PLC0415 - an open sink may have no Spark
 
         from cutwater.sinks.columns import joined_columns  # noqa: PLC0415
-        from cutwater.sinks.files_read import literal  # noqa: PLC0415
+        from cutwater.sinks.files.read import literal  # noqa: PLC0415
         from cutwater.sinks.rows import STRICT_READING  # noqa: PLC0415
 
         assert self._context.spark is not None

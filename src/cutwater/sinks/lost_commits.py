@@ -21,8 +21,8 @@ from cutwater.protocol.lost_commit import (
     still_held,
 )
 from cutwater.sinks.base import KnowsNewest, OpenSink
-from cutwater.store.catalog import identify
-from cutwater.store.opened import OpenStore
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import identify
 
 
 def behind(opened: object, recorded: Recorded | None) -> Found | None:

@@ -12,8 +12,8 @@ from dataclasses import replace
 from cutwater.errors import ConfigError
 from cutwater.ids import SinkId
 from cutwater.sinks.base import IdentifiedTarget, Sink
-from cutwater.store.opened import OpenStore
-from cutwater.store.targets import IDENTITY, StoredTarget, moved_from
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.targets import IDENTITY, StoredTarget, moved_from
 
 
 def identified(sink: SinkId, target: Sink) -> StoredTarget:

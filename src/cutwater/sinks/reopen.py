@@ -11,11 +11,11 @@ from cutwater.errors import ConfigError
 from cutwater.ids import PipelineId, SinkId
 from cutwater.sinks.base import OpenSink, SinkContext
 from cutwater.sinks.console import reopen_console
-from cutwater.sinks.delta import reopen_delta
-from cutwater.sinks.files import FORMATS, reopen_files
+from cutwater.sinks.delta.target import reopen_delta
+from cutwater.sinks.files.target import FORMATS, reopen_files
 from cutwater.sinks.foreach_batch import reopen_foreach_batch
-from cutwater.sinks.postgres import reopen_postgres
-from cutwater.store.targets import StoredTarget
+from cutwater.sinks.postgres.target import reopen_postgres
+from cutwater.store.records.targets import StoredTarget
 
 _FORMATS: Final[Mapping[str, Callable[[StoredTarget, SinkContext], OpenSink]]] = {
     "console": reopen_console,

@@ -7,8 +7,8 @@ from typing import Unpack
 
 from pyspark.sql import DataFrame, SparkSession
 
+from cutwater.sources.numbered import Numbered, numbered_frame
 from cutwater.sources.pace import START_TIME, PaceKeywords, event_micros
-from cutwater.sources.paced import Numbered, numbered_frame
 
 
 def sequence(

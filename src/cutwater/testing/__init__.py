@@ -8,5 +8,5 @@ protocol in a world of faults, driven by a seed.
 
 __all__ = ["SinkContract", "run_batch"]
 
-from cutwater.testing.batch import run_batch
-from cutwater.testing.sink_contract import SinkContract
+from cutwater.testing.run_batch import run_batch
+from cutwater.testing.sink_contract.tests import SinkContract

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from cutwater.spark.session import embedded_session
+from cutwater.spark.session.session import embedded_session
 
 
 @pytest.fixture(scope="session")

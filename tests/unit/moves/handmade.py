@@ -27,15 +27,15 @@ from cutwater.protocol.lost_commit import last_writes
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.showing import grant_shows
+from cutwater.runtime.context import RunContext
+from cutwater.runtime.recovery import Recovery
 from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext
-from cutwater.sinks.committing import see_through
-from cutwater.sinks.delta import delta
-from cutwater.spark.context import RunContext
-from cutwater.spark.recover import Recovery
-from cutwater.store.catalog import find_pipeline, open_pipeline
-from cutwater.store.forms import Attempt
-from cutwater.store.local import LocalBackend
-from cutwater.store.opened import OpenStore
+from cutwater.sinks.commit import see_through
+from cutwater.sinks.delta.target import delta
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import find_pipeline, open_pipeline
+from cutwater.store.records.codecs import Attempt
 
 NAME = "orders"
 SINKS = (SinkId("left"), SinkId("right"))

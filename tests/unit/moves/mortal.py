@@ -16,22 +16,22 @@ from tests.trees import stored_tree
 
 from cutwater.errors import SinkError, Superseded
 from cutwater.ids import BatchId, CheckpointId, SinkId, Slot, StepId
-from cutwater.moves.opening import Movable, candidates
-from cutwater.moves.rewinding import perform
+from cutwater.operations.offline_pipeline import Movable, candidates
+from cutwater.operations.rewind.rewind import perform
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import CheckpointKind, Committable, Cut, StepSnapshot, Version
 from cutwater.protocol.decisions import Decision
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.recovery import Restore
+from cutwater.runtime.context import RunContext
+from cutwater.runtime.recovery import Recovery
 from cutwater.sinks.base import OpenSink, Retreat
-from cutwater.sinks.committing import see_through
-from cutwater.spark.context import RunContext
-from cutwater.spark.recover import Recovery
-from cutwater.store.catalog import open_pipeline
-from cutwater.store.memory import MemoryBackend
-from cutwater.store.opened import OpenStore
+from cutwater.sinks.commit import see_through
+from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
-from cutwater.store.targets import SinkTargets, StoredTarget
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import open_pipeline
+from cutwater.store.records.targets import SinkTargets, StoredTarget
 
 SINKS = (SinkId("a"), SinkId("b"))
 SOURCE = StepId("numbers")

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.protocol.builders import cut, decision
 
 from cutwater.errors import ConfigError
-from cutwater.moves.choose import Candidate, choose, milliseconds_of, offer, time_text
+from cutwater.operations.rewind.target import Candidate, choose, milliseconds_of, offer, time_text
 from cutwater.protocol.cut import CheckpointKind
 
 BASE_MS = 1_790_000_000_000

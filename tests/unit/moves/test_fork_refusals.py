@@ -11,17 +11,17 @@ from tests.unit.moves.test_sources import cut_at, files
 
 from cutwater.errors import MoveRefused
 from cutwater.ids import CheckpointId, Generation, PipelineId, SinkId
-from cutwater.moves.forking import Fork, _copied, fork
-from cutwater.moves.opening import candidates
-from cutwater.moves.rewinding import behind
+from cutwater.operations.fork import Fork, _copied, fork
+from cutwater.operations.offline_pipeline import candidates
+from cutwater.operations.rewind.rewind import behind
 from cutwater.protocol.cut import CheckpointKind, Cut
-from cutwater.store.catalog import list_pipelines, open_pipeline
-from cutwater.store.deciding import claim_next, decide_cut
-from cutwater.store.forms import Attempt
-from cutwater.store.local import LocalBackend
-from cutwater.store.opened import OpenStore
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.maintenance.offline_decision import claim_next, decide_cut
 from cutwater.store.paths import ObjectPath, PipelinePaths
-from cutwater.store.targets import StoredTarget
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import list_pipelines, open_pipeline
+from cutwater.store.records.codecs import Attempt
+from cutwater.store.records.targets import StoredTarget
 
 TABLE = StoredTarget("delta", "/tables/files")
 

@@ -8,12 +8,12 @@ from tests.unit.store.cuts import PIPELINE, sample_cut
 
 from cutwater.errors import OutcomeUnknown, Unavailable
 from cutwater.ids import Slot
-from cutwater.moves.forking import _found, _renamed
+from cutwater.operations.fork import _found, _renamed
 from cutwater.protocol.cut import BlobRef, Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.protocol.rewind import plan_fork
-from cutwater.store.opened import OpenStore
 from cutwater.store.paths import ObjectPath
+from cutwater.store.pipeline_store import OpenStore
 
 
 def copy_of(ref: BlobRef) -> BlobRef:

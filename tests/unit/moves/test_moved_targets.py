@@ -22,7 +22,7 @@ from cutwater.errors import MoveRefused, RecoveryError
 from cutwater.ids import Generation, Slot
 from cutwater.protocol.decisions import Claim
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.targets import StoredTarget
+from cutwater.store.records.targets import StoredTarget
 
 A, B = SINKS
 ELSEWHERE = {**TARGETS, A: StoredTarget("memory", "elsewhere")}

@@ -24,20 +24,20 @@ from cutwater.errors import (
     Unavailable,
 )
 from cutwater.ids import CheckpointId, Generation, Slot
-from cutwater.moves.observe import observe
-from cutwater.moves.opening import Movable, candidates
-from cutwater.moves.preview import preview_of
-from cutwater.moves.rewinding import find_target, perform
+from cutwater.operations.offline_pipeline import Movable, candidates
+from cutwater.operations.rewind.facts import observe
+from cutwater.operations.rewind.preview import preview_of
+from cutwater.operations.rewind.rewind import find_target, perform
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Version
 from cutwater.protocol.decisions import Claim, LogView
 from cutwater.sinks.base import NO_TARGET, Retreat
-from cutwater.sinks.delta_past import NO_TABLE
-from cutwater.store.catalog import open_pipeline
-from cutwater.store.forms import Attempt
-from cutwater.store.memory import MemoryBackend
-from cutwater.store.opened import OpenStore
+from cutwater.sinks.delta.time_travel import NO_TABLE
+from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath, PipelinePaths
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import open_pipeline
+from cutwater.store.records.codecs import Attempt
 
 
 class Meddled(Mortal):

@@ -10,12 +10,12 @@ from tests.trees import stored_tree
 from tests.unit.store.cuts import PIPELINE
 
 from cutwater.ids import BatchId, CheckpointId, Generation, StepId
-from cutwater.moves.sources import Past, is_checked, past_of
+from cutwater.operations.rewind.source_history import Past, is_checked, past_of
 from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
-from cutwater.protocol.identity import InputIdentity, InputKind, StepIdentity
-from cutwater.store.memory import MemoryBackend
-from cutwater.store.opened import OpenStore
+from cutwater.protocol.evolution.identity import InputIdentity, InputKind, StepIdentity
+from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import PipelinePaths
+from cutwater.store.pipeline_store import OpenStore
 
 STEP = StepId("files")
 STREAM = "0:FileStreamSource"

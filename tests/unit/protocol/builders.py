@@ -24,18 +24,11 @@ from cutwater.ids import (
     Slot,
     StepId,
 )
-from cutwater.protocol import coordinator_events as events
-from cutwater.protocol.alignment import Aligner
-from cutwater.protocol.alignment_events import (
-    AlignerCommand,
-    AlignerEvent,
-    BarrierSeen,
-    Cause,
-    EndSeen,
-)
 from cutwater.protocol.barrier import Barrier, Flag
-from cutwater.protocol.channel import ChannelLog
-from cutwater.protocol.coordinator import Coordinator
+from cutwater.protocol.channel_log import ChannelLog
+from cutwater.protocol.checkpoint import events
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
+from cutwater.protocol.checkpoint.coordinator import Coordinator
 from cutwater.protocol.cut import (
     BlobRef,
     CheckpointKind,
@@ -46,12 +39,19 @@ from cutwater.protocol.cut import (
     StepSnapshot,
 )
 from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome
-from cutwater.protocol.message import START, Event, Place
+from cutwater.protocol.messages import START, Event, Place
 from cutwater.protocol.options import CheckpointOptions, UnalignedOptions
-from cutwater.protocol.pending import CheckpointRequest
-from cutwater.protocol.restored import Restored
-from cutwater.protocol.step import Step
-from cutwater.protocol.step_events import BatchAppended, BatchCommitted, StepCommand, StepEvent
+from cutwater.protocol.step.aligner import Aligner
+from cutwater.protocol.step.aligner_events import (
+    AlignerCommand,
+    AlignerEvent,
+    BarrierSeen,
+    Cause,
+    EndSeen,
+)
+from cutwater.protocol.step.events import BatchAppended, BatchCommitted, StepCommand, StepEvent
+from cutwater.protocol.step.machine import Step
+from cutwater.protocol.step.restored import Restored
 from cutwater.protocol.topology import StepSpec, Topology, inputs_of
 
 GENERATION = Generation(3)

@@ -24,8 +24,12 @@ from tests.unit.protocol.builders import (
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import CheckpointId, Generation
-from cutwater.protocol.alignment import Aligner
-from cutwater.protocol.alignment_events import (
+from cutwater.protocol.barrier import Flag
+from cutwater.protocol.channel_log import Bound
+from cutwater.protocol.checkpoint.failure import FailureReason
+from cutwater.protocol.options import UnalignedOptions
+from cutwater.protocol.step.aligner import Aligner
+from cutwater.protocol.step.aligner_events import (
     Advanced,
     AlignmentProgress,
     AlignmentState,
@@ -42,11 +46,7 @@ from cutwater.protocol.alignment_events import (
     Release,
     Tick,
 )
-from cutwater.protocol.barrier import Flag
-from cutwater.protocol.channel import Bound
-from cutwater.protocol.failure import FailureReason
-from cutwater.protocol.in_flight import InFlightRange
-from cutwater.protocol.options import UnalignedOptions
+from cutwater.protocol.step.in_flight import InFlightRange
 from cutwater.protocol.topology import inputs_of
 
 ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)

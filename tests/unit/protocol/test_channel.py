@@ -13,8 +13,8 @@ from tests.unit.protocol.builders import (
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_BATCH, ChannelId, CheckpointId
-from cutwater.protocol.channel import Bound, ChannelLog, Placed
-from cutwater.protocol.message import START, EndOfInput, Message, Place, Watermark
+from cutwater.protocol.channel_log import Bound, ChannelLog, Placed
+from cutwater.protocol.messages import START, EndOfInput, Message, Place, Watermark
 
 FAST, SLOW = reader("fast"), reader("slow")
 ONE, TWO = CheckpointId(1), CheckpointId(2)

@@ -47,15 +47,9 @@ from tests.unit.protocol.builders import (
 
 from cutwater.ids import CheckpointId, Generation, Slot, StepId
 from cutwater.protocol.barrier import Flag
-from cutwater.protocol.commit import (
-    CommitBlocked,
-    CommitSink,
-    CommitterState,
-    RecordCommit,
-    grant,
-)
-from cutwater.protocol.coordinator import Coordinator
-from cutwater.protocol.coordinator_events import (
+from cutwater.protocol.checkpoint.attempt import AckResult, CancelResult, CheckpointRequest, Phase
+from cutwater.protocol.checkpoint.coordinator import Coordinator
+from cutwater.protocol.checkpoint.events import (
     AnswerAck,
     AnswerCancel,
     AnswerRequest,
@@ -86,12 +80,18 @@ from cutwater.protocol.coordinator_events import (
     StepFailed,
     Stop,
 )
+from cutwater.protocol.checkpoint.failure import FailureReason
+from cutwater.protocol.checkpoint.trigger import RequestResult
+from cutwater.protocol.commit import (
+    CommitBlocked,
+    CommitSink,
+    CommitterState,
+    RecordCommit,
+    grant,
+)
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import DecisionOutcome
-from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.options import CheckpointOptions, CommitOptions
-from cutwater.protocol.pending import AckResult, CancelResult, CheckpointRequest, Phase
-from cutwater.protocol.trigger import RequestResult
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
 PERMIT = grant(PIPELINE, Slot(2), ONE)

@@ -24,7 +24,7 @@ from tests.unit.protocol.builders import (
 
 from cutwater.ids import NO_BATCH, BatchId, StepId
 from cutwater.protocol.cut import BlobRef, Cut, StepSnapshot, faults
-from cutwater.protocol.identity import StepIdentity
+from cutwater.protocol.evolution.identity import StepIdentity
 from cutwater.protocol.recovery import Damage, state_damages
 from cutwater.protocol.topology import StepSpec, Topology, inputs_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cutwater.protocol.failure import FailureReason, FailureStreak, backoff_ms
+from cutwater.protocol.checkpoint.failure import FailureReason, FailureStreak, backoff_ms
 
 
 def streak(tolerable: int | None = None) -> FailureStreak:

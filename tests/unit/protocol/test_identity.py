@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cutwater.protocol.identity import (
+from cutwater.protocol.evolution.identity import (
     InputIdentity,
     InputKind,
     OperatorIdentity,

@@ -2,8 +2,8 @@
 
 from tests.unit.protocol.builders import A, B, place, refusal
 
-from cutwater.protocol.in_flight import InFlightRange, Recording
-from cutwater.protocol.message import Place
+from cutwater.protocol.messages import Place
+from cutwater.protocol.step.in_flight import InFlightRange, Recording
 
 
 def test_a_range_knows_how_many_events_and_bytes_it_has() -> None:

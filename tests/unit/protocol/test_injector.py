@@ -3,7 +3,7 @@
 from tests.unit.protocol.builders import GENERATION, ORDERS, barrier, cancel, refusal
 
 from cutwater.ids import CheckpointId, Generation
-from cutwater.protocol.injector import Injector, Withdrawal
+from cutwater.protocol.step.injector import Injector, Withdrawal
 
 
 def injector(limit: int = 1) -> Injector:

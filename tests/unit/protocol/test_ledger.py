@@ -23,11 +23,11 @@ from tests.unit.protocol.builders import (
 )
 
 from cutwater.ids import BatchId, CheckpointId, Slot, StepId
-from cutwater.protocol.coordinator_events import Standing
+from cutwater.protocol.checkpoint.attempt import Attempt, CheckpointRequest, Phase
+from cutwater.protocol.checkpoint.events import Standing
+from cutwater.protocol.checkpoint.ledger import Contradictions, Ledger
 from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
-from cutwater.protocol.ledger import Contradictions, Ledger
 from cutwater.protocol.options import CheckpointOptions, CommitOptions
-from cutwater.protocol.pending import Attempt, CheckpointRequest, Phase
 from cutwater.protocol.topology import Topology
 
 

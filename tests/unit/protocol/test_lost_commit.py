@@ -7,8 +7,8 @@ from tests.unit.protocol.builders import LINE, PIPELINE, T, committable, cut, li
 from tests.unit.protocol.test_ledger import acknowledged, ledger
 
 from cutwater.ids import CheckpointId, SinkId, Slot
+from cutwater.protocol.checkpoint.events import Standing
 from cutwater.protocol.commit import CommitPermit, CommitSink, grant
-from cutwater.protocol.coordinator_events import Standing
 from cutwater.protocol.cut import NO_TARGET, Cut
 from cutwater.protocol.lost_commit import (
     Found,

@@ -15,7 +15,6 @@ from cutwater.ids import (
     SinkId,
     StepId,
 )
-from cutwater.protocol.change import Allowances, Change, Fate, Line
 from cutwater.protocol.cut import (
     BlobRef,
     CheckpointKind,
@@ -26,15 +25,16 @@ from cutwater.protocol.cut import (
     StepSnapshot,
     faults,
 )
-from cutwater.protocol.identity import (
+from cutwater.protocol.evolution.change import Allowances, Change, Fate, Line
+from cutwater.protocol.evolution.identity import (
     NO_OFFSET,
     InputIdentity,
     InputKind,
     OperatorIdentity,
     StepIdentity,
 )
-from cutwater.protocol.map_cut import map_cut
-from cutwater.protocol.message import START, Event, Place
+from cutwater.protocol.evolution.mapping import map_cut
+from cutwater.protocol.messages import START, Event, Place
 from cutwater.protocol.topology import StepSpec, Topology
 
 EVERYTHING = Allowances(new=True, dropped=True)

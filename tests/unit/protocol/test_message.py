@@ -7,7 +7,7 @@ import pytest
 from tests.unit.protocol.builders import barrier, event
 
 from cutwater.protocol.barrier import Barrier
-from cutwater.protocol.message import START, EndOfInput, Event, Message, Place, Watermark
+from cutwater.protocol.messages import START, EndOfInput, Event, Message, Place, Watermark
 
 
 def test_a_place_counts_events_and_their_bytes() -> None:

@@ -31,11 +31,10 @@ from tests.unit.protocol.builders import (
 
 from cutwater.errors import ConfigError
 from cutwater.ids import NO_BATCH, SinkId, Slot, StepId
-from cutwater.protocol.alignment_events import Captured, Emit, Tick
 from cutwater.protocol.barrier import Flag
-from cutwater.protocol.commit import CommitBlocked, CommitSink, plan_commit
-from cutwater.protocol.commit_pace import CommitPace
-from cutwater.protocol.coordinator_events import (
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
+from cutwater.protocol.checkpoint.commit_pace import CommitPace
+from cutwater.protocol.checkpoint.events import (
     AnswerRequest,
     Clock,
     Declined,
@@ -44,12 +43,13 @@ from cutwater.protocol.coordinator_events import (
     ReserveId,
     RestartPipeline,
 )
+from cutwater.protocol.checkpoint.failure import FailureReason
+from cutwater.protocol.checkpoint.trigger import RequestResult
+from cutwater.protocol.commit import CommitBlocked, CommitSink, plan_commit
 from cutwater.protocol.decisions import LogView
-from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.options import MIB, CheckpointOptions, CommitOptions, UnalignedOptions
-from cutwater.protocol.pending import CheckpointRequest
 from cutwater.protocol.retention import kept, reusable
-from cutwater.protocol.trigger import RequestResult
+from cutwater.protocol.step.aligner_events import Captured, Emit, Tick
 
 OPTIONS = CheckpointOptions(
     interval_ms=1_000,

@@ -16,9 +16,7 @@ from tests.unit.protocol.builders import (
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import CheckpointId, Generation, StepId
 from cutwater.protocol.barrier import Barrier, Flag
-from cutwater.protocol.cut import CheckpointKind
-from cutwater.protocol.options import CheckpointOptions
-from cutwater.protocol.pending import (
+from cutwater.protocol.checkpoint.attempt import (
     ATTEMPT,
     AckResult,
     Attempt,
@@ -26,6 +24,8 @@ from cutwater.protocol.pending import (
     Phase,
     PhaseTrigger,
 )
+from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.options import CheckpointOptions
 
 
 def attempt(phase: Phase = Phase.COLLECTING, request: CheckpointRequest | None = None) -> Attempt:

@@ -17,10 +17,10 @@ from tests.unit.protocol.builders import (
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkId, Slot
-from cutwater.protocol.coordinator_events import Standing
+from cutwater.protocol.checkpoint.events import Standing
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import LogEntry, LogView
-from cutwater.protocol.identity import StepIdentity
+from cutwater.protocol.evolution.identity import StepIdentity
 from cutwater.protocol.lost_commit import Recorded
 from cutwater.protocol.recovery import (
     CheckTargets,

@@ -18,7 +18,7 @@ from cutwater.ids import CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.commit import CommitSink, Committer
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import LogView
-from cutwater.protocol.identity import StepIdentity
+from cutwater.protocol.evolution.identity import StepIdentity
 from cutwater.protocol.options import CommitOptions
 from cutwater.protocol.recovery import Damage
 from cutwater.protocol.rewind import (

@@ -2,11 +2,11 @@
 
 from tests.unit.protocol.builders import savepoint
 
-from cutwater.protocol.failure import FailureReason
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
+from cutwater.protocol.checkpoint.failure import FailureReason
+from cutwater.protocol.checkpoint.schedule import Schedule
+from cutwater.protocol.checkpoint.trigger import RequestResult, TriggerFacts
 from cutwater.protocol.options import CheckpointOptions
-from cutwater.protocol.pending import CheckpointRequest
-from cutwater.protocol.schedule import Schedule
-from cutwater.protocol.trigger import RequestResult, TriggerFacts
 
 OPTIONS = CheckpointOptions(queue_limit=2, retry_ms=100, tolerable_failed=1)
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 from tests.unit.protocol.builders import FROM_ORDERS, blob, in_flight, place, refusal, sink_snapshot
 
 from cutwater.ids import BatchId, CheckpointId
-from cutwater.protocol.alignment_events import Captured
-from cutwater.protocol.in_flight import InFlightRange
-from cutwater.protocol.snapshot import SnapshotBook
-from cutwater.protocol.step_events import Acknowledge, Forget, Pin, Stored, Upload
+from cutwater.protocol.step.aligner_events import Captured
+from cutwater.protocol.step.events import Acknowledge, Forget, Pin, Stored, Upload
+from cutwater.protocol.step.in_flight import InFlightRange
+from cutwater.protocol.step.snapshots import SnapshotBook
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
 SNAPSHOT = replace(sink_snapshot(1, batch=4), barriers={}, state=())

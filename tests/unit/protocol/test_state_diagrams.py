@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 from scripts.state_diagrams import DOCUMENT, MACHINES, Machine, main, render, sentences
 
-from cutwater.protocol import alignment_events, commit, coordinator_events, pending
-from cutwater.protocol.pending import AckResult
+from cutwater.protocol import commit
+from cutwater.protocol.checkpoint import attempt as pending
+from cutwater.protocol.checkpoint import events as coordinator_events
+from cutwater.protocol.checkpoint.attempt import AckResult
+from cutwater.protocol.step import aligner_events as alignment_events
 from cutwater.protocol.transitions import TransitionTable, mermaid
 
 

@@ -34,7 +34,13 @@ from tests.unit.protocol.builders import (
 
 from cutwater.errors import CutwaterError
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, InputId
-from cutwater.protocol.alignment_events import (
+from cutwater.protocol.barrier import Barrier, Flag
+from cutwater.protocol.checkpoint.failure import FailureReason
+from cutwater.protocol.cut import StepSnapshot, faults
+from cutwater.protocol.evolution.identity import NO_OFFSET
+from cutwater.protocol.messages import EndOfInput, Event, Watermark
+from cutwater.protocol.options import CheckpointOptions, UnalignedOptions
+from cutwater.protocol.step.aligner_events import (
     Announced,
     BarrierSeen,
     Cause,
@@ -45,16 +51,7 @@ from cutwater.protocol.alignment_events import (
     Release,
     Tick,
 )
-from cutwater.protocol.barrier import Barrier, Flag
-from cutwater.protocol.cut import StepSnapshot, faults
-from cutwater.protocol.failure import FailureReason
-from cutwater.protocol.identity import NO_OFFSET
-from cutwater.protocol.in_flight import InFlightRange
-from cutwater.protocol.message import EndOfInput, Event, Watermark
-from cutwater.protocol.options import CheckpointOptions, UnalignedOptions
-from cutwater.protocol.restored import Restored
-from cutwater.protocol.step import Step
-from cutwater.protocol.step_events import (
+from cutwater.protocol.step.events import (
     Acknowledge,
     Append,
     BatchAppended,
@@ -72,6 +69,9 @@ from cutwater.protocol.step_events import (
     Stored,
     Upload,
 )
+from cutwater.protocol.step.in_flight import InFlightRange
+from cutwater.protocol.step.machine import Step
+from cutwater.protocol.step.restored import Restored
 from cutwater.protocol.topology import StepSpec
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from cutwater.errors import ProtocolViolation
-from cutwater.protocol.alignment_events import ALIGNMENT, AlignmentState, AlignmentTrigger
+from cutwater.protocol.checkpoint.attempt import ATTEMPT, Phase, PhaseTrigger
+from cutwater.protocol.checkpoint.events import COORDINATOR, Mode, ModeTrigger
 from cutwater.protocol.commit import COMMITTER, CommitterState, CommitterTrigger
-from cutwater.protocol.coordinator_events import COORDINATOR, Mode, ModeTrigger
-from cutwater.protocol.pending import ATTEMPT, Phase, PhaseTrigger
+from cutwater.protocol.step.aligner_events import ALIGNMENT, AlignmentState, AlignmentTrigger
 from cutwater.protocol.transitions import TransitionTable, mermaid
 
 

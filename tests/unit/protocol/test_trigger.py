@@ -2,8 +2,8 @@
 
 import pytest
 
+from cutwater.protocol.checkpoint.trigger import TriggerFacts, Verdict, decide, due_ms
 from cutwater.protocol.options import CheckpointOptions, UnalignedOptions
-from cutwater.protocol.trigger import TriggerFacts, Verdict, decide, due_ms
 
 OPTIONS = CheckpointOptions(interval_ms=1_000, min_pause_ms=100)
 TWO_OPEN = CheckpointOptions(

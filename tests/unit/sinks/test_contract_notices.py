@@ -19,11 +19,11 @@ from cutwater.protocol.commit import CommitPermit, grant
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
 from cutwater.sinks.base import OpenSink, Retreat, Sink, SinkContext
-from cutwater.sinks.files import FilesTarget
-from cutwater.sinks.files_table import OpenFiles
+from cutwater.sinks.files.table import OpenFiles
+from cutwater.sinks.files.target import FilesTarget
 from cutwater.sinks.rows import Rows
-from cutwater.sinks.staged_output import Form
-from cutwater.store.targets import StoredTarget
+from cutwater.sinks.staging.formats import Form
+from cutwater.store.records.targets import StoredTarget
 from cutwater.testing import SinkContract
 
 NEEDS_SPARK = "test_staging_is_one_spark_action"

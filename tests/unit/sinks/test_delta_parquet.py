@@ -30,14 +30,14 @@ from pyspark.sql.types import (
 
 from cutwater.errors import SinkError
 from cutwater.ids import SinkId
-from cutwater.sinks.delta_log import statistics
-from cutwater.sinks.delta_parquet import (
+from cutwater.sinks.delta.foreign_types import (
     Calendar,
     Calendars,
     TableColumns,
     kept_metadata,
     open_parquet,
 )
+from cutwater.sinks.delta.transaction_log import statistics
 
 OLD = datetime(1500, 3, 1, tzinfo=UTC)
 RECENT = datetime(2024, 2, 29, 12, 0, 0, 1000, tzinfo=UTC)

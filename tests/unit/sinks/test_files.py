@@ -38,9 +38,9 @@ from cutwater.errors import ConfigError, Corrupt, SinkError, Superseded
 from cutwater.ids import BatchId, Generation, SinkId
 from cutwater.protocol.cut import Committable
 from cutwater.sinks.base import KeepsPast, OpenSink, SinkContext
-from cutwater.sinks.file_commits import FileCommits
-from cutwater.sinks.files import reopen_files
-from cutwater.sinks.files_table import OpenFiles
+from cutwater.sinks.files.manifests import FileCommits
+from cutwater.sinks.files.table import OpenFiles
+from cutwater.sinks.files.target import reopen_files
 
 
 @pytest.fixture

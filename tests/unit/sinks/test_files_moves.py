@@ -21,7 +21,7 @@ from cutwater.protocol.cut import Committable
 from cutwater.protocol.decisions import Claim
 from cutwater.sinks.base import OpenSink, Sink, SinkContext
 from cutwater.sinks.consistent_view import view_at
-from cutwater.store.opened import OpenStore
+from cutwater.store.pipeline_store import OpenStore
 
 
 @pytest.fixture

@@ -18,12 +18,12 @@ from cutwater.ids import CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.cut import CheckpointKind, Committable, Cut, Version
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.sinks.base import OpenSink
-from cutwater.sinks.files_table import OpenFiles
-from cutwater.sinks.retaining import SinkRetention
-from cutwater.store.collect import Collector
-from cutwater.store.forms import Committed
-from cutwater.store.opened import OpenStore
+from cutwater.sinks.files.table import OpenFiles
+from cutwater.sinks.retention import SinkRetention
+from cutwater.store.maintenance.garbage import Collector
 from cutwater.store.paths import PipelinePaths
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.codecs import Committed
 
 ONE, TWO = Generation(1), Generation(2)
 

@@ -4,8 +4,8 @@ import threading
 from dataclasses import dataclass, field
 
 from cutwater.ids import CheckpointId, Generation
-from cutwater.protocol.pending import CheckpointRequest
-from cutwater.spark.progress import CheckpointReport, RunStatus
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
+from cutwater.runtime.reporting.status import CheckpointReport, RunStatus
 
 SECOND_S = 10.0
 

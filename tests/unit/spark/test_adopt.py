@@ -22,23 +22,23 @@ from cutwater.errors import (
     RecoveryError,
 )
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot, StepId
-from cutwater.physical_plan import PhysicalPlan
-from cutwater.plan import plan
+from cutwater.operations.migration.adopt import Adoption, Looked, adopt, examine
+from cutwater.operations.migration.eject import Ending, eject
+from cutwater.operations.migration.plain_query import look, trace
+from cutwater.planning.physical_plan import PhysicalPlan
+from cutwater.planning.planner import plan
 from cutwater.protocol.cut import CheckpointKind, Committable, Cut
 from cutwater.protocol.decisions import Claim, Decision
-from cutwater.protocol.identity import OperatorIdentity, StepIdentity
-from cutwater.spark import query_log
-from cutwater.spark.adopt import Adoption, Looked, adopt, examine
-from cutwater.spark.analysis import StepForm, Way
-from cutwater.spark.eject import Ending, eject
-from cutwater.spark.plain_query import look, trace
-from cutwater.spark.query_streams import Stream, StreamKind, note_streams, read_streams
-from cutwater.store.forms import Committed
-from cutwater.store.lease import Lease, Leases
-from cutwater.store.memory import MemoryBackend
-from cutwater.store.opened import OpenStore
+from cutwater.protocol.evolution.identity import OperatorIdentity, StepIdentity
+from cutwater.spark.analysis.analysis import StepForm, Way
+from cutwater.spark.checkpoint_dir import logs as query_log
+from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind, note_streams, read_streams
+from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath, PipelinePaths
-from cutwater.store.targets import StoredTarget
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.codecs import Committed
+from cutwater.store.records.lease import Lease, Leases
+from cutwater.store.records.targets import StoredTarget
 
 ORDERS = Stream("orders", StreamKind.OUTSIDE, "FileSource[/]")
 PULSE = Stream("pulse", StreamKind.PULSE)

@@ -9,16 +9,16 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from cutwater.ids import BatchId, ChannelId, CheckpointId, Generation, InputId, ReaderId, StepId
-from cutwater.protocol.alignment import Aligner
-from cutwater.protocol.alignment_events import Advanced, AttemptOver, BarrierSeen, Tick
 from cutwater.protocol.barrier import Barrier
-from cutwater.protocol.channel import Bound, ChannelLog
-from cutwater.protocol.message import START, Event, Place
+from cutwater.protocol.channel_log import Bound, ChannelLog
+from cutwater.protocol.messages import START, Event, Place
 from cutwater.protocol.options import UnalignedOptions
-from cutwater.spark.channel import Channel, ChannelForm, Signal
-from cutwater.spark.progress import AlignmentStatus
-from cutwater.spark.rates import alignment_of
-from cutwater.spark.step import RunningStep
+from cutwater.protocol.step.aligner import Aligner
+from cutwater.protocol.step.aligner_events import Advanced, AttemptOver, BarrierSeen, Tick
+from cutwater.runtime.channel import Channel, ChannelForm, Signal
+from cutwater.runtime.reporting.rates import alignment_of
+from cutwater.runtime.reporting.status import AlignmentStatus
+from cutwater.runtime.step import RunningStep
 
 LEFT, RIGHT = InputId(0, ChannelId("left")), InputId(1, ChannelId("right"))
 JOIN = StepId("join")

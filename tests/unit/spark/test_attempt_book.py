@@ -4,14 +4,14 @@ import pytest
 from tests.unit.store.made import step_report
 
 from cutwater.ids import CheckpointId, Generation, Slot, StepId
-from cutwater.protocol import coordinator_events as events
+from cutwater.protocol.checkpoint import events
+from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest
+from cutwater.protocol.checkpoint.failure import FailureReason
+from cutwater.protocol.checkpoint.trigger import RequestResult
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import DecisionOutcome
-from cutwater.protocol.failure import FailureReason
-from cutwater.protocol.pending import CancelResult, CheckpointRequest
-from cutwater.protocol.trigger import RequestResult
-from cutwater.spark.attempts import AbortWaiter, AttemptBook, Waiter
-from cutwater.spark.progress import CheckpointReport
+from cutwater.runtime.reporting.attempt_history import AbortWaiter, AttemptBook, Waiter
+from cutwater.runtime.reporting.status import CheckpointReport
 
 PLAIN = CheckpointRequest()
 FULL = CheckpointRequest(CheckpointKind.FULL)

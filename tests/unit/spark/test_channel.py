@@ -8,11 +8,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from cutwater.ids import BatchId, ChannelId, CheckpointId, Generation, InputId, ReaderId, StepId
 from cutwater.protocol.barrier import Barrier
-from cutwater.protocol.channel import Bound, ChannelLog
-from cutwater.protocol.message import START, Event, Place
-from cutwater.spark import channel_file
-from cutwater.spark.channel import Channel, ChannelForm
-from cutwater.spark.channel_file import read_entries
+from cutwater.protocol.channel_log import Bound, ChannelLog
+from cutwater.protocol.messages import START, Event, Place
+from cutwater.runtime import channel_file
+from cutwater.runtime.channel import Channel, ChannelForm
+from cutwater.runtime.channel_file import read_entries
 
 CHANNEL = ChannelId("rows")
 FAST, SLOW = (ReaderId(StepId(name), InputId(0, CHANNEL)) for name in ("fast", "slow"))

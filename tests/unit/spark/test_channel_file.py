@@ -7,10 +7,10 @@ import pytest
 from cutwater.errors import Corrupt
 from cutwater.ids import BatchId, CheckpointId, Generation
 from cutwater.protocol.barrier import BARRIER_BYTES, Barrier, Flag
-from cutwater.protocol.message import START, EndOfInput, Event, Place, Watermark
-from cutwater.spark import channel_file
-from cutwater.spark.channel_file import ChannelFile, read_entries
-from cutwater.spark.frames import framed, payloads
+from cutwater.protocol.messages import START, EndOfInput, Event, Place, Watermark
+from cutwater.runtime import channel_file
+from cutwater.runtime.channel_file import ChannelFile, read_entries
+from cutwater.runtime.frames import framed, payloads
 
 DRAINING_SAVEPOINT = Flag.FULL_SNAPSHOT | Flag.DRAIN
 

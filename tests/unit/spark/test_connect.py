@@ -5,8 +5,8 @@ import re
 import pytest
 
 from cutwater.errors import SessionError
-from cutwater.spark.connect import connect_variables, refuse_connect
-from cutwater.spark.session import SETTINGS, embedded_session
+from cutwater.spark.session.connect import connect_variables, refuse_connect
+from cutwater.spark.session.session import SETTINGS, embedded_session
 
 SENTENCE = "A pipeline needs a classic session, not one of Spark Connect: start it without {}."
 VARIABLES = (

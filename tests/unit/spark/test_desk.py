@@ -10,14 +10,14 @@ from tests.unit.store.faulty import FaultyBackend
 from tests.unit.store.made import attempt_report
 from tests.waiting import wait_until
 
+from cutwater.clock import wall_ms
 from cutwater.errors import ConfigError, RequestFailed, Unavailable
 from cutwater.ids import CheckpointId
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.protocol.pending import CheckpointRequest
-from cutwater.spark.desk import Desk
-from cutwater.store.opened import OpenStore
-from cutwater.store.requests import Abort, Answer, AnswerState, Request, Wish
-from cutwater.store.wall_clock import wall_ms
+from cutwater.runtime.request_server import Desk
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.requests import Abort, Answer, AnswerState, Request, Wish
 
 US = "our-nonce"
 DONE, FAILED, TAKEN = AnswerState.DONE, AnswerState.FAILED, AnswerState.TAKEN
@@ -35,7 +35,7 @@ def office() -> StandInOffice:
 
 @pytest.fixture(autouse=True)
 def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cutwater.spark.desk.LOOK_MS", 20)
+    monkeypatch.setattr("cutwater.runtime.request_server.LOOK_MS", 20)
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut
 from cutwater.protocol.decisions import Claim
 from cutwater.protocol.options import CheckpointOptions
-from cutwater.protocol.step_events import Stored
-from cutwater.spark.context import RunContext
-from cutwater.spark.effects import Effects
-from cutwater.spark.step import PinnedFiles
-from cutwater.store.directories import files_below
-from cutwater.store.memory import MemoryBackend
-from cutwater.store.opened import OpenStore
+from cutwater.protocol.step.events import Stored
+from cutwater.runtime.context import RunContext
+from cutwater.runtime.effects import Effects
+from cutwater.runtime.step import PinnedFiles
+from cutwater.store.backends.directories import files_below
+from cutwater.store.backends.memory import MemoryBackend
+from cutwater.store.pipeline_store import OpenStore
 
 DEADLINE_S = 20.0
 ONE = Generation(1)

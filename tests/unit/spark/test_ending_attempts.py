@@ -11,21 +11,21 @@ from tests.unit.protocol.builders import PIPELINE
 from tests.unit.spark.test_full_store import ONE, Standstill, begun, wait_for
 from tests.unit.spark.test_full_store import run_while as run_beside
 
-from cutwater.config import RestartConfig
+from cutwater.config.options import RestartConfig
 from cutwater.errors import RequestFailed
 from cutwater.ids import CheckpointId, Slot
-from cutwater.protocol import coordinator_events as events
+from cutwater.protocol.checkpoint import events
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Claim
 from cutwater.protocol.options import CheckpointOptions
-from cutwater.protocol.pending import CheckpointRequest
-from cutwater.spark.context import RunContext
-from cutwater.spark.generation import Generation
-from cutwater.spark.outcome import End, Outcome
-from cutwater.spark.supervisor import Supervisor
-from cutwater.store.lease import Lease
-from cutwater.store.memory import MemoryBackend
-from cutwater.store.opened import OpenStore
+from cutwater.runtime.context import RunContext
+from cutwater.runtime.event_loop import Generation
+from cutwater.runtime.outcome import End, Outcome
+from cutwater.runtime.supervisor import Supervisor
+from cutwater.store.backends.memory import MemoryBackend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.lease import Lease
 
 LAST = CheckpointRequest(is_last=True)
 SAVED = CheckpointRequest(CheckpointKind.SAVEPOINT, "saved")

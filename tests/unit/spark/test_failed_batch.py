@@ -7,8 +7,14 @@ import pytest
 
 from cutwater.errors import RunError, StepError
 from cutwater.ids import BatchId, StepId
-from cutwater.spark.failed_batch import FailedBatch, Failures, Reading, events_of, reading_of
-from cutwater.spark.query_streams import Stream, StreamKind
+from cutwater.runtime.reporting.failed_batch import (
+    FailedBatch,
+    Failures,
+    Reading,
+    events_of,
+    reading_of,
+)
+from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind
 
 STEP = StepId("totals")
 ERROR = StepError(STEP, "totals, shop.py:7", "ValueError: no.")

@@ -24,32 +24,33 @@ from tests.unit.protocol.builders import (
 from tests.unit.store.made import step_report
 from tests.waiting import wait_until
 
-from cutwater.config import RestartConfig
+from cutwater.config.options import RestartConfig
 from cutwater.errors import OutcomeUnknown, StoreError, Unavailable
 from cutwater.ids import CheckpointId, Generation, Slot, StepId
-from cutwater.protocol import coordinator_events as events
+from cutwater.protocol.checkpoint import events
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest, Phase
+from cutwater.protocol.checkpoint.events import Standing
+from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.commit import RecordCommit, grant
-from cutwater.protocol.coordinator_events import Standing
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Claim
-from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.options import CheckpointOptions
-from cutwater.protocol.pending import CheckpointRequest, Phase
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.topology import StepSpec, Topology
-from cutwater.spark import effects, generation, outcome, supervisor
-from cutwater.spark.attempts import AttemptBook, Waiter
-from cutwater.spark.build import Built
-from cutwater.spark.context import RunContext
-from cutwater.spark.effects import Effects
-from cutwater.spark.outcome import End, Outcome
-from cutwater.spark.phases import Phases
-from cutwater.spark.recover import Recovery
-from cutwater.spark.supervisor import Supervisor
-from cutwater.store.lease import Lease
-from cutwater.store.memory import MemoryBackend
-from cutwater.store.opened import OpenStore
+from cutwater.runtime import effects, outcome, supervisor
+from cutwater.runtime import event_loop as generation
+from cutwater.runtime.context import RunContext
+from cutwater.runtime.effects import Effects
+from cutwater.runtime.outcome import End, Outcome
+from cutwater.runtime.recovery import Recovery
+from cutwater.runtime.reporting.attempt_history import AttemptBook, Waiter
+from cutwater.runtime.reporting.recovery_timing import Phases
+from cutwater.runtime.supervisor import Supervisor
+from cutwater.spark.engine.build import Built
+from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.lease import Lease
 
 DEADLINE_S = 20.0
 ONE = Generation(1)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from cutwater.errors import RecoveryError
-from cutwater.spark.input_watermarks import (
+from cutwater.spark.engine.input_watermarks import (
     FILE,
     EventTime,
     InputWatermark,

@@ -10,13 +10,13 @@ import pytest
 
 from cutwater.cli.logs import JsonLines, Lines, LogFormat, log_as
 from cutwater.ids import CheckpointId, Generation, SinkId, StepId
-from cutwater.protocol import coordinator_events as events
+from cutwater.protocol.checkpoint import events
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
+from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.protocol.failure import FailureReason
-from cutwater.protocol.pending import CheckpointRequest
-from cutwater.spark.attempts import AttemptBook
-from cutwater.spark.journal import FIELDS, EventName, Journal
-from cutwater.store.reports import StepReport
+from cutwater.runtime.reporting.attempt_history import AttemptBook
+from cutwater.runtime.reporting.event_log import FIELDS, EventName, Journal
+from cutwater.store.records.reports import StepReport
 
 REPORT = StepReport(**dict.fromkeys(StepReport.__struct_fields__, 3))
 

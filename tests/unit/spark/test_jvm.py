@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cutwater.errors import SessionError
-from cutwater.spark.jvm import start_jvm
+from cutwater.spark.session.launch import start_jvm
 
 
 @pytest.mark.parametrize(

@@ -18,22 +18,22 @@ from typing import Any, cast
 import pytest
 from tests.unit.store.cuts import PIPELINE
 
-from cutwater.config import RestartConfig
+from cutwater.config.options import RestartConfig
 from cutwater.errors import Fenced
 from cutwater.ids import Generation, Slot
 from cutwater.protocol.decisions import Claim
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.recovery import Restore
-from cutwater.spark import supervisor
-from cutwater.spark.context import RunContext
-from cutwater.spark.outcome import End, Outcome
-from cutwater.spark.supervisor import Supervisor
-from cutwater.store import holder
-from cutwater.store.holder import take_lease
-from cutwater.store.lease import Lease, Leases, claim_nonce
-from cutwater.store.memory import MemoryBackend
-from cutwater.store.opened import OpenStore
+from cutwater.runtime import supervisor
+from cutwater.runtime.context import RunContext
+from cutwater.runtime.outcome import End, Outcome
+from cutwater.runtime.supervisor import Supervisor
+from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records import holder
+from cutwater.store.records.holder import take_lease
+from cutwater.store.records.lease import Lease, Leases, claim_nonce
 
 HERE = socket.gethostname()
 ONE, TWO, THREE = Generation(1), Generation(2), Generation(3)

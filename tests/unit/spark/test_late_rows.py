@@ -3,9 +3,9 @@
 import threading
 
 from cutwater.ids import CheckpointId
-from cutwater.spark.late_rows import LateRows
-from cutwater.spark.progress import BarrierAt
-from cutwater.spark.step_times import StepTimes
+from cutwater.runtime.reporting.late_rows import LateRows
+from cutwater.runtime.reporting.status import BarrierAt
+from cutwater.runtime.reporting.step_times import StepTimes
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
 

@@ -6,7 +6,7 @@ import pytest
 
 from cutwater.errors import Unavailable
 from cutwater.ids import StepId
-from cutwater.spark.outcome import End, Outcome, is_starved
+from cutwater.runtime.outcome import End, Outcome, is_starved
 
 
 def caused(outer: Exception, inner: Exception) -> Exception:

@@ -8,10 +8,10 @@ import pytest
 
 from cutwater import Pipeline, sinks
 from cutwater.errors import ConfigError
-from cutwater.node import SinkTarget
-from cutwater.plan import plan
-from cutwater.sinks.files import FilesTarget
-from cutwater.spark.own_targets import OwnTargets
+from cutwater.pipeline.nodes import SinkTarget
+from cutwater.planning.planner import plan
+from cutwater.sinks.files.target import FilesTarget
+from cutwater.spark.analysis.self_reads import OwnTargets
 
 S3 = "s3://lake/clean/orders"
 SERVER, DEFAULT = "fs.s3a.endpoint", "fs.defaultFS"

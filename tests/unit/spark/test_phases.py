@@ -3,12 +3,12 @@
 import time
 
 from cutwater.ids import NO_SLOT, BatchId, CheckpointId, Generation, StepId
-from cutwater.protocol.coordinator_events import Standing
+from cutwater.protocol.checkpoint.events import Standing
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.recovery import Restore
-from cutwater.spark.clock import now_ms
-from cutwater.spark.phases import Phase, Phases
-from cutwater.spark.step_times import StepTimes
+from cutwater.runtime.clock import now_ms
+from cutwater.runtime.reporting.recovery_timing import Phase, Phases
+from cutwater.runtime.reporting.step_times import StepTimes
 
 ONE = CheckpointId(1)
 SNAPSHOT = StepSnapshot(

@@ -13,8 +13,8 @@ import pytest
 
 from cutwater.errors import ConfigError
 from cutwater.ids import PipelineId
-from cutwater.spark.private import private_directory
-from cutwater.spark.scratch import Scratch
+from cutwater.runtime.private_directory import private_directory
+from cutwater.runtime.scratch import Scratch
 
 PIPELINE = PipelineId(str(uuid.UUID(int=7)))
 SOURCE = Path(__file__).parents[3] / "src"
@@ -25,7 +25,7 @@ AS_ANOTHER_USER = """
 import os, sys
 from pathlib import Path
 from cutwater.ids import PipelineId
-from cutwater.spark.scratch import Scratch
+from cutwater.runtime.scratch import Scratch
 
 # Only now: another user may not be able to read this Python's own files.
 os.setgroups([])

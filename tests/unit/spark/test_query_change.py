@@ -6,8 +6,13 @@ import pytest
 
 from cutwater.errors import RecoveryError
 from cutwater.ids import NO_BATCH, BatchId
-from cutwater.spark.query_change import ChangedQuery, donor_of, rebuild
-from cutwater.spark.query_log import is_committed, next_watermark_ms, read_batch, state_ids
+from cutwater.spark.checkpoint_dir.logs import (
+    is_committed,
+    next_watermark_ms,
+    read_batch,
+    state_ids,
+)
+from cutwater.spark.checkpoint_dir.rewrite import ChangedQuery, donor_of, rebuild
 
 HEADER = '{"batchWatermarkMs":70,"batchTimestampMs":1,"conf":{"a":"b"}}'
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from cutwater.errors import RecoveryError
-from cutwater.spark.offset_kinds import fits, kind_of_offset, reads_below
-from cutwater.spark.query_streams import (
+from cutwater.spark.checkpoint_dir.offset_kinds import fits, kind_of_offset, reads_below
+from cutwater.spark.checkpoint_dir.offsets import (
     FILE,
     Stream,
     StreamKind,

@@ -12,9 +12,9 @@ from tests.waiting import wait_until
 from cutwater.errors import ConfigError
 from cutwater.ids import Generation, PipelineId
 from cutwater.protocol.cut import BlobRef
-from cutwater.spark.scratch import Scratch, clear, generation_directory, new_stock
-from cutwater.store.blobs import Blobs
-from cutwater.store.memory import MemoryBackend
+from cutwater.runtime.scratch import Scratch, clear, generation_directory, new_stock
+from cutwater.store.backends.memory import MemoryBackend
+from cutwater.store.blobs.blobs import Blobs
 
 PIPELINE = PipelineId(str(uuid.UUID(int=7)))
 ROWS = b"rows that were in flight"
@@ -117,7 +117,7 @@ def test_a_directory_that_spark_makes_anew_after_its_removal_goes(tmp_path: Path
 def test_a_directory_that_spark_made_anew_is_removed_by_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cutwater.spark.scratch._keep_swept", lambda *_: None)
+    monkeypatch.setattr("cutwater.runtime.scratch._keep_swept", lambda *_: None)
     before = made(tmp_path)
     before.remove()
     left_in(before, 1)

@@ -9,19 +9,19 @@ from typing import Any, Never, cast
 import pytest
 from tests.unit.moves.mortal import SINKS, Mortal, Table, World, begin
 
-from cutwater.config import RestartConfig
+from cutwater.config.options import RestartConfig
 from cutwater.errors import CutwaterError, Fenced, RunError, Superseded, Unavailable
 from cutwater.ids import Generation, Slot, StepId
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Version
 from cutwater.protocol.decisions import Claim
 from cutwater.protocol.options import CheckpointOptions
-from cutwater.spark.context import RunContext
-from cutwater.spark.outcome import End, Outcome
-from cutwater.spark.shut_out import shut_out_by
-from cutwater.spark.supervisor import Supervisor
-from cutwater.store.lease import Lease
+from cutwater.runtime.context import RunContext
+from cutwater.runtime.outcome import End, Outcome
+from cutwater.runtime.shut_out import shut_out_by
+from cutwater.runtime.supervisor import Supervisor
 from cutwater.store.paths import ObjectPath, PipelinePaths
+from cutwater.store.records.lease import Lease
 
 REFUSED = Superseded(SINKS[0], Slot(4), Slot(5))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cutwater.errors import RecoveryError
-from cutwater.spark.state_files_rocksdb import files_by_number
+from cutwater.spark.checkpoint_dir.state_files_rocksdb import files_by_number
 
 
 def snapshot(store: Path, name: str) -> None:

@@ -18,7 +18,6 @@ from cutwater.ids import (
     Slot,
     StepId,
 )
-from cutwater.protocol.alignment_events import Cause
 from cutwater.protocol.cut import (
     BlobRef,
     CheckpointKind,
@@ -29,17 +28,18 @@ from cutwater.protocol.cut import (
     StepSnapshot,
 )
 from cutwater.protocol.decisions import Claim, Decision, LogEntry
-from cutwater.protocol.identity import (
+from cutwater.protocol.evolution.identity import (
     InputIdentity,
     InputKind,
     OperatorIdentity,
     StepIdentity,
 )
-from cutwater.protocol.message import Event, Place
-from cutwater.store.forms import Attempt, Committed
-from cutwater.store.reports import AttemptReport, AttemptStatus, RecoveryReport, StepReport
-from cutwater.store.requests import Abort, Answer, AnswerState, Request, Wish
-from cutwater.store.targets import Origin, SinkTargets, StoredTarget
+from cutwater.protocol.messages import Event, Place
+from cutwater.protocol.step.aligner_events import Cause
+from cutwater.store.records.codecs import Attempt, Committed
+from cutwater.store.records.reports import AttemptReport, AttemptStatus, RecoveryReport, StepReport
+from cutwater.store.records.requests import Abort, Answer, AnswerState, Request, Wish
+from cutwater.store.records.targets import Origin, SinkTargets, StoredTarget
 
 PIPELINE = PipelineId("0b9c4a52-6f0e-4d7c-9a53-2f3f4c1d8e77")
 

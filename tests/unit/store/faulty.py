@@ -6,7 +6,7 @@ The next call of a method fails as planned; everything else is the memory backen
 from collections.abc import Callable
 
 from cutwater.errors import StoreError
-from cutwater.store.memory import MemoryBackend
+from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
 
 

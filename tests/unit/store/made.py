@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from tests.unit.store.cuts import PIPELINE
 
 from cutwater.ids import BatchId, ChannelId, CheckpointId, Generation, InputId, SinkId, Slot, StepId
-from cutwater.protocol.alignment_events import Cause
 from cutwater.protocol.cut import (
     BlobRef,
     CheckpointKind,
@@ -17,13 +16,14 @@ from cutwater.protocol.cut import (
     StepSnapshot,
 )
 from cutwater.protocol.decisions import Claim, Decision
-from cutwater.protocol.message import Event, Place
-from cutwater.store.backend import Backend
-from cutwater.store.forms import Attempt, Committed
-from cutwater.store.opened import OpenStore
+from cutwater.protocol.messages import Event, Place
+from cutwater.protocol.step.aligner_events import Cause
+from cutwater.store.backends.backend import Backend
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.records import digest
-from cutwater.store.reports import AttemptReport, AttemptStatus, StepReport
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.codecs import Attempt, Committed
+from cutwater.store.records.envelope import digest
+from cutwater.store.records.reports import AttemptReport, AttemptStatus, StepReport
 
 ORDERS, TOTALS, TABLE = StepId("orders"), StepId("totals"), SinkId("table")
 INPUT = InputId(0, ChannelId("orders"))

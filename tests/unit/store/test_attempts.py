@@ -6,8 +6,8 @@ from tests.unit.store.faulty import FaultyBackend
 
 from cutwater.errors import Corrupt, NotFound, OutcomeUnknown
 from cutwater.ids import NO_CHECKPOINT, CheckpointId
-from cutwater.store.attempts import Attempts
 from cutwater.store.paths import ObjectPath, PipelinePaths
+from cutwater.store.records.attempts import Attempts
 
 PATH = PipelinePaths(PIPELINE).attempt(CheckpointId(12))
 

@@ -14,11 +14,11 @@ from tests.unit.store.cuts import PIPELINE, STEADY
 from cutwater.errors import Corrupt, NewerFormat, Unavailable
 from cutwater.ids import CheckpointId, Generation
 from cutwater.protocol.cut import BlobRef
-from cutwater.store.blobs import BUNDLED_BYTES_MAX, Blobs
-from cutwater.store.local import LocalBackend
-from cutwater.store.memory import MemoryBackend
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.backends.memory import MemoryBackend
+from cutwater.store.blobs.blobs import BUNDLED_BYTES_MAX, Blobs
 from cutwater.store.paths import ObjectPath, PipelinePaths
-from cutwater.store.records import digest
+from cutwater.store.records.envelope import digest
 
 Tree = dict[str, bytes]
 GENERATION = Generation(3)

@@ -13,9 +13,10 @@ from tests.unit.store.cuts import PIPELINE
 from cutwater.errors import Corrupt
 from cutwater.ids import Generation
 from cutwater.protocol.cut import BlobRef
-from cutwater.store import bundles
-from cutwater.store.blobs import Blobs
-from cutwater.store.bundles import (
+from cutwater.store.backends.memory import MemoryBackend
+from cutwater.store.blobs import bundles
+from cutwater.store.blobs.blobs import Blobs
+from cutwater.store.blobs.bundles import (
     OLDER_MAX,
     BundledFile,
     BundleMemory,
@@ -24,7 +25,6 @@ from cutwater.store.bundles import (
     encode_header,
     older_places,
 )
-from cutwater.store.memory import MemoryBackend
 
 Tree = Mapping[str, bytes]
 Refs = tuple[BlobRef, ...]

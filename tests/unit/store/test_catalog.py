@@ -6,16 +6,16 @@ import pytest
 from tests.unit.store.faulty import FaultyBackend
 
 from cutwater.errors import ConfigError, Corrupt, NotFound, OutcomeUnknown
-from cutwater.store.catalog import (
+from cutwater.store.backends.memory import MemoryBackend
+from cutwater.store.paths import ObjectPath, label, name
+from cutwater.store.records.catalog import (
     find_pipeline,
     identify,
     list_pipelines,
     open_pipeline,
 )
-from cutwater.store.forms import LABEL
-from cutwater.store.memory import MemoryBackend
-from cutwater.store.paths import ObjectPath, label, name
-from cutwater.store.records import encode
+from cutwater.store.records.codecs import LABEL
+from cutwater.store.records.envelope import encode
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from cutwater.errors import NotFound
 from cutwater.ids import NO_SLOT, BatchId, CheckpointId, Generation, SinkId, Slot, StepId
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.decisions import Claim, Decision
-from cutwater.store.collect import Collector
-from cutwater.store.forms import Committed
-from cutwater.store.opened import OpenStore
+from cutwater.store.maintenance.garbage import Collector
 from cutwater.store.paths import ObjectPath, PipelinePaths
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.codecs import Committed
 
 ONE = Generation(1)
 PATHS = PipelinePaths(PIPELINE)

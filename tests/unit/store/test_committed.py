@@ -6,8 +6,8 @@ from tests.unit.store.faulty import FaultyBackend
 
 from cutwater.errors import Conflict, NotFound, OutcomeUnknown
 from cutwater.ids import Slot
-from cutwater.store.committed import Commits
 from cutwater.store.paths import PipelinePaths
+from cutwater.store.records.commits import Commits
 
 PATH = PipelinePaths(PIPELINE).committed(Slot(2))
 

@@ -10,9 +10,9 @@ from cutwater.errors import Fenced, OutcomeUnknown, Unavailable
 from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import Claim, LogView
-from cutwater.store.deciding import claim_next, decide_cut
-from cutwater.store.forms import Attempt
-from cutwater.store.opened import OpenStore
+from cutwater.store.maintenance.offline_decision import claim_next, decide_cut
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.codecs import Attempt
 
 SAVEPOINT = CheckpointKind.SAVEPOINT
 

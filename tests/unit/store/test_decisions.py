@@ -7,10 +7,10 @@ from tests.unit.store.faulty import FaultyBackend
 from cutwater.errors import Corrupt, InvariantBroken, NotFound, OutcomeUnknown, Unavailable
 from cutwater.ids import NO_SLOT, PipelineId, Slot
 from cutwater.protocol.decisions import DecisionOutcome, LogView
-from cutwater.store.decisions import DecisionLog
-from cutwater.store.forms import LOG_ENTRY
 from cutwater.store.paths import ObjectPath, PipelinePaths
-from cutwater.store.records import encode
+from cutwater.store.records.codecs import LOG_ENTRY
+from cutwater.store.records.decision_log import DecisionLog
+from cutwater.store.records.envelope import encode
 
 PATHS = PipelinePaths(PIPELINE)
 FIRST, SECOND = PATHS.log_entry(Slot(1)), PATHS.log_entry(Slot(2))

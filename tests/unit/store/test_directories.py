@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.descriptors import Descriptors, descriptors
 
-from cutwater.store import directories
-from cutwater.store.directories import (
+from cutwater.store.backends import directories
+from cutwater.store.backends.directories import (
     directories_below,
     entries,
     exists,

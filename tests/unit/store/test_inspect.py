@@ -8,12 +8,12 @@ from tests.unit.store.made import BEGAN_MS, ONE, TABLE, MadeStore, attempt_repor
 
 from cutwater.ids import BatchId, CheckpointId, Generation
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Committable
-from cutwater.protocol.identity import StepIdentity
+from cutwater.protocol.evolution.identity import StepIdentity
 from cutwater.protocol.recovery import Damage
-from cutwater.store.inspect import CheckpointView, Inspector, Status
+from cutwater.store.maintenance.inspect import CheckpointView, Inspector, Status
 from cutwater.store.paths import ObjectPath
-from cutwater.store.records import digest
-from cutwater.store.reports import AttemptStatus
+from cutwater.store.records.envelope import digest
+from cutwater.store.records.reports import AttemptStatus
 
 SAVEPOINT, REWIND = CheckpointKind.SAVEPOINT, CheckpointKind.REWIND
 

@@ -8,7 +8,8 @@ import sys
 import pytest
 from tests.unit.store.cuts import PIPELINE
 
-from cutwater.store.lease import (
+from cutwater.store.backends.memory import MemoryBackend
+from cutwater.store.records.lease import (
     STALE_MS,
     Holding,
     Lease,
@@ -16,7 +17,6 @@ from cutwater.store.lease import (
     holding,
     process_is_dead,
 )
-from cutwater.store.memory import MemoryBackend
 
 OURS = Lease("here", 7, "ours", 1_000)
 THEIRS = Lease("there", 8, "theirs", 2_000)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from cutwater.errors import ConfigError
-from cutwater.store import location
-from cutwater.store.local import LocalBackend
-from cutwater.store.location import Location, backend_at, backend_for_writing
-from cutwater.store.object import ObjectBackend
+from cutwater.store.backends import location
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.backends.location import Location, backend_at, backend_for_writing
+from cutwater.store.backends.object_store import ObjectBackend
 from cutwater.store.paths import ObjectPath
 
 A = ObjectPath("a")

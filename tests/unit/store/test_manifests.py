@@ -8,9 +8,9 @@ from tests.unit.store.faulty import FaultyBackend
 
 from cutwater.errors import Conflict, Corrupt, NotFound, OutcomeUnknown
 from cutwater.ids import CheckpointId, StepId
-from cutwater.store.manifests import Manifests
 from cutwater.store.paths import ObjectPath, PipelinePaths
-from cutwater.store.records import digest
+from cutwater.store.records.envelope import digest
+from cutwater.store.records.manifests import Manifests
 
 PATH = PipelinePaths(PIPELINE).manifest(CheckpointId(12))
 CUT = sample_cut()

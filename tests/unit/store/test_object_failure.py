@@ -3,7 +3,7 @@
 import pytest
 from obstore import exceptions
 
-from cutwater.store.object_failure import Failure, failure_of, words
+from cutwater.store.backends.object_store_errors import Failure, failure_of, words
 
 
 def said(status: int) -> Exception:

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from tests.unit.store.cuts import PIPELINE, sample_claim, sample_committed, sample_decision
 
-from cutwater.store.memory import MemoryBackend
-from cutwater.store.opened import OpenStore
+from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath, PipelinePaths
+from cutwater.store.pipeline_store import OpenStore
 
 PATHS = PipelinePaths(PIPELINE)
 

@@ -4,9 +4,9 @@ import pytest
 from tests.unit.store.faulty import FaultyBackend
 
 from cutwater.errors import ConfigError, OutcomeUnknown
-from cutwater.store.memory import MemoryBackend
+from cutwater.store.backends.memory import MemoryBackend
+from cutwater.store.backends.probe import probe
 from cutwater.store.paths import PROBES, ObjectPath
-from cutwater.store.probe import probe
 
 
 class Unwilling(MemoryBackend):

@@ -11,12 +11,12 @@ from tests.unit.store.made import ONE, TABLE, MadeStore
 from cutwater.errors import Conflict, Corrupt, NotFound, OutcomeUnknown, Unavailable
 from cutwater.ids import BatchId, CheckpointId, Generation
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.store.collect import Collector
-from cutwater.store.inspect import Inspector
-from cutwater.store.memory import MemoryBackend
-from cutwater.store.opened import OpenStore
+from cutwater.store.backends.memory import MemoryBackend
+from cutwater.store.maintenance.garbage import Collector
+from cutwater.store.maintenance.inspect import Inspector
+from cutwater.store.maintenance.prune import prospect, prune
 from cutwater.store.paths import ObjectPath
-from cutwater.store.prune import prospect, prune
+from cutwater.store.pipeline_store import OpenStore
 
 SAVEPOINT = CheckpointKind.SAVEPOINT
 

@@ -14,13 +14,21 @@ from tests.unit.store.cuts import STEADY
 
 from cutwater.errors import Corrupt, NewerFormat
 from cutwater.ids import PipelineId
-from cutwater.protocol.alignment_events import Cause
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import LogEntry
-from cutwater.store.cut_form import MANIFEST, CauseName
-from cutwater.store.forms import ATTEMPT, COMMITTED, LOG_ENTRY, NAME, Attempt, Committed, KindName
+from cutwater.protocol.step.aligner_events import Cause
 from cutwater.store.paths import ObjectPath
-from cutwater.store.records import RecordKind, decode, digest, encode
+from cutwater.store.records.codecs import (
+    ATTEMPT,
+    COMMITTED,
+    LOG_ENTRY,
+    NAME,
+    Attempt,
+    Committed,
+    KindName,
+)
+from cutwater.store.records.cut_codec import MANIFEST, CauseName
+from cutwater.store.records.envelope import RecordKind, decode, digest, encode
 
 PATH = ObjectPath("pipelines/p/log/000000000001")
 AnyKind = RecordKind[Any, Any]

@@ -5,9 +5,9 @@ from tests.unit.store.cuts import PIPELINE
 from tests.unit.store.made import attempt_report
 
 from cutwater.ids import CheckpointId, Generation
-from cutwater.store.memory import MemoryBackend
+from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.reports import RecoveryReport, Reports
+from cutwater.store.records.reports import RecoveryReport, Reports
 
 PATHS = PipelinePaths(PIPELINE)
 

@@ -7,9 +7,9 @@ from tests.unit.store.made import attempt_report
 
 from cutwater.errors import ConfigError, Conflict
 from cutwater.ids import CheckpointId
-from cutwater.store.memory import MemoryBackend
+from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.requests import (
+from cutwater.store.records.requests import (
     FORGET_MS,
     REASON_MAX,
     Abort,

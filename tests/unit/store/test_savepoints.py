@@ -8,7 +8,7 @@ from cutwater.errors import ConfigError, Corrupt
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.store.paths import object_path
-from cutwater.store.savepoints import NAME_LENGTH_MAX, savepoint_name
+from cutwater.store.records.savepoints import NAME_LENGTH_MAX, savepoint_name
 
 SAVEPOINT = CheckpointKind.SAVEPOINT
 

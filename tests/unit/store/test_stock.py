@@ -12,11 +12,11 @@ from tests.unit.store.cuts import PIPELINE
 from cutwater.errors import NewerFormat
 from cutwater.ids import Generation
 from cutwater.protocol.cut import BlobRef
-from cutwater.store.blobs import BUNDLED_BYTES_MAX, Blobs
-from cutwater.store.bundles import BundleMemory
-from cutwater.store.memory import MemoryBackend
+from cutwater.store.backends.memory import MemoryBackend
+from cutwater.store.blobs.blobs import BUNDLED_BYTES_MAX, Blobs
+from cutwater.store.blobs.bundles import BundleMemory
+from cutwater.store.blobs.local_cache import LeftFiles, Stock
 from cutwater.store.paths import ObjectPath
-from cutwater.store.stock import LeftFiles, Stock
 
 BIG = b"0123456789abcdef" * (BUNDLED_BYTES_MAX // 16)
 OLD = {"state/a": b"a" * 4000, "state/b": b"b" * 3000, "state/big.sst": BIG}

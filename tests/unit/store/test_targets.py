@@ -9,9 +9,15 @@ from cutwater.errors import Conflict, Corrupt
 from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Claim, Decision, LogView
-from cutwater.store.memory import MemoryBackend
+from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.targets import StoredTarget, Targets, moved_from, read_origin, record_origin
+from cutwater.store.records.targets import (
+    StoredTarget,
+    Targets,
+    moved_from,
+    read_origin,
+    record_origin,
+)
 
 PATHS = PipelinePaths(PIPELINE)
 ELSEWHERE = {TABLE: StoredTarget("delta", "/elsewhere")}

@@ -7,11 +7,11 @@ from tests.unit.store.faulty import FaultyBackend
 from cutwater.errors import Corrupt, Unavailable
 from cutwater.ids import NO_SLOT, Slot
 from cutwater.protocol.decisions import DecisionOutcome, LogEntry, LogView
-from cutwater.store import volumes
-from cutwater.store.decisions import DecisionLog
 from cutwater.store.paths import ObjectPath, PipelinePaths
-from cutwater.store.records import encode
-from cutwater.store.volumes import VOLUME, VOLUME_ENTRIES, Volumes, recent
+from cutwater.store.records import log_segments as volumes
+from cutwater.store.records.decision_log import DecisionLog
+from cutwater.store.records.envelope import encode
+from cutwater.store.records.log_segments import VOLUME, VOLUME_ENTRIES, Volumes, recent
 
 PATHS = PipelinePaths(PIPELINE)
 THREE = 3

@@ -14,8 +14,8 @@ from cutwater.testing.simulation.campaign import FORK_EVERY, Choice, Summary, ru
 from cutwater.testing.simulation.faults import KINDS
 from cutwater.testing.simulation.fork import forkable, run_fork
 from cutwater.testing.simulation.history import Wrong
-from cutwater.testing.simulation.sabotage import load
-from cutwater.testing.simulation.shapes import SHAPES
+from cutwater.testing.simulation.pipelines import SHAPES
+from cutwater.testing.simulation.sabotage.registry import load
 from cutwater.testing.simulation.trace import LEGEND, describe
 from cutwater.testing.simulation.world import World
 

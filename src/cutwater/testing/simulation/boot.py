@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cutwater.ids import ChannelId, CheckpointId, InputId, ReaderId, SinkId, Slot, StepId
-from cutwater.protocol.channel import ChannelLog
+from cutwater.protocol.channel_log import ChannelLog
+from cutwater.protocol.checkpoint.coordinator import Coordinator
 from cutwater.protocol.commit import CommitSink, Committer, RecordCommit
-from cutwater.protocol.coordinator import Coordinator
 from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.decisions import Decision, DecisionOutcome
 from cutwater.protocol.lost_commit import Recorded, is_behind
-from cutwater.protocol.message import START, Event, Place
+from cutwater.protocol.messages import START, Event, Place
 from cutwater.protocol.recovery import (
     CheckTargets,
     ClaimGeneration,
@@ -31,12 +31,12 @@ from cutwater.protocol.recovery import (
     VerifyObjects,
     next_action,
 )
-from cutwater.protocol.restored import Restored
 from cutwater.protocol.rewind import Refused, RewindFacts, plan_rewind
-from cutwater.protocol.step import Step
+from cutwater.protocol.step.machine import Step
+from cutwater.protocol.step.restored import Restored
 from cutwater.protocol.topology import StepSpec
+from cutwater.testing.simulation.engine import Engine
 from cutwater.testing.simulation.process import Process
-from cutwater.testing.simulation.runner import Engine
 from cutwater.testing.simulation.store import (
     Damaged,
     OutOfReach,

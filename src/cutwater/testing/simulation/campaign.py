@@ -19,7 +19,7 @@ from cutwater.errors import CutwaterError
 from cutwater.testing.simulation.faults import KINDS
 from cutwater.testing.simulation.fork import forkable, run_fork
 from cutwater.testing.simulation.history import Wrong
-from cutwater.testing.simulation.sabotage import load
+from cutwater.testing.simulation.sabotage.registry import load
 from cutwater.testing.simulation.world import World
 
 REACHED: Final = (

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, ReaderId, SinkId, Slot, StepId
-from cutwater.protocol.alignment_events import BarrierSeen
+from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.decisions import Decision
-from cutwater.protocol.failure import FailureReason
 from cutwater.protocol.recovery import Refuse
-from cutwater.protocol.step import Step
+from cutwater.protocol.step.aligner_events import BarrierSeen
+from cutwater.protocol.step.machine import Step
 from cutwater.protocol.topology import StepSpec
 from cutwater.testing.simulation.history import BatchRecord, Wrong
 from cutwater.testing.simulation.process import Process

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from cutwater.ids import BatchId, ChannelId, CheckpointId, StepId
-from cutwater.protocol.coordinator_events import Acknowledged, Cancelled, Requested, StepFailed
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
+from cutwater.protocol.checkpoint.events import Acknowledged, Cancelled, Requested, StepFailed
 from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
-from cutwater.protocol.pending import CheckpointRequest
 from cutwater.testing.simulation import mishaps
 from cutwater.testing.simulation.mishaps import RequestFaults
 from cutwater.testing.simulation.process import Process

@@ -11,7 +11,19 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from cutwater.ids import CheckpointId, Generation, ReaderId, Slot, StepId
-from cutwater.protocol.alignment_events import (
+from cutwater.protocol.barrier import Barrier
+from cutwater.protocol.channel_log import ChannelLog, Placed
+from cutwater.protocol.checkpoint.coordinator import Coordinator
+from cutwater.protocol.checkpoint.events import (
+    Acknowledged,
+    Clock,
+    CoordinatorEvent,
+    Declined,
+    Drained,
+)
+from cutwater.protocol.cut import BlobRef, Cut
+from cutwater.protocol.messages import EndOfInput, Event
+from cutwater.protocol.step.aligner_events import (
     Announced,
     BarrierSeen,
     Decline,
@@ -21,20 +33,7 @@ from cutwater.protocol.alignment_events import (
     Release,
     Tick,
 )
-from cutwater.protocol.barrier import Barrier
-from cutwater.protocol.channel import ChannelLog, Placed
-from cutwater.protocol.coordinator import Coordinator
-from cutwater.protocol.coordinator_events import (
-    Acknowledged,
-    Clock,
-    CoordinatorEvent,
-    Declined,
-    Drained,
-)
-from cutwater.protocol.cut import BlobRef, Cut
-from cutwater.protocol.message import EndOfInput, Event
-from cutwater.protocol.step import Step
-from cutwater.protocol.step_events import (
+from cutwater.protocol.step.events import (
     Acknowledge,
     Append,
     CloseGate,
@@ -46,7 +45,8 @@ from cutwater.protocol.step_events import (
     StepEvent,
     Upload,
 )
-from cutwater.testing.simulation.runner import Engine, FileGone
+from cutwater.protocol.step.machine import Step
+from cutwater.testing.simulation.engine import Engine, FileGone
 
 if TYPE_CHECKING:
     from cutwater.testing.simulation.rows import Row

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 
 from cutwater.ids import NO_BATCH, InputId
-from cutwater.protocol import alignment_events as alignment
-from cutwater.protocol import coordinator_events as coordinator
 from cutwater.protocol import recovery
-from cutwater.protocol import step_events as step
 from cutwater.protocol.barrier import Barrier, Flag
+from cutwater.protocol.checkpoint import events as coordinator
 from cutwater.protocol.commit import CommitSink, RecordCommit
 from cutwater.protocol.cut import Cut, StepSnapshot
-from cutwater.protocol.message import EndOfInput, Event, Message, Place, Watermark
+from cutwater.protocol.messages import EndOfInput, Event, Message, Place, Watermark
+from cutwater.protocol.step import aligner_events as alignment
+from cutwater.protocol.step import events as step
 
 LEGEND = "\n".join((__doc__ or "").splitlines()[2:])
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cutwater.ids import PipelineId, SinkId, StepId
-from cutwater.protocol import coordinator_events as events
-from cutwater.protocol.channel import Bound
+from cutwater.protocol.channel_log import Bound
+from cutwater.protocol.checkpoint import events
 from cutwater.protocol.cut import Version
 from cutwater.protocol.decisions import Decision
 from cutwater.protocol.options import CheckpointOptions, CommitOptions, UnalignedOptions
@@ -21,8 +21,8 @@ from cutwater.testing.simulation.checkers import Checkers
 from cutwater.testing.simulation.effects import Effects
 from cutwater.testing.simulation.faults import Faults
 from cutwater.testing.simulation.history import History, Wrong
+from cutwater.testing.simulation.pipelines import SHAPES, Shape
 from cutwater.testing.simulation.process import Process
-from cutwater.testing.simulation.shapes import SHAPES, Shape
 from cutwater.testing.simulation.store import (
     SimulatedStore,
     committed_name,

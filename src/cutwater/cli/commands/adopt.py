@@ -1,0 +1,239 @@
+"""`cutwater adopt`: take stopped plain queries over, at their last committed batches.
+
+First everything is looked at and shown; only `--yes` writes, and only to the store. A directory is
+looked at before Spark starts and again after: whoever still writes to it is noticed.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cutwater.cli.commands.plan import Conf, Debug, Master, Parameters, Target
+from cutwater.cli.commands.run import DEFAULT_STORE, store_location
+from cutwater.cli.load import load, parse_pairs
+from cutwater.cli.output import SUCCESS, Output, bytes_text, counted, say, say_json
+from cutwater.config.settings import MASTER_DEFAULT
+from cutwater.errors import AdoptionRefused, NotFound, RecoveryError
+from cutwater.planning.planner import plan
+from cutwater.store.backends.directories import is_directory
+from cutwater.store.backends.location import backend_for_writing
+from cutwater.store.paths import NAMES
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import find_pipeline, open_pipeline
+
+if TYPE_CHECKING:
+    from cutwater.operations.migration.adopt import AdoptedStep, Adoption, Looked
+    from cutwater.protocol.decisions import Decision
+
+HELP: Final = """Take over stopped plain streaming queries, state and all.
+
+Each query's last committed batch becomes a part of the pipeline's first checkpoint: `run` then goes
+on from there, state and source positions included. Without --yes it only shows what it would do.
+The queries' own directories are only read. Steps without a query start empty. Sinks begin with the
+next row: what the queries have written so far stays where it is.
+
+\b
+  cutwater adopt orders.py --query totals=/data/checkpoints/totals
+  cutwater adopt orders.py --query totals=/data/checkpoints/totals --yes
+  cutwater run orders.py
+"""
+
+WATCHED_S: Final = 2.0
+"""Two looks at a directory are at least this far apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptArguments:
+    """What `cutwater adopt` was asked."""
+
+    target: Target
+    query: Annotated[
+        list[str],
+        typer.Option(
+            "--query",
+            metavar="STEP=DIRECTORY",
+            help="A step and the checkpoint directory of the query it goes on with; may be "
+            "repeated.",
+        ),
+    ]
+    param: Parameters = field(default_factory=list)
+    store: Annotated[
+        str, typer.Option(metavar="URL", help="Where checkpoints are kept: a directory that lasts.")
+    ] = DEFAULT_STORE
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise it is only shown.")] = False
+    allow_uncommitted: Annotated[
+        bool,
+        typer.Option(
+            "--allow-uncommitted",
+            help="Run the input of a batch again that a query began and did not commit.",
+        ),
+    ] = False
+    master: Master = MASTER_DEFAULT
+    conf: Conf = field(default_factory=list)
+    output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
+    debug: Debug = False
+
+
+def adopt_command(arguments: AdoptArguments) -> int:
+    """Show what would be adopted, and adopt it if that was asked for.
+
+    Raises:
+        UserError: If the command, the pipeline or a query will not do.
+        CutwaterError: If it could not be done.
+    """
+    given = parse_pairs("--query", arguments.query)
+    conf = parse_pairs("--conf", arguments.conf)
+
+    # Here, since `plan`, `doctor` and `--help` must work where Spark does not.
+    from cutwater.operations.migration.adopt import adopt, examine  # noqa: PLC0415
+    from cutwater.run import stored_targets  # noqa: PLC0415
+    from cutwater.spark.analysis.explain import look  # noqa: PLC0415
+    from cutwater.spark.session.session import embedded_session  # noqa: PLC0415
+
+    session = cache(
+        partial(embedded_session, arguments.master, app_name="cutwater adopt", conf=conf)
+    )
+    loaded = load(arguments.target, parse_pairs("--param", arguments.param), session)
+    planned = plan(loaded.pipeline)
+    _check_new(arguments.store, planned.pipeline)
+    looked = _looked(planned.pipeline, given)
+    began_s = time.monotonic()
+    forms = look(planned, session())
+    time.sleep(max(0.0, WATCHED_S - (time.monotonic() - began_s)))
+    adoption = examine(planned, forms, looked, allow_uncommitted=arguments.allow_uncommitted)
+    if arguments.output is Output.TEXT:
+        say(_text(adoption, arguments.store))
+    decision = None
+    if arguments.yes:
+        backend = backend_for_writing(arguments.store)
+        store = OpenStore.of(backend, open_pipeline(backend, planned.pipeline))
+        decision = adopt(adoption, store, stored_targets(planned))
+    if arguments.output is Output.JSON:
+        say_json(_json(adoption, decision), indent=2)
+    elif decision is None:
+        say("Nothing was written. Add --yes to do it.")
+    else:
+        say(
+            f"Adopted as checkpoint {decision.checkpoint_id} of {planned.pipeline}, kept as "
+            f"savepoint adopted. Go on with: cutwater run {arguments.target} --store "
+            f"{arguments.store}"
+        )
+    return SUCCESS
+
+
+def _check_new(url: str, pipeline: str) -> None:
+    """Refuse at once, before Spark starts, what has checkpoints already."""
+    from cutwater.operations.migration.adopt import has_checkpoints  # noqa: PLC0415 - as above
+
+    location = store_location(url)
+    if location.directory is not None and not is_directory(location.directory / NAMES):
+        # No store yet: opening it would make one, and nothing is written before --yes.
+        return
+    backend = location.backend()
+    try:
+        store = OpenStore.of(backend, find_pipeline(backend, pipeline))
+    except NotFound:
+        return
+    if store.log.read().head is not None:
+        raise AdoptionRefused(pipeline, has_checkpoints(pipeline))
+
+
+def _looked(pipeline: str, given: Mapping[str, str]) -> dict[str, "Looked"]:
+    from cutwater.operations.migration.adopt import Looked  # noqa: PLC0415 - as above
+    from cutwater.operations.migration.plain_query import look, trace  # noqa: PLC0415 - as above
+
+    found: dict[str, Looked] = {}
+    problems = []
+    for step, directory in given.items():
+        # Before it is read: what changes while it is read shows up too.
+        path = Path(directory.removeprefix("file://"))
+        seen = trace(path)
+        try:
+            found[step] = Looked(look(path), seen)
+        except RecoveryError as error:
+            problems.append(f"{step}: {error.message}")
+    if problems:
+        raise AdoptionRefused(pipeline, *problems)
+    return found
+
+
+# -- what is said
+
+
+def _text(adoption: "Adoption", store: str) -> str:
+    lines = [f"pipeline {adoption.plan.pipeline}"]
+    for one in adoption.steps:
+        lines += ["", f"  {one.step}  goes on with {one.query.directory}"]
+        lines += [f"    {name:<12}{text}" for name, text in _facts(one)]
+    lines.append("")
+    if adoption.empty:
+        lines.append(f"  start empty   {', '.join(adoption.empty)}")
+    sinks = ", ".join(str(step.sink.name) for step in adoption.plan.steps if step.sink)
+    lines += [
+        f"  sinks         {sinks or 'none'}: begin with the first row after these batches; what "
+        "the queries wrote",
+        "                so far stays where it is and is not copied",
+        f"  stored in     {store}, as the pipeline's first checkpoint",
+        "  only read     the queries' directories. A query that is idle looks like one that has",
+        "                stopped: make sure that none of them runs",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _facts(one: "AdoptedStep") -> Iterator[tuple[str, str]]:
+    query = one.query
+    yield "batch", f"{query.batch} is the last one committed"
+    for at, (stream, line) in enumerate(zip(one.streams, one.offsets, strict=True)):
+        if stream.description:
+            yield "source", f"{at}:{stream.name}  {stream.description}"
+            yield "", f"at {line or 'its beginning'}"
+    yield "watermark", _moment(query.watermark_ms) or "none"
+    if query.operators:
+        for operator in query.operators:
+            yield "state", f"{operator.name or 'operator'} {operator.id}"
+        yield "kept by", f"{query.provider}, checkpoint format {query.format}"
+        yield "partitions", str(query.partitions or "unknown")
+    else:
+        yield "state", "none"
+    yield "size", f"{bytes_text(query.size_bytes)} in {counted(len(query.files), 'file')}"
+    for note in one.notes:
+        yield "note", note
+
+
+def _moment(at_ms: int) -> str | None:
+    if not at_ms:
+        return None
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _json(adoption: "Adoption", decision: "Decision | None") -> dict[str, object]:
+    return {
+        "pipeline": adoption.plan.pipeline,
+        "adopted": None if decision is None else decision.checkpoint_id,
+        "queries": [
+            {
+                "step": one.step,
+                "directory": str(one.query.directory),
+                "batch": one.query.batch,
+                "uncommitted_batch": one.query.planned,
+                "offsets": dict(one.positions),
+                "watermark": _moment(one.query.watermark_ms),
+                "state_operators": [operator.name for operator in one.query.operators],
+                "state_provider": one.query.provider or None,
+                "state_format": one.query.format,
+                "partitions": one.query.partitions,
+                "files": len(one.query.files),
+                "size": one.query.size_bytes,
+                "notes": list(one.notes),
+            }
+            for one in adoption.steps
+        ],
+        "start_empty": list(adoption.empty),
+    }

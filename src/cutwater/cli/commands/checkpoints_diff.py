@@ -1,0 +1,223 @@
+"""`cutwater checkpoints diff A B`: what has changed from one checkpoint to another.
+
+A pure comparison of two manifests: where every step stands, what its sources and its watermark
+say, how its state has grown, how many rows it has put out, which objects came and went, and what
+the sinks showed. Rows are counted by reports, within one generation; what sinks committed is in the
+manifests between the two. Where either is not known, it says so.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from cutwater.cli.commands.plan import Debug
+from cutwater.cli.commands.run import DEFAULT_STORE
+from cutwater.cli.options import (
+    Found,
+    OutputForm,
+    PipelineName,
+    StoreUrl,
+    checkpoint_of,
+    find,
+)
+from cutwater.cli.output import (
+    SUCCESS,
+    Output,
+    Table,
+    bytes_text,
+    counted,
+    duration_text,
+    say,
+    say_json,
+)
+from cutwater.cli.render import (
+    in_flight_events,
+    moment,
+    show,
+    size_of,
+    state_bytes,
+)
+from cutwater.errors import ConfigError
+from cutwater.ids import SinkId, StepId
+from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
+from cutwater.store.maintenance.inspect import CheckpointView, Inspector
+
+HELP: Final = "Show what has changed from one checkpoint to another."
+
+Json = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffArguments:
+    """What `cutwater checkpoints diff` was asked."""
+
+    pipeline: PipelineName
+    before: Annotated[str, typer.Argument(metavar="A", help="The number or name of one.")]
+    after: Annotated[str, typer.Argument(metavar="B", help="The number or name of another.")]
+    store: StoreUrl = DEFAULT_STORE
+    output: OutputForm = Output.TEXT
+    debug: Debug = False
+
+
+def diff_command(arguments: DiffArguments) -> int:
+    """Compare two checkpoints; return the exit code."""
+    found = find(arguments.store, arguments.pipeline)
+    (before, old), (after, new) = (
+        _readable(found, arguments.before),
+        _readable(found, arguments.after),
+    )
+    changes = difference(old, new)
+    rows = {name: _rows(before, after, name) for name in sorted({*old.snapshots, *new.snapshots})}
+    sink_rows = _sink_rows(found, before, after)
+    changes["rows"] = rows
+    changes["sinks"] = {
+        sink: _pair((before.versions or {}).get(sink), (after.versions or {}).get(sink))
+        for sink in sorted((before.versions or {}).keys() | (after.versions or {}).keys())
+    }
+    changes["sink_rows"] = sink_rows
+    if arguments.output is Output.JSON:
+        say_json({"before": before.id, "after": after.id, **changes}, indent=2)
+        return SUCCESS
+    took_ms = (after.started_at_ms or 0) - (before.started_at_ms or 0)
+    say(f"From checkpoint {before.id} to {after.id}, {duration_text(max(0, took_ms))} later:")
+    show(_table(old, new, rows))
+    for sink, versions in sorted((after.versions or {}).items()):
+        told = "" if sink_rows is None else f", {counted(sink_rows.get(sink, 0), 'row')}"
+        say(f"sink {sink}: {(before.versions or {}).get(sink, 'nothing')} -> {versions}{told}")
+    say(f"state: {bytes_text(_state(old))} -> {bytes_text(_state(new))}")
+    added, removed = _blobs(new) - _blobs(old), _blobs(old) - _blobs(new)
+    say(
+        f"{counted(len(added), 'object')} came ({bytes_text(size_of(added))}), "
+        f"{len(removed)} went ({bytes_text(size_of(removed))}), "
+        f"{len(_blobs(old) & _blobs(new))} are shared."
+    )
+    return SUCCESS
+
+
+def _readable(found: Found, text: str) -> tuple[CheckpointView, Cut]:
+    view = Inspector(found.store).one(checkpoint_of(found, text))
+    if view is None or view.cut is None:
+        reason = view.problem if view is not None and view.problem else "it was deleted"
+        raise ConfigError(text, f"this checkpoint cannot be read: {reason}")
+    return view, view.cut
+
+
+def difference(old: Cut, new: Cut) -> Json:
+    """Return what has changed from one cut to another, as JSON values."""
+    added, removed = _blobs(new) - _blobs(old), _blobs(old) - _blobs(new)
+    steps = sorted(old.snapshots.keys() | new.snapshots.keys())
+    return {
+        "steps": {one: _step(old.snapshots.get(one), new.snapshots.get(one)) for one in steps},
+        "state_size": _pair(_state(old), _state(new)),
+        "objects": {
+            "added": len(added),
+            "added_size": size_of(added),
+            "removed": len(removed),
+            "removed_size": size_of(removed),
+            "shared": len(_blobs(old) & _blobs(new)),
+        },
+    }
+
+
+def _step(old: StepSnapshot | None, new: StepSnapshot | None) -> Json:
+    return {
+        "batch": _pair(old and old.batch, new and new.batch),
+        "watermark": _pair(old and old.watermark_ms, new and new.watermark_ms),
+        "state_size": _pair(old and state_bytes(old), new and state_bytes(new)),
+        "in_flight_events": _pair(old and in_flight_events(old), new and in_flight_events(new)),
+        "offsets": _pairs(old.offsets if old else {}, new.offsets if new else {}),
+        "positions": _pairs(_positions(old), _positions(new)),
+    }
+
+
+def _positions(snapshot: StepSnapshot | None) -> dict[str, int]:
+    if snapshot is None:
+        return {}
+    return {str(one): place.position for one, place in snapshot.positions.items()}
+
+
+def _pair(old: object, new: object) -> list[object]:
+    return [old, new]
+
+
+def _pairs(old: Mapping[str, object], new: Mapping[str, object]) -> Json:
+    return {one: _pair(old.get(one), new.get(one)) for one in sorted(old.keys() | new.keys())}
+
+
+def _state(cut: Cut) -> int:
+    return sum(state_bytes(one) for one in cut.snapshots.values())
+
+
+def _blobs(cut: Cut) -> frozenset[BlobRef]:
+    return frozenset(ref for one in cut.snapshots.values() for ref in one.blobs)
+
+
+def _rows(before: CheckpointView, after: CheckpointView, step: StepId) -> int | None:
+    """Return how many rows a step has put out in between; None if nobody counted all of them."""
+    if before.generation != after.generation or before.report is None or after.report is None:
+        return None
+    old, new = (one.steps.get(step) for one in (before.report, after.report))
+    if old is None or new is None or old.rows is None or new.rows is None:
+        return None
+    return new.rows - old.rows
+
+
+def _sink_rows(
+    found: Found, before: CheckpointView, after: CheckpointView
+) -> dict[SinkId, int] | None:
+    """Return how many rows each sink has committed in between; None if a manifest is gone."""
+    if before.decision is None or after.decision is None:
+        return None
+    low, high = sorted((before.decision.slot, after.decision.slot))
+    sign = 1 if before.decision.slot <= after.decision.slot else -1
+    counts: dict[SinkId, int] = {}
+    inspector = Inspector(found.store)
+    for decision in found.store.log.read().decisions:
+        if not low < decision.slot <= high:
+            continue
+        view = inspector.one(decision.checkpoint_id)
+        # A rewind takes rows back, and how many is the sink's secret.
+        if view is None or view.cut is None or decision.kind is CheckpointKind.REWIND:
+            return None
+        for sink, committed in view.cut.commit.items() if decision.commit_point else ():
+            counts[sink] = counts.get(sink, 0) + sign * sum(one.rows for one in committed)
+    return counts
+
+
+def _table(old: Cut, new: Cut, rows: Mapping[StepId, int | None]) -> Table:
+    names = ("step", "batches", "rows", "state", "watermark", "reads")
+    table = Table(*names, box=None, pad_edge=False)
+    for name in sorted(old.snapshots.keys() | new.snapshots.keys()):
+        before, after = old.snapshots.get(name), new.snapshots.get(name)
+        table.add_row(
+            name,
+            _arrow(before and before.batch, after and after.batch),
+            "" if rows[name] is None else f"{rows[name]:+,}",
+            _arrow(
+                before and bytes_text(state_bytes(before)), after and bytes_text(state_bytes(after))
+            ),
+            _arrow(
+                (before and moment(before.watermark_ms)) or None,
+                (after and moment(after.watermark_ms)) or None,
+            ),
+            ", ".join(_moves(before, after)),
+        )
+    return table
+
+
+def _moves(before: StepSnapshot | None, after: StepSnapshot | None) -> list[str]:
+    streams = _pairs(before.offsets if before else {}, after.offsets if after else {})
+    places = _pairs(_positions(before), _positions(after))
+    return [
+        f"{name} {_arrow(*pair)}"
+        for name, pair in {**streams, **places}.items()
+        if isinstance(pair, list)
+    ]
+
+
+def _arrow(old: object, new: object) -> str:
+    if old == new:
+        return "" if old is None else str(old)
+    return f"{'-' if old is None else old} -> {'-' if new is None else new}"

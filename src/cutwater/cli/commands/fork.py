@@ -1,0 +1,90 @@
+"""`cutwater fork`: make a second pipeline that begins from a checkpoint of the first.
+
+The first is only read and may be running. The fork is run with the same file under its new name,
+with other targets for its sinks.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Annotated, Final
+
+import typer
+
+from cutwater.cli.commands.plan import Debug
+from cutwater.cli.commands.rewind import Answer, Name, Store
+from cutwater.cli.commands.run import DEFAULT_STORE
+from cutwater.cli.output import SUCCESS, Output, bytes_text, counted, say, say_json
+from cutwater.operations.fork import fork
+from cutwater.operations.rewind.target import time_text
+
+HELP: Final = """Make a second pipeline that begins from a checkpoint of the first.
+
+The first one is only read, and may be running. Everything the fork needs is copied. It has a name,
+an identity and checkpoints of its own; its sinks must write elsewhere, which is checked when it
+runs. Its tables begin as they are: empty, or as a copy that you have made of the original's.
+
+\b
+  cutwater fork orders orders-trial --from 41
+  cutwater run orders.py:make --name orders-trial --param table=/data/trial
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkArguments:
+    """What `cutwater fork` was asked; `help` says what each means."""
+
+    pipeline: Name
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The fork's name.")]
+    start_from: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="ID|NAME|TIME",
+            help="A checkpoint's number, a savepoint's name, or a time (local, or with a zone).",
+        ),
+    ]
+    store: Store = DEFAULT_STORE
+    new_store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Where the fork keeps its own.", show_default="the same store"
+        ),
+    ] = None
+    allow_forgotten: Annotated[
+        bool,
+        typer.Option(
+            "--allow-forgotten",
+            help="Even if a source no longer has what came after; the fork never sees that.",
+        ),
+    ] = False
+    output: Answer = Output.TEXT
+    debug: Debug = False
+
+
+def fork_command(arguments: ForkArguments) -> int:
+    """Make a fork; return the exit code.
+
+    Raises:
+        CutwaterError: If the command is wrong or it cannot be done.
+    """
+    made = fork(
+        arguments.pipeline,
+        arguments.new,
+        start_from=arguments.start_from,
+        store=arguments.store,
+        new_store=arguments.new_store,
+        allow_forgotten=arguments.allow_forgotten,
+    )
+    if arguments.output is Output.JSON:
+        say_json(asdict(made))
+        return SUCCESS
+    say(f"{made.new} begins from {made.title} of {made.pipeline}, taken {time_text(made.at_ms)}")
+    copied = f"{counted(made.objects, 'object')}, {bytes_text(made.size_bytes)}"
+    say(f"  copied: {copied}, to {made.store}")
+    for stream, position in made.positions.items():
+        say(f"  source {stream}: from {position}")
+    for stream, reason in made.forgotten.items():
+        say(f"  source {stream}: the fork never sees some rows: {reason}")
+    for target in made.forbidden:
+        say(f"  its sinks must not write to {target}")
+    say(f"run it: cutwater run FILE --name {made.new}, with other targets for its sinks")
+    return SUCCESS

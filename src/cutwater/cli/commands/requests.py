@@ -1,0 +1,355 @@
+"""`cutwater savepoint`, `checkpoint`, `stop` and `checkpoints abort`: ask a running pipeline.
+
+The request goes through the store, so it works wherever the store can be reached, whatever network
+lies between. The command waits for the answer and shows how far it is; one that is interrupted, or
+whose time is up, takes back what nobody has begun.
+"""
+
+import os
+import socket
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+from msgspec import UNSET
+
+from cutwater.cli.commands.plan import Debug
+from cutwater.cli.commands.run import DEFAULT_STORE
+from cutwater.cli.options import (
+    Found,
+    OutputForm,
+    PipelineName,
+    StoreUrl,
+    find,
+    looked_at,
+)
+from cutwater.cli.output import SUCCESS, Output, bytes_text, duration_text, say, say_json
+from cutwater.cli.render import report_json
+from cutwater.clock import wall_ms
+from cutwater.errors import NotRunning, RequestFailed, StoreError
+from cutwater.ids import CheckpointId
+from cutwater.protocol.cut import CheckpointKind
+from cutwater.store.records.lease import Holding
+from cutwater.store.records.reports import AttemptReport
+from cutwater.store.records.requests import (
+    Abort,
+    Answer,
+    AnswerState,
+    Request,
+    Wanted,
+    Wish,
+    abort_reason,
+)
+from cutwater.store.records.savepoints import savepoint_name
+from cutwater.units import milliseconds
+
+SAVEPOINT_HELP: Final = """Take a savepoint of a running pipeline.
+
+A savepoint has a name, stands alone and is kept until you give it up
+(`cutwater checkpoints prune --savepoint NAME`). Waits until it is decided and all sinks have
+committed.
+
+\b
+  cutwater savepoint orders --name before-upgrade --store /data/orders
+"""
+CHECKPOINT_HELP: Final = """Take a checkpoint of a running pipeline now.
+
+Waits until it is decided and all sinks have committed. With --full it reuses nothing of an older
+one.
+"""
+STOP_HELP: Final = """Stop a running pipeline, with a last checkpoint.
+
+Waits until it has ended. With --savepoint or --drain the pipeline goes on as before if that
+checkpoint fails; otherwise it ends anyway, and the next run goes on from the last checkpoint.
+
+--drain lets the sources stop at the last barrier: everything they have read before it has gone
+through to the sinks, and nothing they read after it has begun. It does not close windows: Spark
+cannot move a watermark to the end of time.
+
+\b
+  cutwater stop orders
+  cutwater stop orders --savepoint before-upgrade --drain
+"""
+
+ABORT_HELP: Final = """Abort a pending checkpoint or savepoint of a running pipeline.
+
+Without an ID it aborts the one that is pending. The reason is stored with the attempt: `checkpoints
+list` and `show`, the API and the dashboard show it, and a command that waits for that checkpoint
+gets it. The pipeline goes on, and takes its next checkpoint when that is due; an abort does not
+count against `tolerable_failed`. Refused if nothing is pending, or if the checkpoint is already
+being decided.
+
+The last checkpoint of a plain stop: the pipeline ends without it. Of a stop with --savepoint or
+--drain: the pipeline goes on as before.
+
+\b
+  cutwater checkpoints abort orders --reason "the bucket is being moved"
+"""
+
+_LOOK_S: Final = 0.2
+_RELEASE_S: Final = 30.0
+
+Timeout = Annotated[
+    str, typer.Option(metavar="TIME", help="How long to wait for it, such as 30s or 10m.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointArguments:
+    """What `cutwater checkpoint` was asked."""
+
+    pipeline: PipelineName
+    full: Annotated[
+        bool, typer.Option("--full", help="Let it stand alone: reuse nothing of an older one.")
+    ] = False
+    store: StoreUrl = DEFAULT_STORE
+    timeout: Timeout = "10m"
+    output: OutputForm = Output.TEXT
+    debug: Debug = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointArguments:
+    """What `cutwater savepoint` was asked."""
+
+    pipeline: PipelineName
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Its name.", show_default="savepoint- and the time"),
+    ] = None
+    store: StoreUrl = DEFAULT_STORE
+    timeout: Timeout = "30m"
+    output: OutputForm = Output.TEXT
+    debug: Debug = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortArguments:
+    """What `cutwater checkpoints abort` was asked."""
+
+    pipeline: PipelineName
+    checkpoint: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="[ID]", min=1, help="Its number.", show_default="the one that is pending"
+        ),
+    ] = None
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it is stored with the attempt.")]
+    store: StoreUrl = DEFAULT_STORE
+    timeout: Timeout = "1m"
+    output: OutputForm = Output.TEXT
+    debug: Debug = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopArguments:
+    """What `cutwater stop` was asked."""
+
+    pipeline: PipelineName
+    savepoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="End with a savepoint of this name.",
+            show_default="with a checkpoint",
+        ),
+    ] = None
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Let the sources stop first, and everything flow out.")
+    ] = False
+    store: StoreUrl = DEFAULT_STORE
+    timeout: Timeout = "30m"
+    output: OutputForm = Output.TEXT
+    debug: Debug = False
+
+
+def checkpoint_command(arguments: CheckpointArguments) -> int:
+    """Ask for a checkpoint; return the exit code."""
+    timeout_ms = milliseconds(arguments.timeout, "--timeout")
+    desk = _Desk(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
+    answer = desk.ask(Wanted(Wish.CHECKPOINT, full=arguments.full))
+    return _show_checkpoint(
+        answer, CheckpointKind.FULL if arguments.full else CheckpointKind.CHECKPOINT, arguments
+    )
+
+
+def savepoint_command(arguments: SavepointArguments) -> int:
+    """Ask for a savepoint; return the exit code."""
+    timeout_ms = milliseconds(arguments.timeout, "--timeout")
+    name = arguments.name or f"savepoint-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    savepoint_name(name, "--name")
+    desk = _Desk(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
+    answer = desk.ask(Wanted(Wish.SAVEPOINT, name=name))
+    return _show_checkpoint(answer, CheckpointKind.SAVEPOINT, arguments)
+
+
+def abort_command(arguments: AbortArguments) -> int:
+    """Abort a pending checkpoint; return the exit code."""
+    timeout_ms = milliseconds(arguments.timeout, "--timeout")
+    reason = abort_reason(arguments.reason, "--reason")
+    number = None if arguments.checkpoint is None else CheckpointId(arguments.checkpoint)
+    desk = _Desk(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
+    answer = desk.ask(Wanted(Wish.ABORT, abort=Abort(checkpoint_id=number, reason=reason)))
+    report = answer.report
+    assert report is not None
+    savepoint = CheckpointKind.SAVEPOINT if report.name else CheckpointKind.CHECKPOINT
+    if arguments.output is Output.JSON:
+        say_json({"aborted": True, "checkpoint": report_json(report, savepoint)})
+    else:
+        say(f"{_called(report, savepoint)} aborted after {duration_text(report.duration_ms)}.")
+    return SUCCESS
+
+
+def stop_command(arguments: StopArguments) -> int:
+    """Ask for the end; return the exit code."""
+    timeout_ms = milliseconds(arguments.timeout, "--timeout")
+    if arguments.savepoint is not None:
+        savepoint_name(arguments.savepoint, "--savepoint")
+    found = find(arguments.store, arguments.pipeline)
+    desk = _Desk(found, arguments.output, timeout_ms)
+    answer = desk.ask(Wanted(Wish.STOP, name=arguments.savepoint, drain=arguments.drain))
+    desk.wait_for_release()
+    savepoint = CheckpointKind.SAVEPOINT if arguments.savepoint else CheckpointKind.CHECKPOINT
+    if arguments.output is Output.JSON:
+        checkpoint = answer.report and report_json(answer.report, savepoint)
+        say_json({"stopped": True, "checkpoint": checkpoint, "message": answer.message})
+        return SUCCESS
+    report = answer.report
+    last = f"the next run goes on from {_called(report, savepoint)}" if report else answer.message
+    say(f"{found.name} has stopped; {last or 'it had taken no checkpoint'}.")
+    return SUCCESS
+
+
+def _show_checkpoint(
+    answer: Answer, kind: CheckpointKind, arguments: CheckpointArguments | SavepointArguments
+) -> int:
+    report = answer.report
+    assert report is not None
+    if arguments.output is Output.JSON:
+        say_json({"checkpoint": report_json(report, kind)})
+    else:
+        took = duration_text(report.duration_ms)
+        sizes = f"{bytes_text(report.uploaded_bytes)} uploaded"
+        say(f"{_called(report, kind)} completed in {took}, {sizes}.")
+    return SUCCESS
+
+
+def _called(report: AttemptReport, kind: CheckpointKind) -> str:
+    if kind is CheckpointKind.SAVEPOINT:
+        return f"savepoint {report.name} (checkpoint {report.checkpoint_id})"
+    return f"checkpoint {report.checkpoint_id}"
+
+
+class _Desk:
+    """The command's side of the conversation."""
+
+    def __init__(self, found: Found, output: Output, timeout_ms: int) -> None:
+        self._found = found
+        self._says = output is Output.TEXT
+        self._timeout_ms = timeout_ms
+        self._requests = found.store.requests
+
+    def ask(self, wanted: Wanted) -> Answer:
+        """Ask and wait.
+
+        Raises:
+            NotRunning: If nobody runs the pipeline, or whoever did is gone.
+            RequestFailed: If it was refused or failed, or the time is up.
+        """
+        lease = self._found.lease
+        if lease is None or not self._found.is_running:
+            raise self._not_running(_whereabouts(self._found))
+        at_ms = wall_ms()
+        request = Request(
+            token=uuid.uuid4().hex,
+            wish=wanted.wish,
+            holder=lease.nonce,
+            asked_by=f"process {os.getpid()} on {socket.gethostname()}",
+            asked_at_ms=at_ms,
+            expires_at_ms=at_ms + self._timeout_ms,
+            full=wanted.full,
+            name=wanted.name,
+            drain=wanted.drain,
+            abort=wanted.abort or UNSET,
+        )
+        what = wanted.wish.value
+        article = "an" if wanted.wish is Wish.ABORT else "a"
+        self._tell(f"asking process {lease.process} on {lease.host} for {article} {what}")
+        try:
+            self._requests.ask(request)
+            answer = self._wait(request)
+        finally:
+            # Answered or not: nobody waits for it any more, so nobody may begin it. It expires.
+            with suppress(StoreError):
+                self._requests.remove(request.token)
+        if answer.state is AnswerState.FAILED:
+            raise self._failed(f"the {what} failed: {answer.message}")
+        return answer
+
+    def _wait(self, request: Request) -> Answer:
+        is_taken = False
+        end_s = time.monotonic() + self._timeout_ms / 1000
+        while True:
+            answer = self._requests.answer(request.token)
+            if answer is not None and answer.state is not AnswerState.TAKEN:
+                return answer
+            if answer is not None and not is_taken:
+                is_taken = True
+                self._tell("it has begun; waiting")
+            if answer is None or is_taken:
+                self._check_alive(request)
+            if time.monotonic() >= end_s:
+                # It may have come while we looked elsewhere.
+                last = self._requests.answer(request.token)
+                if last is not None and last.state is not AnswerState.TAKEN:
+                    return last
+                begun = "it has begun and may still be completed" if is_taken else "nobody began it"
+                raise self._failed(f"no answer within {duration_text(self._timeout_ms)}: {begun}")
+            time.sleep(_LOOK_S)
+
+    def _check_alive(self, request: Request) -> None:
+        """See that whoever was asked still runs; a last answer may have come just before."""
+        now = looked_at(self._found.name, self._found.store)
+        if now.is_running and now.lease is not None and now.lease.nonce == request.holder:
+            return
+        answer = self._requests.answer(request.token)
+        if answer is None or answer.state is AnswerState.TAKEN:
+            raise self._not_running(f"{_whereabouts(now)}, before it had answered")
+
+    def wait_for_release(self) -> None:
+        """Wait until the process that has ended has given the pipeline back, for a moment."""
+        end_s = time.monotonic() + _RELEASE_S
+        while looked_at(self._found.name, self._found.store).is_running:
+            if time.monotonic() >= end_s:
+                return
+            time.sleep(_LOOK_S)
+
+    def _not_running(self, reason: str) -> NotRunning:
+        return NotRunning(f"pipeline {self._found.name} does not run: {reason}.")
+
+    def _failed(self, reason: str) -> RequestFailed:
+        return RequestFailed(f"pipeline {self._found.name}: {reason.rstrip('.')}.")
+
+    def _tell(self, text: str) -> None:
+        if self._says:
+            say(text)
+
+
+def _whereabouts(found: Found) -> str:
+    lease = found.lease
+    if found.holding is Holding.UNKNOWN:
+        return f"as far as anybody can tell, since its lease cannot be read: {found.problem}"
+    if lease is None:
+        return "it has never run with this store"
+    who = f"process {lease.process} on {lease.host}"
+    match found.holding:
+        case Holding.FREE:
+            return f"{who} ran it last and has ended"
+        case Holding.STALE:
+            return f"{who} ran it last and showed its last sign of life {found.age_s} s ago"
+        case _:
+            return f"{who} runs it now, and another one was asked"

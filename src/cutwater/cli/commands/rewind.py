@@ -1,0 +1,151 @@
+"""`cutwater rewind`: take a pipeline back to an older checkpoint, sinks included.
+
+Shows what it would do to every step, source and sink; does it with `--yes`. Needs neither Spark
+nor the pipeline's file: the store knows where the sinks write.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final
+
+import typer
+
+from cutwater.cli.commands.plan import Debug
+from cutwater.cli.commands.run import DEFAULT_STORE
+from cutwater.cli.output import (
+    FAILED,
+    SUCCESS,
+    Output,
+    bytes_text,
+    counted,
+    say,
+    say_json,
+)
+from cutwater.operations.rewind.preview import Rewind, SinkMove
+from cutwater.operations.rewind.rewind import rewind
+from cutwater.operations.rewind.target import time_text
+
+HELP: Final = """Take a pipeline back to an older checkpoint, its sinks included.
+
+Nothing happens without --yes: the command shows what it would do to every step, source and sink.
+It refuses, with the reason, where that cannot be done exactly. A rewind is a decision like a
+checkpoint: interrupted, it is finished by the next run or was never made.
+
+\b
+  cutwater rewind orders --to 41                        by a checkpoint's number
+  cutwater rewind orders --to before-the-release        by a savepoint's name
+  cutwater rewind orders --to "2026-11-13 14:00"        the last one at or before a time
+  cutwater rewind orders --to 41 --yes
+  cutwater rewind orders --to 41 --leave-sinks --yes    rows after it come a second time
+
+\b
+Exit codes
+  0    done, or shown and possible
+  1    it cannot be done
+  2    wrong use: an option, the store, the pipeline or the checkpoint
+  3    another process runs this pipeline
+"""
+
+Name = Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")]
+Store = Annotated[
+    str, typer.Option(metavar="URL", help="Where its checkpoints are kept: a directory that lasts.")
+]
+Answer = Annotated[Output, typer.Option(help="For people or for programs.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewindArguments:
+    """What `cutwater rewind` was asked; `help` says what each means."""
+
+    pipeline: Name
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="ID|NAME|TIME",
+            help="A checkpoint's number, a savepoint's name, or a time (local, or with a zone).",
+        ),
+    ]
+    store: Store = DEFAULT_STORE
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False
+    leave_sinks: Annotated[
+        bool,
+        typer.Option("--leave-sinks", help="Leave the sinks as they are; rows come a second time."),
+    ] = False
+    takeover: Annotated[
+        bool,
+        typer.Option("--takeover", help="Even if another process seems to run it; that one ends."),
+    ] = False
+    output: Answer = Output.TEXT
+    debug: Debug = False
+
+
+def rewind_command(arguments: RewindArguments) -> int:
+    """Show a rewind, or do it; return the exit code.
+
+    Raises:
+        CutwaterError: If the command is wrong or it cannot be done.
+    """
+    found = rewind(
+        arguments.pipeline,
+        to=arguments.to,
+        store=arguments.store,
+        yes=arguments.yes,
+        leave_sinks=arguments.leave_sinks,
+        takeover=arguments.takeover,
+    )
+    if arguments.output is Output.JSON:
+        say_json(as_json(found))
+    else:
+        for line in lines_of(found):
+            say(line)
+    return FAILED if found.refused else SUCCESS
+
+
+def as_json(found: Rewind) -> dict[str, Any]:
+    """Return a rewind as plain data."""
+    sinks = [{**asdict(one), "rows_removed": one.rows_removed} for one in found.sinks]
+    return {**asdict(found), "sinks": sinks, "done": found.done}
+
+
+def lines_of(found: Rewind) -> Iterator[str]:
+    """Describe a rewind to people."""
+    verb = "went back" if found.done else "would go back"
+    yield f"{found.pipeline} {verb} to {found.title}, taken {time_text(found.at_ms)}"
+    undone = ", ".join(str(one) for one in found.undone)
+    yield f"  it stood on checkpoint {found.head}; left behind: {undone or 'nothing'}"
+    for step in found.steps:
+        size = bytes_text(step.state_bytes)
+        now = "?" if step.batch is None else step.batch
+        in_flight = f", {bytes_text(step.in_flight_bytes)} in flight" * bool(step.in_flight_bytes)
+        yield f"  step {step.step}: batch {now} -> {step.batch_then}, {size} of state{in_flight}"
+    for source in found.sources:
+        then = source.position_then or "its beginning"
+        asked = "" if source.checked else " (that it still has what follows shows when it runs)"
+        yield f"  source {source.stream}: {source.position or '?'} -> {then}{asked}"
+    for sink in found.sinks:
+        yield f"  sink {sink.sink}: {_sink_text(sink)}"
+    for reason in found.refused:
+        yield f"refused: {reason}"
+    if found.done:
+        yield f"done, as checkpoint {found.checkpoint_id}; the next run goes on from there"
+    elif not found.refused:
+        yield "nothing was done; add --yes to do it"
+
+
+def _sink_text(sink: SinkMove) -> str:
+    then = (
+        "its beginning" if sink.version_then in {None, "none"} else f"version {sink.version_then}"
+    )
+    now = "?" if sink.version is None else f"version {sink.version}"
+    if sink.obstacle is not None and not sink.left:
+        return f"{sink.target} cannot go back to {then}: {sink.obstacle}"
+    removed = sink.rows_removed
+    if sink.left:
+        twice = "rows after it come" if removed is None else f"{counted(removed, 'row')} come"
+        return f"{sink.target} is left at {now}; {twice} a second time"
+    change = "an unknown number of rows disappears"
+    if removed is not None and removed >= 0:
+        change = f"{counted(removed, 'row')} of {sink.rows:,} disappear"
+    elif removed is not None:
+        change = f"{counted(-removed, 'row')} come back"
+    return f"{sink.target} {now} -> {then}, {change}"

@@ -1,0 +1,69 @@
+"""`cutwater tables`: what all sinks of a pipeline showed at one checkpoint, as versions.
+
+Reads the store alone: no Spark, no pipeline file, nobody who runs it. `cutwater.read` gives the
+same as DataFrames.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from cutwater.cli.commands.plan import Debug
+from cutwater.cli.commands.run import DEFAULT_STORE
+from cutwater.cli.options import OutputForm, PipelineName, StoreUrl, find
+from cutwater.cli.output import SUCCESS, Output, Table, complain, say, say_json
+from cutwater.cli.render import show
+from cutwater.sinks.consistent_view import ConsistentView, view_at
+
+HELP: Final = """Show the version of every sink's table at a checkpoint: one moment in all of them.
+
+Only commit points can be shown: at a recovery point, which had data in flight, no sink committed.
+Without --checkpoint it is the newest one that all sinks have committed.
+
+\b
+  cutwater tables orders
+  cutwater tables orders --checkpoint 41
+  cutwater tables orders --checkpoint before-the-release --output json
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesArguments:
+    """What `cutwater tables` was asked."""
+
+    pipeline: PipelineName
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="ID|NAME", help="A checkpoint's number, or a savepoint's name."),
+    ] = None
+    store: StoreUrl = DEFAULT_STORE
+    output: OutputForm = Output.TEXT
+    debug: Debug = False
+
+
+def tables_command(arguments: TablesArguments) -> int:
+    """Show the tables; return the exit code."""
+    found = find(arguments.store, arguments.pipeline)
+    view = view_at(found.store, found.name, arguments.checkpoint)
+    if arguments.output is Output.JSON:
+        say_json(_json(view), indent=2)
+        return SUCCESS
+    say(f"{found.name} at checkpoint {view.checkpoint_id}:")
+    table = Table("sink", "format", "version", "where", box=None, pad_edge=False)
+    for sink, one in sorted(view.tables.items()):
+        table.add_row(sink, one.target.format, one.version, one.target.uri)
+    show(table)
+    for note in view.notes:
+        complain(f"Beware: {note}.")
+    return SUCCESS
+
+
+def _json(view: ConsistentView) -> dict[str, object]:
+    return {
+        "checkpoint": view.checkpoint_id,
+        "tables": {
+            sink: {"format": one.target.format, "uri": one.target.uri, "version": one.version}
+            for sink, one in sorted(view.tables.items())
+        },
+    }

@@ -1,0 +1,4 @@
+"""Options and where they come from: `options` validates them, `settings` resolves them.
+
+Precedence: defaults, `cutwater.toml`, environment, command line.
+"""

@@ -1,0 +1,244 @@
+"""Forking a pipeline: a second one, with another uuid, that begins from a cut of the first.
+
+Everything the cut needs is copied, so that neither pipeline's retention can hurt the other. The
+first pipeline is only read. The new name is written last: until then there is no fork, only
+objects that nobody names (PROTOCOL.md section 11, rule F14).
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from cutwater.errors import ConfigError, MoveRefused, OutcomeUnknown, StoreError
+from cutwater.ids import CheckpointId, PipelineId, SinkId
+from cutwater.operations.offline_pipeline import candidates, check_still_there, read_cut
+from cutwater.operations.rewind.source_history import past_of
+from cutwater.operations.rewind.target import Candidate, choose
+from cutwater.protocol.cut import BlobRef, Cut, InFlight, RecordedEvent, StepSnapshot
+from cutwater.protocol.decisions import LogView
+from cutwater.protocol.rewind import Refused, RewindRefusal, plan_fork
+from cutwater.store.backends.backend import Backend
+from cutwater.store.backends.location import backend_for_writing, existing_backend
+from cutwater.store.maintenance.offline_decision import claim_next, decide_cut
+from cutwater.store.paths import name as name_path
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import identify, list_pipelines, open_pipeline
+from cutwater.store.records.codecs import Attempt
+from cutwater.store.records.targets import (
+    Origin,
+    SinkTargets,
+    StoredTarget,
+    read_origin,
+    record_origin,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A fork that was made.
+
+    Attributes:
+        pipeline: The original's name.
+        new: The fork's name.
+        pipeline_id: The fork's uuid.
+        store: The address of the fork's store.
+        to: The checkpoint it begins from.
+        title: What that is called.
+        at_ms: When that was taken.
+        objects: How many objects were copied.
+        size_bytes: How many bytes they have.
+        positions: Where its sources go on, by step and stream.
+        forgotten: What its sources no longer have of what came after, by step and stream.
+        forbidden: The original's targets, which the fork must not write to.
+    """
+
+    pipeline: str
+    new: str
+    pipeline_id: PipelineId
+    store: str
+    to: CheckpointId
+    title: str
+    at_ms: int
+    objects: int
+    size_bytes: int
+    positions: Mapping[str, str]
+    forgotten: Mapping[str, str]
+    forbidden: tuple[str, ...]
+
+
+def fork(
+    pipeline: str,
+    new: str,
+    *,
+    start_from: str,
+    store: str | Path,
+    new_store: str | Path | None = None,
+    allow_forgotten: bool = False,
+) -> Fork:
+    """Make a second pipeline that begins from a cut of the first, which is only read.
+
+    Its sinks must write elsewhere; that is checked whenever it runs. The first pipeline may be
+    running.
+
+    Args:
+        pipeline: The pipeline's name.
+        new: The fork's name.
+        start_from: A checkpoint's number, a savepoint's name or a time, as for `rewind`.
+        store: The address of the pipeline's store.
+        new_store: The address of the fork's store; the same one if None.
+        allow_forgotten: Make it although a source no longer has what came after the cut: the
+            fork never sees those rows.
+
+    Raises:
+        ConfigError: If there is no such store, pipeline or checkpoint, or the name is taken.
+        MoveRefused: If the checkpoint cannot be forked; nothing was named.
+        StoreError: If a store cannot be read or written.
+    """
+    backend = existing_backend(store)
+    into = backend if new_store is None else backend_for_writing(new_store)
+    _check_name(into, new)
+    pipeline, identity = identify(backend, pipeline)
+    original = OpenStore.of(backend, identity)
+    log = original.log.read()
+    if log.head is None:
+        raise ConfigError("--from", f"{pipeline} has never taken a checkpoint")
+    target = choose(start_from, candidates(original, log), "--from")
+    made = OpenStore.of(into, PipelineId(str(uuid.uuid4())))
+    cut = _planned(pipeline, target)
+    targets = _all_targets(pipeline, original, log)
+    past = past_of(original, read_cut(original, log.head), cut)
+    if past.forgotten and not allow_forgotten:
+        listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(past.forgotten.items()))
+        reason = f"{target.title}: {RewindRefusal.SOURCE_FORGOT.value}: {listed}"
+        raise MoveRefused(pipeline, f"{reason}; with --allow-forgotten the fork goes on without")
+    copies = _copied(pipeline, original, made, target, cut)
+    number = target.decision.checkpoint_id
+    origin = Origin(original.pipeline, pipeline, backend.url, number, targets)
+    record_origin(into, made.pipeline, origin)
+    _found(made, _renamed(cut, copies))
+    if open_pipeline(into, new, lambda: uuid.UUID(made.pipeline)) != made.pipeline:
+        raise ConfigError("NEW", f"{into.url} has got a pipeline {new} meanwhile")
+    return Fork(
+        pipeline=pipeline,
+        new=new,
+        pipeline_id=made.pipeline,
+        store=into.url,
+        to=number,
+        title=target.title,
+        at_ms=cut.started_at_ms,
+        objects=len(copies),
+        size_bytes=sum(one.size_bytes for one in copies),
+        positions=cut.stream_positions,
+        forgotten=past.forgotten,
+        forbidden=tuple(sorted({one.uri for one in targets})),
+    )
+
+
+def shared_targets(backend: Backend, pipeline: PipelineId, targets: SinkTargets) -> str | None:
+    """Say which sinks of a fork write to its original's targets; None if none does.
+
+    Raises:
+        StoreError: If the store cannot be read.
+    """
+    origin = read_origin(backend, pipeline)
+    if origin is None:
+        return None
+    # A target without an address, such as a console, is nobody's.
+    taken = [one for one in origin.targets if one.uri]
+    shared: list[SinkId] = sorted(
+        sink for sink, one in targets.items() if any(map(one.is_same_as, taken))
+    )
+    if not shared:
+        return None
+    listed = ", ".join(f"{sink} ({targets[sink].uri})" for sink in shared)
+    return f"{RewindRefusal.SAME_TARGET.value}, {origin.name}: {listed}; give it another"
+
+
+def _check_name(backend: Backend, new: str) -> None:
+    # Before anything is copied: the name's form, and that nobody has it.
+    name_path(new)
+    if new in list_pipelines(backend):
+        raise ConfigError("NEW", f"{backend.url} has a pipeline {new} already")
+
+
+def _planned(pipeline: str, target: Candidate) -> Cut:
+    if target.cut is None:
+        reason = RewindRefusal.MANIFEST_UNREADABLE.value
+        raise MoveRefused(pipeline, f"{target.title}: {reason}")
+    planned = plan_fork(target.cut)
+    if isinstance(planned, Refused):
+        listed = "".join(f": {one}" for one in planned.things[:1])
+        raise MoveRefused(pipeline, f"{target.title}: {planned.reason.value}{listed}")
+    return planned
+
+
+def _all_targets(pipeline: str, original: OpenStore, log: LogView) -> tuple[StoredTarget, ...]:
+    """Return every target the original's sinks ever had, and those it must not write to itself.
+
+    Raises:
+        MoveRefused: If nobody can say: a pipeline that was adopted, before adoptions told.
+    """
+    recorded = original.targets.possible(log)
+    found = {target.place: target for targets in recorded for target in targets.values()}
+    before = read_origin(original.backend, original.pipeline)
+    if not recorded and before is None:
+        reason = "its store does not say where its sinks write, and a fork must not write there"
+        raise MoveRefused(pipeline, f"{reason}; run it once")
+    found.update({one.place: one for one in (before.targets if before else ())})
+    return tuple(found[place] for place in sorted(found))
+
+
+def _copied(
+    pipeline: str, original: OpenStore, made: OpenStore, target: Candidate, cut: Cut
+) -> Mapping[BlobRef, BlobRef]:
+    """Copy every object of the cut, each checked against its hash; return where they are now."""
+    reading = original.blobs(cut.generation)
+    writing = made.blobs(cut.generation)
+    copies = {}
+    with TemporaryDirectory() as directory:
+        local_file = Path(directory) / "blob"
+        for ref in sorted({ref for one in cut.snapshots.values() for ref in one.blobs}):
+            try:
+                reading.fetch_file(ref, local_file)
+            except StoreError as error:
+                if error.retryable:
+                    raise
+                check_still_there(pipeline, original, target)
+                reason = RewindRefusal.OBJECTS_DAMAGED.value
+                raise MoveRefused(pipeline, f"{reason}: {ref.name}: {error.reason}") from error
+            copies[ref] = writing.store_file(local_file, {})
+    return copies
+
+
+def _renamed(cut: Cut, copies: Mapping[BlobRef, BlobRef]) -> Cut:
+    """Return the cut with the names of its copied objects."""
+
+    def blobs(refs: Iterable[BlobRef]) -> tuple[BlobRef, ...]:
+        return tuple(copies[one] for one in refs)
+
+    def events(part: InFlight) -> InFlight:
+        recorded = (RecordedEvent(one.position, one.event, blobs(one.blobs)) for one in part.events)
+        return InFlight(part.input, tuple(recorded))
+
+    def snapshot(one: StepSnapshot) -> StepSnapshot:
+        in_flight = tuple(events(part) for part in one.in_flight)
+        return replace(one, state=blobs(one.state), in_flight=in_flight)
+
+    return replace(cut, snapshots={step: snapshot(one) for step, one in cut.snapshots.items()})
+
+
+def _found(made: OpenStore, cut: Cut) -> None:
+    """Write the fork's first claim, number, manifest and decision; nobody else knows of it yet."""
+
+    def first(attempt: Attempt) -> Cut:
+        return replace(cut, started_at_ms=attempt.started_at_ms)
+
+    try:
+        decide_cut(made, claim_next(made, LogView()), cut.kind, first)
+    except OutcomeUnknown as error:
+        # Its uuid is nobody else's: nothing but a lost answer can have come between.
+        raise OutcomeUnknown(
+            made.backend.url, "the fork was not finished; make it again"
+        ) from error

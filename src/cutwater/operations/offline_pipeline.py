@@ -1,0 +1,119 @@
+"""Opening a pipeline that nobody runs: its store by address, its sinks by what the store remembers.
+
+Nothing is made here: an address without a store and a name without a pipeline are mistakes of
+whoever typed them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from cutwater.errors import ConfigError, Corrupt, MoveRefused, NewerFormat, NotFound, SinkError
+from cutwater.ids import SinkId
+from cutwater.operations.rewind.target import Candidate
+from cutwater.protocol.cut import Cut
+from cutwater.protocol.decisions import Decision, LogView
+from cutwater.sinks.base import IdentifiedSink, OpenSink
+from cutwater.sinks.reopen import reopen
+from cutwater.store.backends.backend import Backend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import identify
+from cutwater.store.records.targets import IDENTITY, SinkTargets, StoredTarget
+
+
+@dataclass(frozen=True, slots=True)
+class Movable:
+    """A pipeline that can be moved: its store, and its sinks as far as they could be opened.
+
+    Attributes:
+        name: The pipeline's name.
+        store: The pipeline in its store.
+        targets: Where its sinks write today.
+        sinks: Those that are open.
+        unopened: Why the others are not.
+    """
+
+    name: str
+    store: OpenStore
+    targets: SinkTargets
+    sinks: Mapping[SinkId, OpenSink]
+    unopened: Mapping[SinkId, str] = field(default_factory=dict)
+
+
+def open_movable(backend: Backend, name: str) -> Movable:
+    """Open a pipeline and, without its file, its sinks.
+
+    Raises:
+        ConfigError: If the store has no pipeline of that name.
+        MoveRefused: If it has never run far enough to say where its sinks write.
+        StoreError: If the store cannot be read.
+    """
+    name, pipeline = identify(backend, name)
+    store = OpenStore.of(backend, pipeline)
+    recorded = store.targets.newest(store.log.read())
+    if recorded is None:
+        reason = "its store does not say where its sinks write; run it once"
+        raise MoveRefused(name, f"{reason}, or use `cutwater run FILE --from`")
+    sinks: dict[SinkId, OpenSink] = {}
+    unopened: dict[SinkId, str] = {}
+    for sink, target in recorded.items():
+        try:
+            opened = reopen(target, store.pipeline, sink)
+            why = _another(target, opened)
+            if why is None:
+                sinks[sink] = opened
+            else:
+                unopened[sink] = f"{why}; use `cutwater run FILE --from`, with --moved {sink}"
+        except (ConfigError, SinkError) as error:
+            unopened[sink] = error.reason
+    return Movable(name, store, recorded, sinks, unopened)
+
+
+def _another(target: StoredTarget, opened: object) -> str | None:
+    """Say whether an address that was recorded leads to another target than it did."""
+    if target.identity is None or not isinstance(opened, IdentifiedSink):
+        return None
+    now = replace(target, options={IDENTITY: (opened.identity,)})
+    return None if now.is_same_as(target) else f"{target.uri} is another database than it was"
+
+
+def candidates(store: OpenStore, log: LogView) -> tuple[Candidate, ...]:
+    """Read all decided checkpoints that are still there, oldest first.
+
+    Raises:
+        NewerFormat: If a manifest is of a newer Cutwater.
+        Unavailable: If the store does not answer.
+    """
+    there = set(store.manifests.ids())
+    decided = (one for one in log.decisions if one.checkpoint_id in there)
+    return tuple(Candidate(one, read_cut(store, one)) for one in decided)
+
+
+def check_still_there(pipeline: str, store: OpenStore, target: Candidate) -> None:
+    """Read a checkpoint's manifest again, once something may have been deleted.
+
+    Retention deletes a manifest before the objects it names, and looks for a newer claim before
+    each. So a manifest that is there after a claim proves that its objects stay; and objects that
+    are gone together with their manifest were deleted, not damaged.
+
+    Raises:
+        MoveRefused: If it is not there any more.
+        StoreError: If the store cannot be read.
+    """
+    if read_cut(store, target.decision) != target.cut:
+        reason = f"{target.title} is no longer kept, and was deleted while it was looked at"
+        raise MoveRefused(pipeline, reason)
+
+
+def read_cut(store: OpenStore, decision: Decision) -> Cut | None:
+    """Read a decided manifest; None if it is gone or damaged.
+
+    Raises:
+        NewerFormat: If it is of a newer Cutwater.
+        Unavailable: If the store does not answer.
+    """
+    try:
+        return store.manifests.read(decision.checkpoint_id, decision.manifest_sha256)
+    except NewerFormat:
+        raise
+    except (Corrupt, NotFound):
+        return None

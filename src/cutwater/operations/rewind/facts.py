@@ -1,0 +1,243 @@
+"""Observing what a rewind is decided by: the cut, its objects, and what every sink says.
+
+Only reads. Everything that can stand against a rewind is found here, before anybody has claimed
+the pipeline (PROTOCOL.md section 11).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from cutwater.errors import NotFound, SinkError
+from cutwater.ids import Generation, SinkId
+from cutwater.operations.offline_pipeline import Movable, check_still_there, read_cut
+from cutwater.operations.rewind.preview import Observed, shown_then
+from cutwater.operations.rewind.source_history import Past, past_of
+from cutwater.operations.rewind.target import Candidate
+from cutwater.protocol.cut import NO_TARGET, Cut, Version
+from cutwater.protocol.decisions import Decision, LogView
+from cutwater.protocol.lost_commit import last_writes, recorded_of
+from cutwater.protocol.recovery import Damage
+from cutwater.protocol.rewind import RewindFacts, why_unrecorded
+from cutwater.sinks.base import KnowsSlots, Retreat
+from cutwater.sinks.lost_commits import behind, target_behind
+
+
+def observe(
+    movable: Movable, log: LogView, target: Candidate, *, leave_sinks: bool, held: str | None
+) -> Observed:
+    """Observe everything that a rewind to a checkpoint depends on.
+
+    Args:
+        movable: The pipeline.
+        log: Its log, as it was read.
+        target: The checkpoint to go back to.
+        leave_sinks: Whether the sinks are left as they are.
+        held: Who runs the pipeline, if that stands against it.
+
+    Raises:
+        MoveRefused: If the checkpoint was deleted meanwhile.
+        StoreError: If the store cannot be read.
+    """
+    head = log.head
+    assert head is not None
+    facts = RewindFacts(
+        target=target.decision,
+        cut=target.cut,
+        committed=_committed(movable, target.decision),
+        unrecorded=why_unrecorded(log, target.decision, movable.store.commits.through(log)),
+        sinks=tuple(sorted(movable.targets)),
+        leave_sinks=leave_sinks,
+    )
+    absent = _absent(movable, log, target.decision, shown_then(facts) or {})
+    facts = replace(facts, before={sink: version for sink, (_, version) in absent.items()})
+    shown = shown_then(facts) or {}
+    since = dict.fromkeys(movable.targets, log.shown_at(target.decision))
+    since |= {sink: generation for sink, (generation, _) in absent.items()}
+    moved = _moved(movable, log, since)
+    damages = () if facts.cut is None else _damages(movable, facts.cut, moved)
+    if damages:
+        check_still_there(movable.name, movable.store, target)
+    retreats, obstacles = _retreats(movable, shown, moved)
+    obstacles = _made_anew(movable, target.decision, shown, retreats) | obstacles
+    obstacles = _unfenced(movable, log, retreats) | obstacles
+    obstacles = _lost(movable, target, shown, retreats) | obstacles
+    obstacles |= _dropped(movable, log, target.decision)
+    head_cut = target.cut if head == target.decision else read_cut(movable.store, head)
+    past = Past() if target.cut is None else past_of(movable.store, head_cut, target.cut)
+    return Observed(
+        pipeline=movable.name,
+        target=target,
+        head=head_cut,
+        head_id=head.checkpoint_id,
+        undone=tuple(one.checkpoint_id for one in log.decisions if one.slot > target.decision.slot),
+        facts=replace(facts, damages=damages, cannot_restore=obstacles, forgotten=past.forgotten),
+        retreats=retreats,
+        targets=movable.targets,
+        held=held,
+        unasked=past.unasked,
+    )
+
+
+def _committed(movable: Movable, decision: Decision) -> Mapping[SinkId, Version] | None:
+    try:
+        return movable.store.commits.read(decision.slot).versions
+    except NotFound:
+        return None
+
+
+def _absent(
+    movable: Movable, log: LogView, decision: Decision, shown: Mapping[SinkId, Version | None]
+) -> dict[SinkId, tuple[Generation, Version]]:
+    """Find what sinks showed that were not part of the pipeline then, and had been before.
+
+    What such a sink had committed last it still showed: taken back to its beginning it would lose
+    rows that are older than the checkpoint. The generation says in which target that was.
+    """
+    missing = {sink for sink in movable.targets if shown.get(sink) is None}
+    found: dict[SinkId, tuple[Generation, Version]] = {}
+    targets = movable.store.targets.since(log, Generation(0)) if missing else {}
+    acting = [one for one in log.decisions if one.commit_point and one.slot <= decision.slot]
+    for one in reversed(acting):
+        sought = (missing & targets.get(one.generation, {}).keys()) - found.keys()
+        # One without a record was never finished: what it would have shown is older.
+        versions = (_committed(movable, one) or {}) if sought else {}
+        found |= {sink: (one.generation, versions[sink]) for sink in sought & versions.keys()}
+    return found
+
+
+def _damages(movable: Movable, cut: Cut, moved: Collection[SinkId]) -> tuple[Damage, ...]:
+    """Check every object of the state, of what was in flight, and of what waits for a sink.
+
+    What waits for a sink that has moved lies elsewhere, and that is what is wrong with it.
+    """
+    refs = sorted({ref for one in cut.snapshots.values() for ref in one.blobs})
+    problems = movable.store.blobs(cut.generation).problems(refs)
+    found = [Damage(ref.name, problem) for ref, problem in problems.items()]
+    for sink, committables in cut.carried.items():
+        opened = None if sink in moved else movable.sinks.get(sink)
+        for one in committables if opened is not None else ():
+            assert opened is not None
+            problem = opened.problem(one)
+            if problem is not None:
+                found.append(Damage(f"what sink {sink} staged in batch {one.batch}", problem))
+    return tuple(found)
+
+
+def _retreats(
+    movable: Movable, shown: Mapping[SinkId, Version | None], moved: Mapping[SinkId, str]
+) -> tuple[dict[SinkId, Retreat], dict[SinkId, str]]:
+    """Ask every sink what going back would do, and gather what stands against it."""
+    retreats: dict[SinkId, Retreat] = {}
+    obstacles: dict[SinkId, str] = dict(movable.unopened)
+    for sink, opened in movable.sinks.items():
+        if sink in moved:
+            # The version is one of another target, and would mean something else in this one.
+            continue
+        try:
+            retreats[sink] = opened.look_back(shown.get(sink))
+        except SinkError as error:
+            obstacles[sink] = error.reason
+            continue
+        obstacle = retreats[sink].obstacle
+        if obstacle is not None:
+            obstacles[sink] = obstacle
+    for sink, place in moved.items():
+        obstacles[sink] = f"it wrote to {place} since then, and to another target today"
+    return retreats, obstacles
+
+
+def _made_anew(
+    movable: Movable,
+    decision: Decision,
+    shown: Mapping[SinkId, Version | None],
+    retreats: Mapping[SinkId, Retreat],
+) -> dict[SinkId, str]:
+    """Find sinks whose target has been deleted since a decision and is another one today.
+
+    Its versions have begun again: the one that was shown then is not the one of that number now.
+    """
+    found = {}
+    for sink in retreats:
+        opened: object = movable.sinks[sink]
+        version = shown.get(sink)
+        if not isinstance(opened, KnowsSlots) or version is None:
+            continue
+        try:
+            slot = opened.slot_at(version)
+        except SinkError as error:
+            found[sink] = error.reason
+            continue
+        if slot is not None and slot > decision.slot:
+            place = movable.targets[sink].uri
+            reason = f"{place} is another table than the one that was at version {version} then"
+            found[sink] = f"{reason}: it has been made anew"
+    return found
+
+
+def _lost(
+    movable: Movable,
+    target: Candidate,
+    shown: Mapping[SinkId, Version | None],
+    retreats: Mapping[SinkId, Retreat],
+) -> dict[SinkId, str]:
+    """Find sinks whose target lacks what it held at a checkpoint: it cannot show that again."""
+    writes = {} if target.cut is None else last_writes(target.decision.slot, target.cut)
+    found = {}
+    for sink, recorded in recorded_of(writes, shown).items():
+        try:
+            held = behind(movable.sinks[sink], recorded) if sink in retreats else None
+        except SinkError as error:
+            found[sink] = error.reason
+            continue
+        if held is not None:
+            found[sink] = target_behind(sink, recorded, held).reason
+    return found
+
+
+def _dropped(movable: Movable, log: LogView, decision: Decision) -> dict[SinkId, str]:
+    """Find sinks that have committed since a decision and are not part of the pipeline now.
+
+    Their rows would stay, and come a second time if the sink came back.
+    """
+    since = movable.store.targets.since(log, decision.generation)
+    return {
+        sink: f"it wrote to {one.uri} since then, and is no longer part of the pipeline"
+        for then in since.values()
+        for sink, one in then.items()
+        if sink not in movable.targets
+    }
+
+
+def _unfenced(
+    movable: Movable, log: LogView, retreats: Mapping[SinkId, Retreat]
+) -> dict[SinkId, str]:
+    """Find sinks that cannot be taken back because an older process may still begin their target.
+
+    Going back leaves a mark in a target, by which a process that was paused in an older commit
+    sees that it comes too late (rule F8). A table that was never made has no place for the mark.
+    """
+    absent = {sink for sink, one in retreats.items() if one.version == NO_TARGET}
+    recorded = set(movable.store.commits.slots()) if absent else set()
+    found = {}
+    for decision in log.decisions if absent else ():
+        if not decision.commit_point or decision.slot in recorded:
+            continue
+        cut = read_cut(movable.store, decision)
+        for sink in absent if cut is None else {one for one in absent if cut.commit.get(one)}:
+            found[sink] = (
+                f"checkpoint {decision.checkpoint_id} has rows for it that may still be committed, "
+                "and its table is not there yet: run the pipeline once, then rewind"
+            )
+    return found
+
+
+def _moved(movable: Movable, log: LogView, since: Mapping[SinkId, Generation]) -> dict[SinkId, str]:
+    """Find sinks that have had another target since what they showed: its version is of that."""
+    moved = {}
+    first = min(since.values(), default=Generation(0))
+    for generation, then in movable.store.targets.since(log, first).items():
+        for sink, one in then.items():
+            today = movable.targets.get(sink)
+            if today is not None and generation >= since[sink] and not today.is_same_as(one):
+                moved[sink] = one.uri
+    return moved

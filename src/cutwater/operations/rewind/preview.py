@@ -1,0 +1,238 @@
+"""What a rewind does to every step, source and sink, as values: shown before anything happens.
+
+`preview_of` compares the cut the pipeline stands on with the one it would go back to. It reads
+nothing and decides nothing: facts in, description out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cutwater.ids import CheckpointId, SinkId, StepId
+from cutwater.operations.rewind.source_history import is_checked
+from cutwater.operations.rewind.target import Candidate
+from cutwater.protocol.cut import Cut, Version
+from cutwater.protocol.rewind import Refused, RewindFacts, plan_rewind
+from cutwater.sinks.base import Retreat
+from cutwater.store.records.targets import SinkTargets
+
+
+@dataclass(frozen=True, slots=True)
+class StepMove:
+    """What happens to a step.
+
+    Attributes:
+        step: The step.
+        batch: The last batch it has in the cut the pipeline stands on; None if it is not in it.
+        batch_then: The last batch it had then; -1 for none.
+        state_bytes: How large the state is that it gets back.
+        in_flight_bytes: How much was on its way to it then, and comes again first.
+    """
+
+    step: StepId
+    batch: int | None
+    batch_then: int
+    state_bytes: int
+    in_flight_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMove:
+    """Where reading goes on.
+
+    Attributes:
+        stream: The step and its stream.
+        position: Where it stands now, in the source's own words; None if it is not known.
+        position_then: Where it goes back to; None for its beginning.
+        checked: Whether it is known that the source still has what follows: it is computed, or
+            its files were looked for. Any other source is first asked when the pipeline runs.
+    """
+
+    stream: str
+    position: str | None
+    position_then: str | None
+    checked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SinkMove:
+    """What happens to a sink's target.
+
+    Attributes:
+        sink: The sink.
+        target: Where it writes.
+        version: What it shows now; None if that cannot be seen.
+        version_then: What it goes back to; None for its beginning.
+        rows: How many rows it shows now; None if that is not known.
+        rows_then: How many it showed then; None if that is not known.
+        left: Whether it is left as it is; rows after the cut then come a second time.
+        obstacle: Why it cannot go back; None if it can.
+    """
+
+    sink: SinkId
+    target: str
+    version: Version | None
+    version_then: Version | None
+    rows: int | None
+    rows_then: int | None
+    left: bool = False
+    obstacle: str | None = None
+
+    @property
+    def rows_removed(self) -> int | None:
+        """How many rows disappear, or come a second time if it is left; None if not known."""
+        if self.rows is None or self.rows_then is None:
+            return None
+        return self.rows - self.rows_then
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """A rewind: what it would do, and whether it was done.
+
+    Attributes:
+        pipeline: The pipeline's name.
+        to: The checkpoint it goes back to.
+        title: What that is called.
+        at_ms: When that was taken.
+        head: The checkpoint the pipeline stands on, before the rewind.
+        undone: The checkpoints that it goes back behind, oldest first.
+        steps: What happens to the steps.
+        sources: Where reading goes on.
+        sinks: What happens to the sinks.
+        refused: Everything that stands against it; empty if it can be done.
+        checkpoint_id: Its own number, once it was done; None before.
+    """
+
+    pipeline: str
+    to: CheckpointId
+    title: str
+    at_ms: int
+    head: CheckpointId
+    undone: tuple[CheckpointId, ...]
+    steps: tuple[StepMove, ...]
+    sources: tuple[SourceMove, ...]
+    sinks: tuple[SinkMove, ...]
+    refused: tuple[str, ...] = ()
+    checkpoint_id: CheckpointId | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it was done."""
+        return self.checkpoint_id is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What was observed about a rewind.
+
+    Attributes:
+        pipeline: The pipeline's name.
+        target: The checkpoint to go back to.
+        head: The cut the pipeline stands on; None if its manifest cannot be read.
+        head_id: Its number.
+        undone: The checkpoints decided since the target.
+        facts: What the protocol decides by.
+        retreats: What every sink says about going back.
+        targets: Where the sinks write.
+        held: Who runs the pipeline, if somebody does.
+        unasked: Streams of files that could not be looked for.
+    """
+
+    pipeline: str
+    target: Candidate
+    head: Cut | None
+    head_id: CheckpointId
+    undone: tuple[CheckpointId, ...]
+    facts: RewindFacts
+    retreats: Mapping[SinkId, Retreat]
+    targets: SinkTargets
+    held: str | None = None
+    unasked: frozenset[str] = frozenset()
+
+
+def preview_of(observed: Observed) -> Rewind:
+    """Describe what a rewind would do."""
+    facts = observed.facts
+    cut = facts.cut
+    reasons = [] if observed.held is None else [observed.held]
+    planned = plan_rewind(facts, CheckpointId(1), facts.target.generation)
+    if isinstance(planned, Refused):
+        listed = f": {'; '.join(planned.things)}" if planned.things else ""
+        reasons.append(f"{observed.target.title}: {planned.reason.value}{listed}")
+    return Rewind(
+        pipeline=observed.pipeline,
+        to=facts.target.checkpoint_id,
+        title=observed.target.title,
+        at_ms=0 if cut is None else cut.started_at_ms,
+        head=observed.head_id,
+        undone=observed.undone,
+        steps=() if cut is None else _steps(observed.head, cut),
+        sources=() if cut is None else _sources(observed, cut),
+        sinks=_sinks(observed, planned),
+        refused=tuple(reasons),
+    )
+
+
+def done(rewind: Rewind, checkpoint_id: CheckpointId) -> Rewind:
+    """Describe the same rewind after it was done."""
+    return replace(rewind, checkpoint_id=checkpoint_id)
+
+
+def _steps(head: Cut | None, cut: Cut) -> tuple[StepMove, ...]:
+    now = {} if head is None else head.snapshots
+    return tuple(
+        StepMove(
+            step,
+            now[step].batch if step in now else None,
+            one.batch,
+            sum(blob.size_bytes for blob in one.state),
+            one.in_flight_bytes,
+        )
+        for step, one in sorted(cut.snapshots.items())
+    )
+
+
+def _sources(observed: Observed, cut: Cut) -> tuple[SourceMove, ...]:
+    now = {} if observed.head is None else observed.head.stream_positions
+    then = cut.stream_positions
+    return tuple(
+        SourceMove(
+            stream,
+            now.get(stream),
+            then.get(stream),
+            is_checked(now.get(stream)) and stream not in observed.unasked,
+        )
+        for stream in sorted({*now, *then})
+    )
+
+
+def _sinks(observed: Observed, planned: Cut | Refused) -> tuple[SinkMove, ...]:
+    facts = observed.facts
+    shown = shown_then(facts) or {}
+    if isinstance(planned, Cut):
+        shown = planned.visible
+    moves = []
+    for sink in sorted({*shown, *observed.targets}):
+        retreat = observed.retreats.get(sink)
+        target = observed.targets.get(sink)
+        moves.append(
+            SinkMove(
+                sink,
+                "" if target is None else target.uri,
+                None if retreat is None else retreat.version,
+                shown.get(sink),
+                None if retreat is None else retreat.rows,
+                None if retreat is None else retreat.rows_then,
+                facts.leave_sinks,
+                facts.cannot_restore.get(sink),
+            )
+        )
+    return tuple(moves)
+
+
+def shown_then(facts: RewindFacts) -> Mapping[SinkId, Version | None] | None:
+    """Return what the sinks showed at the cut; None if nobody has recorded that."""
+    shown: Mapping[SinkId, Version | None] | None = facts.committed
+    if facts.cut is not None and not facts.target.commit_point:
+        shown = facts.cut.visible
+    return None if shown is None else {**shown, **facts.before}

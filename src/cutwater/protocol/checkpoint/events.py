@@ -1,0 +1,447 @@
+"""What the coordinator is told and what it answers. Values only; `coordinator.py` is the machine.
+
+Every event that time matters for carries `now_ms`: the machine has no clock of its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import ClassVar, Final
+
+from cutwater.ids import NO_CHECKPOINT, BatchId, CheckpointId, Generation, SinkId, Slot, StepId
+from cutwater.protocol.barrier import Barrier
+from cutwater.protocol.checkpoint.attempt import (
+    AckResult,
+    CancelResult,
+    CheckpointRequest,
+    PhaseTrigger,
+)
+from cutwater.protocol.checkpoint.failure import FailureReason
+from cutwater.protocol.checkpoint.trigger import RequestResult
+from cutwater.protocol.commit import CommitCommand
+from cutwater.protocol.cut import CheckpointKind, Committable, Cut, StepSnapshot, Version
+from cutwater.protocol.decisions import DecisionOutcome
+from cutwater.protocol.transitions import TransitionTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a generation begins: what recovery found out.
+
+    Attributes:
+        slot: The last slot of the log: this generation's claim.
+        highest_id: The highest attempt id ever taken; the next attempt gets a higher one.
+        decided: Each step's batch in the cut the pipeline stands on.
+        carried: What sinks prepared and nobody has committed yet.
+        visible: The version every sink shows.
+        last_writes: The last recorded decision that made each sink write.
+        overtaken: Whether the cut the pipeline stands on has data in flight.
+    """
+
+    slot: Slot
+    highest_id: CheckpointId = NO_CHECKPOINT
+    decided: Mapping[StepId, BatchId] = field(default_factory=dict)
+    carried: Mapping[SinkId, tuple[Committable, ...]] = field(default_factory=dict)
+    visible: Mapping[SinkId, Version | None] = field(default_factory=dict)
+    last_writes: Mapping[SinkId, Slot] = field(default_factory=dict)
+    overtaken: bool = False
+
+
+# -- events
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time has passed; also when nothing else happens."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """A checkpoint or savepoint is requested.
+
+    Attributes:
+        request: What is requested.
+        now_ms: When.
+        at_once: The pipeline is to stop with it. It comes before all that wait for their turn, and
+            open attempts give way to it: each of them may be stuck until its deadline.
+    """
+
+    request: CheckpointRequest
+    now_ms: int
+    at_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """The attempt's number was taken by us, or was found to be taken already."""
+
+    checkpoint_id: CheckpointId
+    won: bool
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveFailed:
+    """The attempt's number could not be taken; whether it is ours is not known, and unimportant.
+
+    Attributes:
+        checkpoint_id: The attempt; its number is not used again.
+        now_ms: When that was known.
+        detail: For people: why not.
+    """
+
+    answers: ClassVar[PhaseTrigger] = PhaseTrigger.RESERVED
+
+    checkpoint_id: CheckpointId
+    now_ms: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A step's part is stored."""
+
+    snapshot: StepSnapshot
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """A step cannot take part in an attempt."""
+
+    step: StepId
+    generation: Generation
+    checkpoint_id: CheckpointId
+    reason: FailureReason
+    now_ms: int
+    cause: str = ""
+
+    @property
+    def detail(self) -> str:
+        """Who has declined and, as far as it is known, why; for people."""
+        return f"{self.step}: {self.cause}" if self.cause else f"declined by {self.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """A step's query has died: the generation is over (rule F10)."""
+
+    step: StepId
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The manifest is written."""
+
+    checkpoint_id: CheckpointId
+    manifest_sha256: str
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFailed:
+    """The manifest could not be written; `detail` says why, for people."""
+
+    answers: ClassVar[PhaseTrigger] = PhaseTrigger.DECIDE
+
+    checkpoint_id: CheckpointId
+    now_ms: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionMade:
+    """The outcome of creating the slot is known, or is known to be unknowable."""
+
+    checkpoint_id: CheckpointId
+    outcome: DecisionOutcome
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCommitted:
+    """A sink has acted on a decision."""
+
+    slot: Slot
+    sink: SinkId
+    version: Version
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkFailed:
+    """A sink could not act on a decision."""
+
+    slot: Slot
+    sink: SinkId
+    reason: str
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkFenced:
+    """A sink has acted on a later slot and never on this one: somebody rewound past us.
+
+    Recording a version for it would name a state that never held this commit (rule F41).
+    """
+
+    slot: Slot
+    sink: SinkId
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkBehind:
+    """A sink's target lacks a commit that is recorded: nothing may be committed on top (F43)."""
+
+    slot: Slot
+    sink: SinkId
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecorded:
+    """What the sinks made visible is recorded."""
+
+    slot: Slot
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFailed:
+    """What the sinks made visible could not be recorded; `reason` says why, for people.
+
+    Whether it was written is not known, and unimportant: it is written again until it is there.
+    """
+
+    slot: Slot
+    reason: str
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageCollected:
+    """What `CollectGarbage` asked for is done."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A person aborts an attempt; answered with `AnswerCancel`.
+
+    Attributes:
+        checkpoint_id: The attempt; None for the only one that is open.
+        now_ms: When the abort was requested.
+        reason: Why, in that person's words; becomes the detail of the attempt's end.
+    """
+
+    checkpoint_id: CheckpointId | None
+    now_ms: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Everything is drained and sinks wait for a commit, or no longer."""
+
+    waiting: bool
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The pipeline stops: no more attempts, open ones fail unless already being decided."""
+
+    now_ms: int
+
+
+CoordinatorEvent = (
+    Clock
+    | Requested
+    | Reserved
+    | ReserveFailed
+    | Acknowledged
+    | Declined
+    | StepFailed
+    | Published
+    | PublishFailed
+    | DecisionMade
+    | SinkCommitted
+    | SinkFailed
+    | SinkFenced
+    | SinkBehind
+    | CommitRecorded
+    | RecordFailed
+    | GarbageCollected
+    | Cancelled
+    | Drained
+    | Stop
+)
+
+
+# -- commands
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveId:
+    """Take this number durably; answer with `Reserved` or `ReserveFailed`.
+
+    Attributes:
+        checkpoint_id: The number.
+        kind: What the attempt is to become.
+        request: What it serves, for whoever tells people; says nothing that `kind` does not.
+    """
+
+    checkpoint_id: CheckpointId
+    kind: CheckpointKind
+    request: CheckpointRequest = field(default_factory=CheckpointRequest, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StartAttempt:
+    """Announce the barrier to every step; sources inject it."""
+
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True)
+class EndAttempt:
+    """Tell every step directly that the attempt is over.
+
+    Attributes:
+        checkpoint_id: The attempt.
+        decided: Whether it became a checkpoint.
+        reason: If not, why.
+        detail: For people: which steps were missing, what contradicted what.
+    """
+
+    checkpoint_id: CheckpointId
+    decided: bool
+    reason: FailureReason | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishManifest:
+    """Write the description of the cut; answer with `Published` or `PublishFailed`."""
+
+    cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class CreateDecision:
+    """Create exactly this slot; answer with `DecisionMade`."""
+
+    slot: Slot
+    cut: Cut
+    manifest_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class CollectGarbage:
+    """Plan and delete what retention does not keep; answer with `GarbageCollected`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerAck:
+    """What became of an acknowledgement."""
+
+    step: StepId
+    checkpoint_id: CheckpointId
+    result: AckResult
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """What became of a request."""
+
+    request: CheckpointRequest
+    result: RequestResult
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCancel:
+    """What became of a cancellation; the attempt's `EndAttempt` comes before it.
+
+    Attributes:
+        cancel: The event that is answered.
+        result: What became of it.
+        checkpoint_id: The attempt that was meant; None if none was open, or more than one.
+    """
+
+    cancel: Cancelled
+    result: CancelResult
+    checkpoint_id: CheckpointId | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPipeline:
+    """End this generation and begin the next from the last decided checkpoint."""
+
+    reason: FailureReason
+    detail: str
+
+
+class HaltReason(Enum):
+    """Why a process must end at once."""
+
+    FENCED = "another generation has claimed the pipeline"
+    OUTCOME_UNKNOWN = "nobody can say whether the decision was written"
+    STOPPED = "the pipeline was asked to stop"
+    TARGET_BEHIND = "a sink's target lacks a commit that is recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """End the process; a new one reads the log and goes on from the truth."""
+
+    reason: HaltReason
+
+
+CoordinatorCommand = (
+    ReserveId
+    | StartAttempt
+    | EndAttempt
+    | PublishManifest
+    | CreateDecision
+    | CollectGarbage
+    | AnswerAck
+    | AnswerRequest
+    | AnswerCancel
+    | RestartPipeline
+    | Halt
+    | CommitCommand
+)
+
+
+class Mode(Enum):
+    """Whether the coordinator may start attempts."""
+
+    RUNNING = auto()
+    """Attempts start when they are due."""
+    ENDING = auto()
+    """Nothing starts any more; what is being decided and committed is seen through."""
+    HALTED = auto()
+    """Nothing happens any more; only a new generation goes on."""
+
+
+class ModeTrigger(Enum):
+    """What moves the coordinator from one mode to another."""
+
+    END = auto()
+    HALT = auto()
+
+
+COORDINATOR: Final = TransitionTable(
+    "coordinator",
+    Mode.RUNNING,
+    {
+        (Mode.RUNNING, ModeTrigger.END): Mode.ENDING,
+        (Mode.RUNNING, ModeTrigger.HALT): Mode.HALTED,
+        (Mode.ENDING, ModeTrigger.HALT): Mode.HALTED,
+    },
+)

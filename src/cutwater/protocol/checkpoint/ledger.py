@@ -1,0 +1,141 @@
+"""What one generation has decided so far, and the next cut that can follow from it (section 9).
+
+Keeps the last slot of the log, what is carried, each step's batch in the last decided cut and what
+sinks show; builds the description of a cut from an attempt whose acknowledgements are complete.
+It decides nothing. Upholds I5, I7 and I12.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cutwater.ids import NO_BATCH, Generation, SinkId, Slot
+from cutwater.protocol.checkpoint.attempt import Attempt
+from cutwater.protocol.checkpoint.commit_pace import CommitPace
+from cutwater.protocol.checkpoint.events import Standing
+from cutwater.protocol.commit import plan_commit, waits_for_alignment
+from cutwater.protocol.cut import Cut, Version, faults
+from cutwater.protocol.lost_commit import last_writes
+from cutwater.protocol.options import CheckpointOptions
+from cutwater.protocol.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Contradictions:
+    """Why acknowledgements do not form a cut, one sentence each."""
+
+    sentences: tuple[str, ...]
+
+
+class Ledger:
+    """The decided past of a generation."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        options: CheckpointOptions,
+        generation: Generation,
+        standing: Standing,
+    ) -> None:
+        """Begin where recovery left off."""
+        self._topology = topology
+        self._options = options
+        self._generation = generation
+        self._slot = standing.slot
+        self._carried = standing.carried
+        self._visible: dict[SinkId, Version | None] = {
+            sink: standing.visible.get(sink) for sink in topology.sinks
+        }
+        writes = standing.last_writes
+        self._writes = {sink: writes[sink] for sink in topology.sinks if sink in writes}
+        self._pending_writes: dict[SinkId, Slot] = {}
+        self._batches = {
+            step: standing.decided.get(step, NO_BATCH) for step in topology.participants
+        }
+        self._completed: deque[Cut] = deque(maxlen=options.retained)
+        self._count = 0
+        self._pace = CommitPace(options.commit.every_ms)
+        # How long carried output has waited is not known after a restart: long enough.
+        waited = standing.overtaken and any(standing.carried.values())
+        waited = waited and waits_for_alignment(topology.sinks, options.commit)
+        self._recovery_points = options.commit.recovery_points_max if waited else 0
+
+    def build(self, attempt: Attempt) -> Cut | Contradictions:
+        """Make the cut of an attempt, if its snapshots agree with each other."""
+        snapshots = attempt.snapshots
+        contradictions = faults(self._topology, snapshots)
+        if contradictions:
+            return Contradictions(contradictions)
+        plan = plan_commit(
+            snapshots,
+            self._topology.sinks,
+            self._carried,
+            self._batches,
+            self._options.commit,
+            due=self._pace.commits(attempt, [snapshots[one] for one in self._topology.sources]),
+        )
+        return Cut(
+            checkpoint_id=attempt.checkpoint_id,
+            generation=self._generation,
+            kind=attempt.request.kind,
+            name=attempt.request.name,
+            started_at_ms=attempt.started_at_ms,
+            snapshots={step: replace(one, staged=()) for step, one in snapshots.items()},
+            commit=plan.commit,
+            carried=plan.carried,
+            commit_point=plan.commit_point,
+            visible=dict(self._visible),
+            last_writes=dict(self._writes),
+            identities=self._topology.identities,
+        )
+
+    def decided(self, cut: Cut) -> Slot:
+        """Note that the cut is decided; return its slot."""
+        self._slot = self.next_slot
+        self._carried = cut.carried
+        self._pending_writes = last_writes(self._slot, cut)
+        self._batches = {step: one.batch for step, one in cut.snapshots.items()}
+        self._completed.append(cut)
+        self._count += 1
+        if cut.commit_point:
+            self._recovery_points = 0
+        elif self._pace.is_due(cut.started_at_ms):
+            # It was their turn, and data in flight has kept them from it.
+            self._recovery_points += 1
+        self._pace.decided(cut)
+        return self._slot
+
+    def is_due(self, now_ms: int) -> bool:
+        """Say whether sinks would commit at an attempt that starts now."""
+        return self._pace.is_due(now_ms)
+
+    def committed(self, versions: Mapping[SinkId, Version] | None) -> None:
+        """Note what sinks show now."""
+        if versions is not None:
+            self._visible.update(versions)
+            self._writes = self._pending_writes
+
+    @property
+    def next_slot(self) -> Slot:
+        """The only slot the next decision may be created in."""
+        return Slot(self._slot + 1)
+
+    @property
+    def recovery_points(self) -> int:
+        """How many cuts have been decided in a row when sinks should have committed."""
+        return self._recovery_points
+
+    @property
+    def carries_output(self) -> bool:
+        """Whether a decided cut has prepared rows that no sink shows yet."""
+        return any(self._carried.values())
+
+    @property
+    def completed(self) -> tuple[Cut, ...]:
+        """The newest decided cuts, oldest first; as many as retention keeps."""
+        return tuple(self._completed)
+
+    @property
+    def completed_count(self) -> int:
+        """How many cuts this generation has decided."""
+        return self._count

@@ -1,0 +1,400 @@
+"""Restoring a cut into changed code: what goes on, what is new, what is gone, what cannot be.
+
+A cut with nothing in flight is one line through the whole pipeline: every record before it has
+gone through all of the old code, every record after it will go through all of the new. So state is
+found by the name of its step, a source's position by the name of its source, and a sink by its
+own; how steps are wired in between may change freely. Where something is in flight the wiring
+must be the same, since what lies between two steps belongs to that wiring. What would lose a
+past, or begin without one, is done only if it was allowed (PROTOCOL.md section 15, rule F16).
+Upholds I3 and I5.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from cutwater.ids import NO_BATCH, BatchId, ChannelId, InputId, StepId
+from cutwater.protocol.cut import Cut, InFlight, StepSnapshot
+from cutwater.protocol.evolution.change import Allowances, Change, Fate, Line, Refusal, StepFate
+from cutwater.protocol.evolution.identity import (
+    NO_OFFSET,
+    InputIdentity,
+    InputKind,
+    StepIdentity,
+    columns_missing,
+    state_differences,
+)
+from cutwater.protocol.evolution.same_shape import same_shape
+from cutwater.protocol.messages import START, Place
+
+_SAVEPOINT: Final = (
+    "Run the old code once more and stop it with a savepoint, which leaves nothing in flight"
+)
+_ALLOW_NEW: Final = "Allow it with --allow-new"
+_ALLOW_DROPPED: Final = "Allow it with --allow-dropped, or bring it back"
+
+
+def map_cut(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
+    """Say what becomes of a cut in the pipeline as it is now.
+
+    Args:
+        cut: The cut, with the identities its manifest holds.
+        now: The steps of today, each after those it reads from.
+        allowed: What somebody has allowed.
+    """
+    if set(cut.identities) != set(cut.snapshots):
+        return same_shape(cut, now, allowed)
+    return _Mapper(cut, now, allowed).run()
+
+
+@dataclass(slots=True)
+class _Mapper:
+    cut: Cut
+    now: Mapping[StepId, StepIdentity]
+    allowed: Allowances
+    refusals: list[Refusal] = field(default_factory=list)
+    outputs: dict[StepId, Place] = field(default_factory=dict)
+    snapshots: dict[StepId, StepSnapshot] = field(default_factory=dict)
+    queries: dict[StepId, tuple[Line, ...]] = field(default_factory=dict)
+    fates: list[StepFate] = field(default_factory=list)
+
+    def run(self) -> Change:
+        self._check_names()
+        for step, identity in self.now.items():
+            self._map(step, identity)
+        for step in sorted(self.old.keys() - self.now.keys()):
+            self._map_gone(step, self.old[step])
+        identities = {step: self._with_partitions(step, one) for step, one in self.now.items()}
+        return Change(
+            tuple(self.fates),
+            tuple(self.refusals),
+            replace(self.cut, snapshots=self.snapshots, identities=identities),
+            self.queries,
+        )
+
+    @property
+    def old(self) -> Mapping[StepId, StepIdentity]:
+        return self.cut.identities
+
+    def _refuse(self, subject: str, reason: str, next_step: str) -> None:
+        self.refusals.append(Refusal(subject, reason, next_step))
+
+    def _with_partitions(self, step: StepId, identity: StepIdentity) -> StepIdentity:
+        if step not in self.old or identity.partitions is not None or self._never_ran(step):
+            return identity
+        return replace(identity, partitions=self.old[step].partitions)
+
+    # -- sources and sinks, by name
+
+    def _check_names(self) -> None:
+        """Compare what the outside world sees of the pipeline: its sources and its sinks."""
+        then, now = set(self._owners), {one for step in self.now.values() for one in step.sources}
+        self._compare("source", then, now, "it would begin at its beginning")
+        for name in sorted(self.allowed.swap - now):
+            self._refuse(f"source {name}", "cannot be swapped: there is none", "Name another one")
+        sinks_then = {one for step in self.old.values() for one in step.sinks}
+        sinks_now = {one for step in self.now.values() for one in step.sinks}
+        begins = f"it would begin with what comes after checkpoint {self.cut.checkpoint_id}"
+        self._compare("sink", sinks_then, sinks_now, begins)
+        for sink in sorted(sink for sink, staged in self.cut.carried.items() if staged):
+            if sink not in sinks_now:
+                self._refuse(f"sink {sink}", "is gone, and rows wait for it", _SAVEPOINT)
+
+    def _compare(self, kind: str, then: set[str], now: set[str], begins: str) -> None:
+        if not self.allowed.new:
+            for name in sorted(now - then):
+                same = [one for one in sorted(then - now) if self._reads_the_same(name, one)]
+                hint = f"; if it was called {same[0]}, give it that name again" if same else ""
+                self._refuse(f"{kind} {name}", f"is new: {begins}", f"{_ALLOW_NEW}{hint}")
+        if not self.allowed.dropped:
+            for name in sorted(then - now):
+                self._refuse(f"{kind} {name}", "is gone", _ALLOW_DROPPED)
+
+    def _reads_the_same(self, new: str, old: str) -> bool:
+        """Say whether a source of today reads what one that is gone has read."""
+        reading = [
+            [one.settings for step in steps.values() for _, one in step.streams(name)]
+            for steps, name in ((self.now, new), (self.old, old))
+        ]
+        return bool(reading[0]) and reading[0] == reading[1]
+
+    @property
+    def _owners(self) -> Mapping[str, StepId]:
+        """In which step each source was."""
+        return {one: step for step, found in self.old.items() for one in found.sources}
+
+    # -- one step of today
+
+    def _map(self, step: StepId, identity: StepIdentity) -> None:
+        old = self.old.get(step)
+        snapshot = self.cut.snapshots.get(step)
+        if snapshot is None:
+            snapshot = StepSnapshot(step, self.cut.checkpoint_id, self.cut.generation, NO_BATCH)
+        notes: list[str] = []
+        if old is None:
+            fate = self._fate_of_new(step, identity)
+        else:
+            fate = Fate.KEPT
+            notes += self._compared(step, old, identity)
+        lines = tuple(self._lines(step, identity, notes))
+        self._check_wiring(step, identity)
+        snapshot = self._at_positions(snapshot, identity)
+        changed = old is None or not old.has_lines_of(identity) or _is_swapped(old, lines, snapshot)
+        if changed and any(one.text is not None for one in lines):
+            snapshot = self._with_offsets(snapshot, identity, lines)
+        elif changed and snapshot.batch == NO_BATCH:
+            snapshot = replace(snapshot, state=(), offsets={})
+        elif changed:
+            snapshot = replace(snapshot, offsets=identity.unbegun)
+        if not identity.is_query:
+            snapshot = replace(snapshot, state=())
+        elif changed and snapshot.batch != NO_BATCH:
+            self.queries[step] = lines
+        self.snapshots[step] = snapshot
+        self.outputs[step] = snapshot.output
+        self.fates.append(StepFate(step, fate, tuple(notes)))
+
+    def _fate_of_new(self, step: StepId, identity: StepIdentity) -> Fate:
+        if identity.operators and not self.allowed.new:
+            reason = "is new and keeps state: it would start empty"
+            same = [
+                other
+                for other, found in self.old.items()
+                if other not in self.now and not state_differences(found, identity)
+            ]
+            hint = f"; if it was called {same[0]}, give it that name again" if same else ""
+            self._refuse(f"step {step}", reason, f"{_ALLOW_NEW}{hint}")
+        sinks_then = {one for found in self.old.values() for one in found.sinks}
+        known = set(identity.sources) | set(identity.sinks)
+        moved = known <= self._owners.keys() | sinks_then
+        return Fate.MOVED if known and moved and not identity.operators else Fate.NEW
+
+    def _compared(self, step: StepId, old: StepIdentity, identity: StepIdentity) -> list[str]:
+        has_state = not self._never_ran(step)
+        differences = state_differences(old, identity) if has_state else ()
+        for reason in differences:
+            self._refuse(
+                f"step {step}",
+                reason,
+                "Change it back, or give the step another name, which starts it empty "
+                "(--allow-new --allow-dropped)",
+            )
+        notes = []
+        values = [one.values for one in identity.operators]
+        if has_state and not differences and values != [one.values for one in old.operators]:
+            notes.append("goes on with other expressions in its state")
+        if old.columns != identity.columns:
+            notes.append("puts out other columns")
+        now, then = identity.wires, old.wires
+        notes += [f"reads {one} now" for one in sorted((now - then).elements())]
+        notes += [f"no longer reads {one}" for one in sorted((then - now).elements())]
+        if now == then and not old.has_lines_of(identity):
+            notes.append("reads its inputs in another order")
+        return notes
+
+    def _never_ran(self, step: StepId) -> bool:
+        """Say whether a step of the cut has no state that could be compared, and misses nothing."""
+        snapshot = self.cut.snapshots[step]
+        misses = any(one.position for one in snapshot.positions.values())
+        return snapshot.batch == NO_BATCH and (bool(self.old[step].operators) or not misses)
+
+    # -- where its sources go on
+
+    def _lines(self, step: StepId, identity: StepIdentity, notes: list[str]) -> list[Line]:
+        places = self._places(step, identity)
+        seen: Counter[str] = Counter()
+        found = []
+        for one in identity.inputs:
+            match one.kind:
+                case InputKind.CHANNEL:
+                    key = InputId(one.ordinal, ChannelId(one.name))
+                    found.append(Line(channel=(key, places[key])))
+                case InputKind.SOURCE:
+                    found.append(self._source_line(step, one, seen[one.name], notes))
+                    seen[one.name] += 1
+                case _:
+                    found.append(Line(self._pulse(step)))
+        return found
+
+    def _pulse(self, step: StepId) -> str | None:
+        if step not in self.old:
+            return None
+        offsets = self.cut.snapshots[step].offsets
+        return next((offsets[key] for key in offsets if key.endswith(":pulse")), None)
+
+    def _source_line(self, step: StepId, now: InputIdentity, number: int, notes: list[str]) -> Line:
+        """Find where a source goes on; its first stream tells whether it is another one."""
+        owner = self._owners.get(now.name)
+        begins = Line(log=now.log)
+        if owner is None:
+            return begins
+        then = self.old[owner].streams(now.name)
+        streams = self.now[step].streams(now.name)
+        swap = now.name in self.allowed.swap
+        if swap and self._is_empty(step):
+            return begins
+        subject = f"source {now.name}"
+        is_other = [one.settings for _, one in then] != [one.settings for _, one in streams]
+        if swap and is_other:
+            if number == 0:
+                notes.append(f"{subject} is swapped: it begins at its beginning ({now.place})")
+            return begins
+        if swap and number == 0:
+            notes.append(f"{subject} is the one that was read before: --swap changes nothing")
+        if len(then) != len(streams):
+            if number == 0:
+                self._refuse(
+                    subject,
+                    f"reads {len(streams)} streams now, and read {len(then)}",
+                    f"Change it back, or begin it anew with --swap {now.name}",
+                )
+            return begins
+        at, before = then[number]
+        if before.format != now.format:
+            self._refuse(
+                subject,
+                f"is read as {now.format} now, and was read as {before.format}, whose positions "
+                "mean nothing to it",
+                f"Change it back, or begin it anew with --swap {now.name}",
+            )
+        elif before.settings != now.settings:
+            notes.append(
+                f"{subject} reads {now.place} now, and read {before.place}: its position is kept"
+            )
+        text = self.cut.snapshots[owner].offsets.get(f"{at}:{now.name}")
+        if text is None or text == NO_OFFSET:
+            return begins
+        if self._is_empty(step):
+            self._refuse(
+                f"step {step}",
+                f"keeps state and has none in the checkpoint, but {subject} in it has a position",
+                f"Declare {subject} with chain=False, so that it goes on beside the step, or "
+                f"begin it anew with --swap {now.name}",
+            )
+        return Line(text, log=now.log, origin=owner, origin_log=before.log)
+
+    def _is_empty(self, step: StepId) -> bool:
+        """Say whether a step that keeps state has none yet."""
+        snapshot = self.cut.snapshots.get(step)
+        begun = snapshot is not None and snapshot.batch != NO_BATCH
+        return bool(self.now[step].operators) and not begun
+
+    def _with_offsets(
+        self, snapshot: StepSnapshot, identity: StepIdentity, lines: tuple[Line, ...]
+    ) -> StepSnapshot:
+        offsets = {
+            **identity.unbegun,
+            **{
+                f"{at}:{one.name}": line.text
+                for at, (one, line) in enumerate(zip(identity.inputs, lines, strict=True))
+                if line.text is not None
+            },
+        }
+        # A query begins at an offset only behind a batch that it has committed.
+        batch = max(snapshot.batch, BatchId(0))
+        # One that never ran has no files that could be gone on from.
+        state = () if snapshot.batch == NO_BATCH else snapshot.state
+        return replace(snapshot, batch=batch, offsets=offsets, state=state)
+
+    # -- where it stands on its channels
+
+    def _places(self, step: StepId, identity: StepIdentity) -> Mapping[InputId, Place]:
+        counterparts = self._counterparts(step, identity)
+        then = self.cut.snapshots[step].positions if step in self.old else {}
+        return {
+            key: self.outputs.get(StepId(key.channel), START) if old is None else then[old]
+            for key, old in counterparts.items()
+        }
+
+    def _counterparts(
+        self, step: StepId, identity: StepIdentity
+    ) -> Mapping[InputId, InputId | None]:
+        """Find for each channel input the one of the cut: that use of the channel, by number."""
+        old = self.old.get(step)
+        seen: Counter[str] = Counter()
+        found: dict[InputId, InputId | None] = {}
+        for one in identity.channels:
+            uses = [] if old is None else [use for use in old.channels if use.name == one.name]
+            number = seen[one.name]
+            seen[one.name] += 1
+            key = InputId(one.ordinal, ChannelId(one.name))
+            found[key] = None
+            if number < len(uses):
+                found[key] = InputId(uses[number].ordinal, ChannelId(one.name))
+        return found
+
+    def _at_positions(self, snapshot: StepSnapshot, identity: StepIdentity) -> StepSnapshot:
+        places = self._places(snapshot.step, identity)
+        recorded = {part.input: part.events for part in snapshot.in_flight}
+        in_flight = []
+        barriers = dict(places)
+        for key, old in self._counterparts(snapshot.step, identity).items():
+            if old is None:
+                continue
+            barriers[key] = snapshot.barriers[old]
+            events = recorded.get(old, ())
+            if events:
+                in_flight.append(InFlight(key, events))
+                self._check_columns(snapshot.step, StepId(key.channel))
+        return replace(snapshot, positions=places, barriers=barriers, in_flight=tuple(in_flight))
+
+    # -- what is in flight
+
+    @property
+    def _is_aligned(self) -> bool:
+        return not any(one.has_events for one in self.cut.snapshots.values())
+
+    def _check_wiring(self, step: StepId, identity: StepIdentity) -> None:
+        old = self.old.get(step)
+        if old is None or self._is_aligned:
+            return
+        now, then = identity.wires, old.wires
+        if now != then:
+            self._refuse(
+                f"step {step}",
+                f"reads {_named(now)} now and read {_named(then)}, and checkpoint "
+                f"{self.cut.checkpoint_id} has rows in flight",
+                _SAVEPOINT,
+            )
+
+    def _check_columns(self, reader: StepId, producer: StepId) -> None:
+        missing = columns_missing(self.old[producer], self.now[producer])
+        if missing:
+            self._refuse(
+                f"step {producer}",
+                f"puts out {', '.join(missing)} now, which its rows in flight to {reader} do not "
+                "have",
+                _SAVEPOINT,
+            )
+
+    # -- one step that is gone
+
+    def _map_gone(self, step: StepId, old: StepIdentity) -> None:
+        if old.operators and not self._never_ran(step) and not self.allowed.dropped:
+            reason = "is gone, and its state would be forgotten"
+            self._refuse(f"step {step}", reason, _ALLOW_DROPPED)
+        left = {name for found in self.now.values() for name in (*found.sources, *found.sinks)}
+        own = {*old.sources, *old.sinks}
+        if own & left and self.cut.snapshots[step].has_events:
+            self._refuse(
+                f"step {step}",
+                f"is part of another step now, and checkpoint {self.cut.checkpoint_id} has rows "
+                "in flight to it",
+                _SAVEPOINT,
+            )
+        dropped = old.operators or not own <= left
+        self.fates.append(StepFate(step, Fate.DROPPED if dropped else Fate.MERGED))
+
+
+def _named(wires: Counter[str]) -> str:
+    return ", ".join(sorted(wires.elements()))
+
+
+def _is_swapped(old: StepIdentity, lines: tuple[Line, ...], snapshot: StepSnapshot) -> bool:
+    """Say whether a source that has a position in the cut has none now."""
+    return any(
+        snapshot.offsets.get(f"{at}:{one.name}", NO_OFFSET) != (line.text or NO_OFFSET)
+        for at, (one, line) in enumerate(zip(old.inputs, lines, strict=True))
+        if one.kind is InputKind.SOURCE
+    )

@@ -1,0 +1,105 @@
+"""Snapshots on their way: noted, then committed and captured, then stored, then told (section 6).
+
+A snapshot is noted in the critical section that appends the barrier. Its files may be pinned once
+its batch is committed; it may be stored once everything in flight is known as well; it may be
+acknowledged once it is stored. Each happens once. Upholds I3 and I5.
+"""
+
+from dataclasses import dataclass, replace
+
+from cutwater.errors import ProtocolViolation
+from cutwater.ids import BatchId, CheckpointId
+from cutwater.protocol.cut import StepSnapshot
+from cutwater.protocol.step.aligner_events import Captured
+from cutwater.protocol.step.events import Acknowledge, Forget, Pin, StepCommand, Stored, Upload
+from cutwater.protocol.step.in_flight import InFlightRange
+
+Commands = tuple[StepCommand, ...]
+
+
+@dataclass(slots=True)
+class _Pending:
+    snapshot: StepSnapshot
+    captured: bool
+    committed: bool = False
+    ranges: tuple[InFlightRange, ...] = ()
+    uploading: bool = False
+    acknowledged: bool = False
+
+
+class SnapshotBook:
+    """The open snapshots of one step."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._pending: dict[CheckpointId, _Pending] = {}
+
+    def __contains__(self, checkpoint_id: CheckpointId) -> bool:
+        """Say whether a snapshot of this attempt is open."""
+        return checkpoint_id in self._pending
+
+    def note(self, snapshot: StepSnapshot, *, committed: bool, captured: bool) -> Commands:
+        """Take a snapshot into the book.
+
+        Args:
+            snapshot: What the step is at this instant.
+            committed: Whether its batch is committed already.
+            captured: Whether nothing can be in flight (a source).
+        """
+        pending = _Pending(snapshot, captured)
+        self._pending[snapshot.checkpoint_id] = pending
+        return self._commit(pending) if committed else ()
+
+    def batch_committed(self, batch: BatchId) -> Commands:
+        """Pin the files of the snapshots that waited for this batch."""
+        commands: Commands = ()
+        for pending in self._pending.values():
+            if pending.snapshot.batch == batch and not pending.committed:
+                commands += self._commit(pending)
+        return commands
+
+    def captured(self, captured: Captured) -> Commands:
+        """Note what was in flight."""
+        pending = self._pending[captured.checkpoint_id]
+        pending.captured = True
+        pending.ranges = captured.ranges
+        pending.snapshot = replace(pending.snapshot, barriers=captured.places)
+        return self._upload(pending)
+
+    def stored(self, event: Stored) -> Commands:
+        """Acknowledge a stored snapshot; one that was forgotten meanwhile is ignored.
+
+        Raises:
+            ProtocolViolation: If it was not being stored.
+        """
+        pending = self._pending.get(event.checkpoint_id)
+        if pending is None:
+            return ()
+        if not pending.uploading or pending.acknowledged:
+            message = f"checkpoint {event.checkpoint_id} was not being stored."
+            raise ProtocolViolation(message)
+        pending.acknowledged = True
+        pending.snapshot = replace(pending.snapshot, state=event.state, in_flight=event.in_flight)
+        return (Acknowledge(pending.snapshot),)
+
+    def batch_of(self, checkpoint_id: CheckpointId) -> BatchId | None:
+        """Return the batch of an open snapshot."""
+        pending = self._pending.get(checkpoint_id)
+        return None if pending is None else pending.snapshot.batch
+
+    def forget(self, checkpoint_id: CheckpointId) -> Commands:
+        """Drop a snapshot, if there is one: its attempt is over for this step."""
+        if self._pending.pop(checkpoint_id, None) is None:
+            return ()
+        return (Forget(checkpoint_id),)
+
+    def _commit(self, pending: _Pending) -> Commands:
+        pending.committed = True
+        pin = Pin(pending.snapshot.checkpoint_id, pending.snapshot.batch)
+        return (pin, *self._upload(pending))
+
+    def _upload(self, pending: _Pending) -> Commands:
+        if not (pending.committed and pending.captured):
+            return ()
+        pending.uploading = True
+        return (Upload(pending.snapshot, pending.ranges),)

@@ -1,0 +1,292 @@
+"""A channel as it runs: the index, the files of its Events, its log, and who waits for what.
+
+`protocol.channel` decides; this module makes the decisions safe for threads and does what they ask
+for on disk. A producer appends under its step's lock and waits for room outside of it; consumers
+are woken by appends and releases. The channel's own lock is the innermost one: nothing else is
+locked while it is held.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql.types import StructType
+
+from cutwater.ids import ChannelId, CheckpointId, ReaderId
+from cutwater.protocol.channel_log import Bound, ChannelLog, Placed
+from cutwater.protocol.messages import Event, Message, Place
+from cutwater.runtime.channel_file import ChannelFile
+from cutwater.store.backends.directories import status, try_to_remove_tree
+
+
+class Signal:
+    """What one step waits on: something happened on one of its inputs, or it must end."""
+
+    def __init__(self) -> None:
+        """Nothing has happened yet."""
+        self._changed = threading.Condition()
+        self._count = 0
+        self._closed = False
+
+    @property
+    def count(self) -> int:
+        """How often something has happened; take it before looking, pass it to `wait`."""
+        return self._count
+
+    @property
+    def closed(self) -> bool:
+        """Whether the step must end."""
+        return self._closed
+
+    def notify(self) -> None:
+        """Wake whoever waits."""
+        with self._changed:
+            self._count += 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wake whoever waits, for good."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def wait(self, seen: int, timeout_s: float) -> None:
+        """Return when more has happened than was seen, when closed, or when time is up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._count != seen, timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelForm:
+    """What the rows of a channel look like.
+
+    Attributes:
+        schema: The columns, all of them nullable and without metadata.
+        watermark: The event-time column and its delay (such as `10000 milliseconds`), which
+            every reader applies again; None without one.
+        merged_by: The step, here or further up, that reads several channels; empty for none.
+            Holding one of those makes its rows come late.
+        origins: The outside sources that the rows come from, however far up.
+    """
+
+    schema: StructType
+    watermark: tuple[str, str] | None = None
+    merged_by: str = ""
+    origins: tuple[str, ...] = ()
+
+
+class Channel:
+    """One channel in one generation. All methods may be called by any thread."""
+
+    def __init__(
+        self,
+        log: ChannelLog,
+        directory: Path,
+        form: ChannelForm,
+        bound: Bound,
+        on_control: Callable[[ChannelId], None],
+    ) -> None:
+        """Open a channel in a directory of its own.
+
+        Args:
+            log: Its index: empty, or as restored.
+            directory: Where its files are.
+            form: What its rows look like.
+            bound: How far the slowest reader may lie behind.
+            on_control: Told the channel's name after every control message; must not block.
+        """
+        self.id = log.channel
+        self.form = form
+        self.carried = form.schema
+        self.directory = directory
+        self.data = directory / "data"
+        self._log = log
+        self._bound = bound
+        self._on_control = on_control
+        self._lock = threading.Condition()
+        self._signals: dict[ReaderId, Signal] = {}
+        entries = directory / "log"
+        for needed in (self.data, entries, self.empty):
+            needed.mkdir(parents=True, exist_ok=True)
+        self._file = ChannelFile(entries)
+        self._rows = 0
+
+    @property
+    def empty(self) -> Path:
+        """A directory without files: what a scan of no Events reads."""
+        return self.directory / "empty"
+
+    def carry(self, columns: Collection[str]) -> None:
+        """Carry only these columns, before anybody writes or reads; one at least, of all it has."""
+        fields = [one for one in self.form.schema.fields if one.name in columns]
+        self.carried = StructType(fields or self.form.schema.fields[:1])
+
+    def subscribe(self, reader: ReaderId, signal: Signal) -> None:
+        """Wake this signal when something happens that concerns the reader."""
+        self._signals[reader] = signal
+
+    def restore(self, log: ChannelLog) -> None:
+        """Begin with another index, before anybody writes or reads; its files are in place."""
+        self._log = log
+
+    # -- the producer
+
+    def append(self, message: Message) -> None:
+        """Put a message at the end, under the producer's lock."""
+        with self._lock:
+            place = self._log.append(message)
+            self._file.append(place, message)
+            if isinstance(message, Event):
+                self._rows += message.rows
+        if not isinstance(message, Event):
+            self._on_control(self.id)
+        for signal in self._signals.values():
+            signal.notify()
+
+    def has_room(self, *, lets_barrier_out: bool) -> bool:
+        """Say whether one more Event may be appended."""
+        with self._lock:
+            return self._log.has_room(self._bound, lets_barrier_out=lets_barrier_out)
+
+    def wait_for_change(self, timeout_s: float) -> None:
+        """Wait until a reader has moved, or time is up."""
+        with self._lock:
+            self._lock.wait(timeout_s)
+
+    # -- the readers
+
+    def limit(self, reader: ReaderId) -> int:
+        """Return the position up to which the reader may read now."""
+        with self._lock:
+            return self._log.limit(reader).position
+
+    def end_within(self, start: int, limit: int, size_bytes: int | None) -> int:
+        """Return where a batch ends that begins at `start`: at the limit, or the size before it.
+
+        One Event is always taken, however large.
+        """
+        if size_bytes is None or limit - start <= 1:
+            return limit
+        with self._lock:
+            begin = self._log.place(start).log_bytes
+            end = start + 1
+            while end < limit and self._log.place(end + 1).log_bytes - begin <= size_bytes:
+                end += 1
+        return end
+
+    def place(self, position: int) -> Place:
+        """Return the place of a position."""
+        with self._lock:
+            return self._log.place(position)
+
+    def events(self, start: int, end: int) -> tuple[Event, ...]:
+        """Return the Events between two positions; none of what is freed already.
+
+        After a restore Spark asks once for the range of the last committed batch and throws it
+        away; a slower reader of the channel may have kept a part of it.
+        """
+        with self._lock:
+            base = self._log.base.position
+            if end <= base:
+                return ()
+            return self._log.read(self._log.place(max(start, base)), self._log.place(end))
+
+    def paths(self, events: Iterable[Event]) -> list[Path]:
+        """Return the files of Events."""
+        return [self.data / name for event in events for name in event.files]
+
+    def problem(self, events: Iterable[Event]) -> str:
+        """Say which file of Events is not as it was appended; empty if all of them are.
+
+        Raises:
+            OSError: If they cannot be looked at.
+        """
+        for event in events:
+            found = [(path, status(path)) for path in self.paths([event])]
+            for path, facts in found:
+                if facts is None:
+                    return f"{path} is gone"
+            size_bytes = sum(facts.st_size for _, facts in found if facts is not None)
+            if size_bytes != event.size_bytes:
+                names = ", ".join(str(path) for path, _ in found)
+                return f"{names} has {size_bytes} bytes instead of {event.size_bytes}"
+        return ""
+
+    def read(self, start: Place, end: Place) -> tuple[Event, ...]:
+        """Return the Events between two places."""
+        with self._lock:
+            return self._log.read(start, end)
+
+    def advance(self, reader: ReaderId, place: Place) -> None:
+        """Move the reader's position when its batch is appended."""
+        with self._lock:
+            self._log.advance(reader, place)
+            self._lock.notify_all()
+
+    def settle(self, reader: ReaderId) -> None:
+        """Note that the reader's batch is committed, and free what nobody needs."""
+        with self._lock:
+            self._log.settle(reader)
+        self.free()
+
+    def release(self, reader: ReaderId, checkpoint_id: CheckpointId) -> None:
+        """Let the reader pass a barrier."""
+        with self._lock:
+            self._log.release(reader, checkpoint_id)
+        if reader in self._signals:
+            self._signals[reader].notify()
+
+    def news(self, reader: ReaderId) -> tuple[Place, tuple[Placed, ...]]:
+        """Return how far the reader would record, and the control messages it has not seen."""
+        with self._lock:
+            return self._log.recordable(reader), self._log.news(reader)
+
+    # -- freeing
+
+    def protect(self, checkpoint_id: CheckpointId, reader: ReaderId, start: Place) -> None:
+        """Keep Events from `start` on while an attempt records or uploads them."""
+        with self._lock:
+            self._log.protect(checkpoint_id, reader, start)
+
+    def unprotect(self, checkpoint_id: CheckpointId, reader: ReaderId) -> None:
+        """End the protection of one attempt."""
+        with self._lock:
+            self._log.unprotect(checkpoint_id, reader)
+        self.free()
+
+    def free(self) -> None:
+        """Delete the files of Events that nobody needs any more."""
+        with self._lock:
+            freed = self._log.free()
+            self._file.free(self._log.base, self._log.controls_freed)
+        for directory in {Path(name).parts[0] for event in freed for name in event.files}:
+            try_to_remove_tree(self.data / directory)
+
+    def close(self) -> None:
+        """Close the log and wake everybody."""
+        with self._lock:
+            self._file.close()
+            self._lock.notify_all()
+
+    # -- facts
+
+    def watermark_ms(self, reader: ReaderId, position: int) -> int | None:
+        """Return the newest watermark that the reader will have passed at a position."""
+        with self._lock:
+            return self._log.watermark_ms(reader, position)
+
+    def backlogs(self) -> Mapping[ReaderId, Bound]:
+        """Return how far each reader lies behind."""
+        with self._lock:
+            return {reader: self._log.backlog(reader) for reader in self._signals}
+
+    def position(self, reader: ReaderId) -> Place:
+        """Return how far the reader has come."""
+        with self._lock:
+            return self._log.position(reader)
+
+    @property
+    def rows(self) -> int:
+        """How many rows were appended in this generation."""
+        return self._rows

@@ -1,0 +1,154 @@
+"""The log of a channel on disk: every message in order, in segments dropped from the front.
+
+An entry is JSON, but for a barrier: that is a zero byte, the end of the channel as an unsigned
+64-bit number, and the packed barrier, so that it is read back whole (PROTOCOL.md section 3).
+
+The running generation reads its index in memory; the file is for whoever looks from outside while
+it runs, and after it has died. It lives in scratch and is not needed for recovery.
+"""
+
+import struct
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, assert_never
+
+import msgspec
+
+from cutwater.errors import Corrupt, ProtocolViolation
+from cutwater.protocol.barrier import BARRIER_BYTES, Barrier
+from cutwater.protocol.messages import EndOfInput, Event, Message, Place, Watermark
+from cutwater.runtime.frames import framed, payloads
+from cutwater.store.backends.directories import matching
+
+SEGMENT_ENTRIES: Final = 1000
+_SUFFIX: Final = ".log"
+_PACKED: Final = struct.Struct(f">BQ{BARRIER_BYTES}s")
+
+
+@dataclass(slots=True)
+class _Segment:
+    """One file of the log, and how much of the channel lies up to its end.
+
+    Attributes:
+        path: The file.
+        end: How many Events.
+        controls: How many control messages, of those that were written here.
+    """
+
+    path: Path
+    end: int = 0
+    controls: int = 0
+
+
+class ChannelFile:
+    """The writer of one channel's log."""
+
+    def __init__(self, directory: Path) -> None:
+        """Begin a log in a directory that is there and empty."""
+        self._directory = directory
+        self._segments: deque[_Segment] = deque()
+        self._entries = 0
+        self._controls = 0
+        self._rolled = 0
+        self._file: BinaryIO | None = None
+
+    def append(self, place: Place, message: Message) -> None:
+        """Write one message behind the others.
+
+        Args:
+            place: The end of the channel after it.
+            message: The message.
+        """
+        if self._file is None or self._entries == SEGMENT_ENTRIES:
+            self._roll()
+        assert self._file is not None
+        self._file.write(framed(_encode(place, message)))
+        self._file.flush()
+        self._entries += 1
+        self._controls += not isinstance(message, Event)
+        segment = self._segments[-1]
+        segment.end, segment.controls = place.position, self._controls
+
+    def _roll(self) -> None:
+        self.close()
+        # Numbered, since a segment of barriers alone begins where the one before it began.
+        path = self._directory / f"{self._rolled:08d}{_SUFFIX}"
+        self._rolled += 1
+        self._file = path.open("xb")
+        self._segments.append(_Segment(path))
+        self._entries = 0
+
+    def free(self, base: Place, controls: int) -> None:
+        """Drop segments of which everything has been passed; the one that is written stays.
+
+        A pipeline that is silent has barriers all the same, so they count as Events do.
+
+        Args:
+            base: The place of the first Event that somebody needs.
+            controls: How many control messages nobody needs any more.
+        """
+        while len(self._segments) > 1:
+            first = self._segments[0]
+            if first.end > base.position or first.controls > controls:
+                return
+            first.path.unlink(missing_ok=True)
+            self._segments.popleft()
+
+    def close(self) -> None:
+        """Close the file; a later append begins a new segment."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_entries(directory: Path) -> list[dict[str, object]]:
+    """Return what a channel's log holds, oldest first, as JSON values.
+
+    Raises:
+        Corrupt: If an entry is damaged.
+    """
+    return [
+        _decode(payload, path.name)
+        for path in matching(directory, f"*{_SUFFIX}")
+        for payload in payloads(path.read_bytes(), path.name)
+    ]
+
+
+def _decode(payload: bytes, name: str) -> dict[str, object]:
+    try:
+        if payload[:1] != b"\x00":
+            entry: dict[str, object] = msgspec.json.decode(payload)
+            return entry
+        _, end, packed = _PACKED.unpack(payload)
+        barrier = Barrier.unpack(packed)
+    except (msgspec.DecodeError, struct.error, ProtocolViolation) as error:
+        raise Corrupt(name, f"an entry is no message: {error}") from error
+    return {
+        "end": end,
+        "barrier": barrier.checkpoint_id,
+        "generation": barrier.epoch,
+        "flags": str(barrier.flags),
+        "started_at_ms": barrier.started_at_ms,
+    }
+
+
+def _encode(place: Place, message: Message) -> bytes:
+    if isinstance(message, Barrier):
+        return _PACKED.pack(0, place.position, message.pack())
+    entry: dict[str, object] = {"end": place.position}
+    match message:
+        case Event():
+            entry |= {
+                "event": message.batch,
+                "rows": message.rows,
+                "bytes": message.size_bytes,
+                "files": message.files,
+            }
+        case Watermark():
+            entry |= {"watermark_ms": message.value_ms}
+        case EndOfInput():
+            entry |= {"end_of_input": True}
+        case other:
+            assert_never(other)
+    return msgspec.json.encode(entry)

@@ -1,0 +1,64 @@
+"""What a pipeline runs with: the session, its store, its sinks, its options.
+
+Made once per process by whoever starts the pipeline; every generation uses the same.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from cutwater.ids import PipelineId, SinkId
+from cutwater.planning.physical_plan import PhysicalPlan
+from cutwater.protocol.channel_log import Bound
+from cutwater.protocol.evolution.change import Allowances
+from cutwater.protocol.options import CheckpointOptions
+from cutwater.sinks.base import OpenSink
+from cutwater.spark.jvm.internals import Internals
+from cutwater.store.blobs.local_cache import Stock
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.targets import SinkTargets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """What all generations of one process share.
+
+    Attributes:
+        plan: The steps.
+        internals: Spark's internal classes, checked.
+        store: The pipeline in its store.
+        sinks: All sinks, opened.
+        options: The protocol's options.
+        bound: How far a channel's slowest reader may lie behind.
+        scratch: A directory for generations; its content may be lost at any time.
+        available_now: Run until what is there now is processed.
+        targets: Where the sinks write, as the store remembers it.
+        is_fork: Whether it began from another pipeline's cut, which may run at the same time.
+        allowed: What a restore into changed code may do.
+        stock: What recovery has brought to this machine for the generation that is built next.
+    """
+
+    plan: PhysicalPlan
+    internals: Internals
+    store: OpenStore
+    sinks: Mapping[SinkId, OpenSink]
+    options: CheckpointOptions
+    bound: Bound
+    scratch: Path
+    available_now: bool = False
+    targets: SinkTargets = field(default_factory=dict)
+    is_fork: bool = False
+    allowed: Allowances = field(default_factory=Allowances)
+    stock: Stock | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        return self.internals.spark
+
+    @property
+    def pipeline(self) -> PipelineId:
+        """The pipeline's uuid."""
+        return self.store.pipeline

@@ -1,0 +1,347 @@
+"""The durable effects of a generation, in the background: each posts what came of it.
+
+Nothing here decides anything. A task is one of the coordinator's commands; it runs in a pool,
+retries where repeating is safe, and always answers, so that the coordinator is never left waiting.
+"""
+
+import logging
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from cutwater.errors import (
+    CutwaterError,
+    OutcomeUnknown,
+    SinkError,
+    StoreError,
+    Superseded,
+    TargetBehind,
+    Unavailable,
+)
+from cutwater.ids import CheckpointId, Generation, Slot
+from cutwater.protocol.barrier import Barrier
+from cutwater.protocol.checkpoint import events
+from cutwater.protocol.checkpoint.failure import FailureReason
+from cutwater.protocol.commit import CommitSink, RecordCommit
+from cutwater.protocol.cut import BlobRef, Cut, InFlight, RecordedEvent, StepSnapshot
+from cutwater.protocol.decisions import Decision, DecisionOutcome
+from cutwater.protocol.retention import reusable
+from cutwater.protocol.step.events import Stored
+from cutwater.protocol.step.in_flight import InFlightRange
+from cutwater.runtime.clock import now_ms
+from cutwater.runtime.context import RunContext
+from cutwater.runtime.step import RunningStep
+from cutwater.sinks.commit import Groups, act_in_store, recorded_by
+from cutwater.sinks.lost_commits import check_targets_hold
+from cutwater.sinks.retention import SinkRetention
+from cutwater.store.blobs.bundles import BundleMemory
+from cutwater.store.maintenance.garbage import Collector
+from cutwater.store.records.codecs import Attempt, Committed
+
+_LOG: Final = logging.getLogger(__name__)
+_RETRY_S: Final = 0.5
+_TRIES: Final = 6
+_TRYING_S: Final = 3.0
+"""No further try begins after this: a bucket has patience of its own, which would add up."""
+
+_WORKERS: Final = 8
+_ATTEMPTS_REMEMBERED: Final = 100
+"""More attempts than can be open or have uploads that still run."""
+
+
+class Effects:
+    """Carries out one generation's commands in the background."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        generation: Generation,
+        post: Callable[[events.CoordinatorEvent], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Work for one generation.
+
+        Args:
+            context: What the pipeline runs with.
+            generation: The generation.
+            post: Takes what came of each command; must not block.
+            failed: Told of a defect: a task that ended in a way nobody foresaw.
+        """
+        self._context = context
+        self._generation = generation
+        self._post = post
+        self._failed = failed
+        self._closed = threading.Event()
+        self._asked: list[CommitSink] = []
+        self._recording: set[Slot] = set()
+        self._groups = Groups(context.sinks)
+        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="effect")
+        self.collector = Collector(context.store, generation, context.options.retained)
+        self._retention = SinkRetention(self.collector, context.sinks)
+        # By attempt: uploads of one that was given up may still run when the next one begins.
+        self._reusable: OrderedDict[CheckpointId, Mapping[str, BlobRef]] = OrderedDict()
+        self._bundles = BundleMemory()
+        self._restored: CheckpointId | None = None
+        self.uploaded: OrderedDict[CheckpointId, int] = OrderedDict()
+        self.superseded: Superseded | None = None
+        self.behind: TargetBehind | None = None
+        self.doubt: StoreError | None = None
+
+    def restored(self, cut: Cut, slot: Slot) -> None:
+        """Note the cut that recovery has checked, and seen through with all before it."""
+        self.collector.know(cut)
+        self.collector.committed_through = slot
+        self._restored = cut.checkpoint_id
+
+    def close(self) -> None:
+        """Let what runs finish, start nothing more, and wait."""
+        self._closed.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def start(self, command: events.CoordinatorCommand) -> None:
+        """Start what carries out a command of the coordinator."""
+        match command:
+            case events.ReserveId():
+                self._submit(lambda: self._reserve(command))
+            case events.PublishManifest(cut):
+                self._submit(lambda: self._publish(cut))
+            case events.CreateDecision():
+                self._submit(lambda: self._decide(command))
+            case CommitSink():
+                self._asked.append(command)
+            case RecordCommit(permit):
+                # Asked for again while it is being tried: whoever tries answers.
+                if permit.slot not in self._recording:
+                    self._recording.add(permit.slot)
+                    self._submit(lambda: self._record(command))
+            case events.CollectGarbage():
+                self._submit(self._collect)
+            case _:
+                message = f"{command} is not an effect"
+                raise TypeError(message)
+
+    def _submit(self, task: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                task()
+            except BaseException as error:  # noqa: BLE001 - a defect must not vanish in a pool
+                self._failed(error)
+
+        if not self._closed.is_set():
+            self._pool.submit(run)
+
+    # -- attempts
+
+    def _reserve(self, command: events.ReserveId) -> None:
+        attempt = Attempt(command.checkpoint_id, self._generation, command.kind, now_ms())
+        why = ""
+        for _ in self._tries():
+            try:
+                won = self._context.store.attempts.reserve(attempt)
+            except StoreError as error:
+                _LOG.info("checkpoint %s: %s", command.checkpoint_id, error)
+                why = _why(error)
+            else:
+                self._post(events.Reserved(command.checkpoint_id, won, now_ms()))
+                return
+        # A store that is full or away stays so for a while: people must be told.
+        self._post(events.ReserveFailed(command.checkpoint_id, now_ms(), why))
+
+    def _tries(self) -> Iterator[None]:
+        """Let something be tried that may be repeated: some seconds long, with pauses."""
+        end_s = time.monotonic() + _TRYING_S
+        for number in range(_TRIES):
+            if number and (time.monotonic() >= end_s or self._closed.wait(_RETRY_S)):
+                return
+            yield
+
+    def begin_attempt(self, barrier: Barrier) -> None:
+        """Note which objects the attempt need not store again."""
+        incremental = self._context.options.incremental
+        # What nobody has checked in this generation may be damaged, and would be named for ever.
+        trusted = [
+            one
+            for one in self.collector.cuts
+            if one.generation == self._generation or one.checkpoint_id == self._restored
+        ]
+        self._reusable[barrier.checkpoint_id] = reusable(trusted, barrier, incremental=incremental)
+        self.uploaded[barrier.checkpoint_id] = 0
+        for remembered in (self._reusable, self.uploaded):
+            while len(remembered) > _ATTEMPTS_REMEMBERED:
+                remembered.popitem(last=False)
+
+    def upload(
+        self, step: RunningStep, snapshot: StepSnapshot, ranges: tuple[InFlightRange, ...]
+    ) -> None:
+        """Store a snapshot's state and in-flight Events in the background."""
+        self._submit(lambda: self._upload(step, snapshot, ranges))
+
+    def _upload(
+        self, step: RunningStep, snapshot: StepSnapshot, ranges: tuple[InFlightRange, ...]
+    ) -> None:
+        checkpoint_id = snapshot.checkpoint_id
+        blobs = self._context.store.blobs(self._generation, attempt=checkpoint_id)
+        # An attempt that is long over reuses nothing: whatever it stores, no cut will name.
+        known = self._reusable.get(checkpoint_id, {})
+        try:
+            pinned = step.pinned(checkpoint_id)
+            state: tuple[BlobRef, ...] = ()
+            if pinned is not None:
+                state = blobs.store_tree(pinned.directory, pinned.files, known, self._bundles)
+            in_flight = []
+            for part in ranges:
+                channel = step.wiring.inputs[part.input]
+                positions = range(part.start.position, part.end.position)
+                found = [
+                    channel.read(channel.place(one), channel.place(one + 1))[0] for one in positions
+                ]
+                names = [channel.data / name for event in found for name in event.files]
+                stored = iter(blobs.store_files(names, known))
+                recorded = tuple(
+                    RecordedEvent(position, event, tuple(islice(stored, len(event.files))))
+                    for position, event in zip(positions, found, strict=True)
+                )
+                in_flight.append(InFlight(part.input, recorded))
+        except (StoreError, OSError, CutwaterError) as error:
+            # Also what was unpinned because the attempt is over: then nobody minds the decline.
+            _LOG.info("checkpoint %s of %s: %s", checkpoint_id, step.name, error)
+            reason, why = FailureReason.SNAPSHOT_FAILED, _why(error)
+            self._post(
+                events.Declined(step.name, self._generation, checkpoint_id, reason, now_ms(), why)
+            )
+            return
+        refs = [*state, *(ref for part in in_flight for one in part.events for ref in one.blobs)]
+        new = sum(ref.size_bytes for ref in refs if ref.sha256 not in known)
+        self.uploaded[checkpoint_id] = self.uploaded.get(checkpoint_id, 0) + new
+        step.times.uploaded(checkpoint_id, new)
+        step.tell(Stored(checkpoint_id, state, tuple(in_flight)))
+
+    # -- the decision
+
+    def _publish(self, cut: Cut) -> None:
+        try:
+            sha256 = self._context.store.manifests.publish(cut)
+        except StoreError as error:
+            _LOG.warning("checkpoint %s: %s", cut.checkpoint_id, error)
+            self._post(events.PublishFailed(cut.checkpoint_id, now_ms(), _why(error)))
+            return
+        self._post(events.Published(cut.checkpoint_id, sha256, now_ms()))
+
+    def _decide(self, command: events.CreateDecision) -> None:
+        cut = command.cut
+        entry = Decision(
+            command.slot,
+            self._generation,
+            uuid.uuid4().hex,
+            cut.kind,
+            cut.checkpoint_id,
+            command.manifest_sha256,
+            cut.commit_point,
+            cut.origin,
+        )
+        log = self._context.store.log
+        try:
+            outcome = log.create(entry)
+        except StoreError as error:
+            self.doubt, outcome = error, DecisionOutcome.UNKNOWN
+        if outcome is DecisionOutcome.WRITTEN:
+            self.collector.know(cut)
+        elif outcome is DecisionOutcome.UNKNOWN:
+            self.doubt = self.doubt or log.doubt(command.slot)
+        self._post(events.DecisionMade(cut.checkpoint_id, outcome, now_ms()))
+
+    # -- sinks
+
+    def commit_asked(self) -> None:
+        """Let the sinks act that were asked at this moment, those of a group together."""
+        asked, self._asked = self._asked, []
+        groups = self._groups.of(asked)
+        if groups:
+            self._submit(partial(self._commit_all, groups))
+
+    def _commit_all(self, groups: list[tuple[CommitSink, ...]]) -> None:
+        """Look at all targets first: if one lacks a commit, none of the sinks acts (F43)."""
+        for together in groups:
+            try:
+                recorded = recorded_by(together)
+                check_targets_hold(self._context.store, self._context.sinks, recorded)
+            except TargetBehind as error:
+                self._refuse(together[0].permit.slot, error)
+                return
+            except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
+                self._failed_together(together, error)
+                groups = [one for one in groups if one != together]
+        for together in groups:
+            self._submit(partial(self._commit, together))
+
+    def _refuse(self, slot: Slot, error: TargetBehind) -> None:
+        self.behind = error
+        _LOG.error("slot %s: %s", slot, error)
+        self._post(events.SinkBehind(slot, error.sink, now_ms()))
+
+    def _commit(self, together: tuple[CommitSink, ...]) -> None:
+        slot = together[0].permit.slot
+        try:
+            versions = act_in_store(self._context.store, self._context.sinks, together)
+        except Superseded as error:
+            self.superseded = error
+            self._post(events.SinkFenced(slot, error.sink, now_ms()))
+        except TargetBehind as error:
+            self._refuse(slot, error)
+        except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
+            self._failed_together(together, error)
+        else:
+            for one, version in versions.items():
+                self._post(events.SinkCommitted(slot, one, version, now_ms()))
+
+    def _failed_together(self, together: tuple[CommitSink, ...], error: Exception) -> None:
+        slot, sink = together[0].permit.slot, together[0].sink
+        culprit = error.sink if isinstance(error, SinkError) else sink
+        _LOG.warning("sink %s, slot %s: %s", culprit, slot, error)
+        # The one that stands against it first; whichever a person is told of, all is said.
+        waiting = sorted((one.sink for one in together), key=lambda one: one != culprit)
+        for one in waiting:
+            prefix = "" if one == culprit else f"it acts together with sink {culprit}: "
+            self._post(events.SinkFailed(slot, one, f"{prefix}{error}", now_ms()))
+
+    def _record(self, command: RecordCommit) -> None:
+        slot, why = command.permit.slot, ""
+        committed = Committed(slot, command.permit.checkpoint_id, command.versions)
+        for _ in self._tries():
+            try:
+                self._context.store.commits.record(committed)
+            except (Unavailable, OutcomeUnknown) as error:
+                # A record never changes, so that writing it again is safe whatever has happened.
+                _LOG.info("commit of slot %s: %s", slot, error)
+                why = _why(error)
+            else:
+                self.collector.committed_through = slot
+                self._recording.discard(slot)
+                self._post(events.CommitRecorded(slot, now_ms()))
+                return
+        self._recording.discard(slot)
+        self._post(events.RecordFailed(slot, why, now_ms()))
+
+    # -- garbage
+
+    def _collect(self) -> None:
+        began = time.monotonic()
+        try:
+            self._retention.collect()
+        except StoreError as error:
+            _LOG.warning("retention: %s", error)
+        finally:
+            _LOG.debug("retention took %.3f s", time.monotonic() - began)
+            self._post(events.GarbageCollected(now_ms()))
+
+
+def _why(error: CutwaterError | OSError) -> str:
+    """Give an error in words that can stand in brackets."""
+    text = error.message if isinstance(error, CutwaterError) else str(error)
+    return text.rstrip(".")

@@ -1,0 +1,84 @@
+"""How a generation of a running pipeline ends, and the checkpoint it ends with.
+
+The generation says how it ended, the supervisor decides what follows from it.
+"""
+
+import errno
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from cutwater.ids import StepId
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
+
+_TRIES: Final = 3
+"""How many attempts a stop makes to end with a checkpoint."""
+
+
+_STARVED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN})
+_CAUSES_MAX: Final = 20
+
+
+def is_starved(error: BaseException | None) -> bool:
+    """Say whether an error comes from a lack of file descriptors, memory or threads.
+
+    That is a state of the process or the machine, not of the pipeline, and it passes.
+    """
+    for _ in range(_CAUSES_MAX):
+        if error is None:
+            return False
+        if isinstance(error, OSError) and error.errno in _STARVED:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class End(Enum):
+    """How a generation ended."""
+
+    FINISHED = auto()
+    """Every step has ended by itself and everything is committed."""
+    STOPPED = auto()
+    """It was asked to stop."""
+    FAILED = auto()
+    """A step failed, or attempts did too often: begin again from the last checkpoint."""
+    FENCED = auto()
+    """Another generation has claimed the pipeline, or a sink has refused us as if one had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a generation, with its cause where there is one."""
+
+    end: End
+    step: StepId | None = None
+    error: BaseException | None = None
+    detail: str = ""
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether the driver itself failed, for lack of something that the system shares out."""
+        return self.end is End.FAILED and self.step is None and is_starved(self.error)
+
+
+@dataclass(slots=True)
+class LastCheckpoint:
+    """The checkpoint that a stop waits for.
+
+    Attributes:
+        request: What was asked for.
+        insists: Whether the pipeline goes on as before if it fails; otherwise it is tried again,
+            and then the pipeline ends without it.
+        tries: How often it was asked for.
+        found_no_room: Whether too many other requests waited when it was.
+    """
+
+    request: CheckpointRequest
+    insists: bool
+    tries: int = 0
+    found_no_room: bool = False
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether it is asked for again after a failure."""
+        return self.tries < _TRIES and not self.insists

@@ -1,0 +1,415 @@
+"""The book of attempts: follows what the coordinator hears and orders, for people who ask.
+
+It decides nothing. It outlives generations, so that a status can show what came before a restart.
+Written by the loop's thread, read by any.
+"""
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+
+from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, SinkId, StepId
+from cutwater.protocol.checkpoint import events
+from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest
+from cutwater.protocol.checkpoint.failure import FailureReason
+from cutwater.protocol.checkpoint.trigger import RequestResult
+from cutwater.protocol.cut import CheckpointKind, Cut
+from cutwater.protocol.decisions import DecisionOutcome
+from cutwater.runtime.clock import now_ms
+from cutwater.runtime.reporting.event_log import EventName, Journal
+from cutwater.runtime.reporting.status import CheckpointReport
+from cutwater.store.records.reports import StepReport
+
+KEPT: Final = 20
+_REFUSALS: Final = {
+    RequestResult.QUEUE_FULL: "too many requests wait already",
+    RequestResult.NOT_RUNNING: "the pipeline ends or begins again just now",
+}
+
+
+@dataclass(slots=True)
+class Waiter:
+    """Somebody who waits for the checkpoint that was asked for.
+
+    Attributes:
+        request: What was asked for.
+        id: The attempt that serves it, once there is one.
+        report: What became of it, once that is known.
+        done: Set when it is known.
+    """
+
+    request: CheckpointRequest
+    id: CheckpointId | None = None
+    report: CheckpointReport | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def is_served_by(self, request: CheckpointRequest) -> bool:
+        """Say whether an attempt for that request is one that was waited for.
+
+        Whoever wants a plain checkpoint is content with one that stands alone; one that starts
+        after he asked holds all he asked for, whoever else asked for it. A run that ends waits for
+        its own: another one may not be a commit point.
+        """
+        ours = self.request
+        if ours.kind is CheckpointKind.SAVEPOINT or request.kind is CheckpointKind.SAVEPOINT:
+            return ours == request
+        if ours.is_last and not request.is_last:
+            return False
+        return ours.drain == request.drain and ours.kind in {
+            CheckpointKind.CHECKPOINT,
+            request.kind,
+        }
+
+    def fail(self, reason: str) -> None:
+        """Say that nothing will come of it."""
+        self.report = CheckpointReport(
+            CheckpointId(0),
+            "FAILED",
+            0,
+            self.request.kind.name,
+            failure=reason,
+            name=self.request.name,
+        )
+        self.done.set()
+
+
+@dataclass(slots=True)
+class AbortWaiter:
+    """Waits for the answer to one abort.
+
+    Attributes:
+        cancel: The abort, as the coordinator is told of it.
+        report: The attempt that was aborted, once it has been.
+        refusal: Why nothing was aborted; empty otherwise.
+        done: Set when one of the two is known.
+    """
+
+    cancel: events.Cancelled
+    report: CheckpointReport | None = None
+    refusal: str = ""
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def refuse(self, reason: str) -> None:
+        """Say that nothing was aborted, and why."""
+        self.refusal = reason
+        self.done.set()
+
+
+class AttemptBook:
+    """What became of the newest attempts."""
+
+    def __init__(
+        self,
+        tell: Callable[[CheckpointReport], None] = lambda _: None,
+        journal: Journal | None = None,
+    ) -> None:
+        """Know of none; tell of each, from any thread and without blocking, when it is over."""
+        self._tell = tell
+        self._journal = journal or Journal("", "")
+        self._lock = threading.Lock()
+        self._reports: OrderedDict[CheckpointId, CheckpointReport] = OrderedDict()
+        self._cuts: dict[CheckpointId, Cut] = {}
+        self._slots: dict[int, CheckpointId] = {}
+        self._waiters: list[Waiter] = []
+        self._aborts: list[AbortWaiter] = []
+        self._last: Waiter | None = None
+        self.generation = Generation(0)
+        self.highest = NO_CHECKPOINT
+        self.completed = 0
+        self.failed = 0
+        self.last_completed: CheckpointId | None = None
+
+    @property
+    def reports(self) -> tuple[CheckpointReport, ...]:
+        """The newest attempts, oldest first."""
+        with self._lock:
+            return tuple(
+                replace(one, duration_ms=now_ms() - one.started_at_ms)
+                if one.status == "IN_PROGRESS"
+                else one
+                for one in self._reports.values()
+            )
+
+    # -- waiting
+
+    def wait_for(self, request: CheckpointRequest) -> Waiter:
+        """Begin to wait for the next attempt that serves a request; ask for it afterwards."""
+        waiter = Waiter(request)
+        with self._lock:
+            self._waiters.append(waiter)
+        return waiter
+
+    def follow_last(self, request: CheckpointRequest) -> None:
+        """Follow the next attempt that serves a request as the one that a stop waits for."""
+        self._last = self.wait_for(request)
+
+    def wait_for_abort(self, cancel: events.Cancelled) -> AbortWaiter:
+        """Begin to wait for the answer to an abort; send the abort afterwards."""
+        waiter = AbortWaiter(cancel)
+        with self._lock:
+            self._aborts.append(waiter)
+        return waiter
+
+    def refuse_abort(self, waiter: AbortWaiter, reason: str) -> None:
+        """Answer an abort that is never sent."""
+        with self._lock:
+            if waiter in self._aborts:
+                self._aborts.remove(waiter)
+                waiter.refuse(reason)
+
+    def refuse(self, request: CheckpointRequest, reason: str) -> None:
+        """Tell whoever asked last for exactly this, and has no attempt yet, that none will come."""
+        with self._lock:
+            for waiter in reversed(self._waiters):
+                if waiter.id is None and waiter.request == request:
+                    waiter.fail(reason)
+                    self._waiters.remove(waiter)
+                    return
+
+    @property
+    def last_has_ended(self) -> bool:
+        """Whether the attempt that a stop waits for has been decided or has failed."""
+        last = self._last
+        if last is None or last.id is None or last.id not in self._reports:
+            return False
+        with self._lock:
+            return self._reports[last.id].status != "IN_PROGRESS"
+
+    @property
+    def last_failure(self) -> str:
+        """Why the attempt that a stop waits for has failed."""
+        last = self._last
+        report = None if last is None or last.id is None else self._reports.get(last.id)
+        return (report.failure if report else None) or "nobody can say why"
+
+    def abandon(self, reason: str) -> None:
+        """Tell everybody who waits that nothing will come of it; end what is open."""
+        with self._lock:
+            for checkpoint_id, report in list(self._reports.items()):
+                if report.status == "IN_PROGRESS":
+                    self._end(checkpoint_id, replace(report, status="FAILED", failure=reason))
+            for waiter in self._waiters:
+                # A checkpoint that was decided stays one: its commits are repeated by recovery.
+                known = self._reports.get(waiter.id) if waiter.id is not None else None
+                if known is None:
+                    waiter.fail(reason)
+                else:
+                    waiter.report = known
+                    waiter.done.set()
+            for abort in self._aborts:
+                abort.refuse(reason)
+            for checkpoint_id in self._slots.values():
+                self._publish(checkpoint_id)
+            self._aborts.clear()
+            self._waiters.clear()
+            self._slots.clear()
+
+    # -- following
+
+    def heard(self, event: events.CoordinatorEvent) -> None:
+        """Follow what the coordinator is told."""
+        with self._lock:
+            match event:
+                case events.DecisionMade(checkpoint_id, DecisionOutcome.WRITTEN):
+                    self._decided(checkpoint_id)
+                case events.CommitRecorded(slot):
+                    self._committed(self._slots.pop(slot, None))
+                case _:
+                    pass
+
+    def ordered(
+        self, command: events.CoordinatorCommand, uploaded: Mapping[CheckpointId, int]
+    ) -> None:
+        """Follow what the coordinator answers."""
+        with self._lock:
+            match command:
+                case events.ReserveId(checkpoint_id, _, request):
+                    self._begin(checkpoint_id, request)
+                case events.CreateDecision(slot, cut):
+                    self._cuts[cut.checkpoint_id] = cut
+                    if cut.commit_point:
+                        self._slots[slot] = cut.checkpoint_id
+                    report = self._reports[cut.checkpoint_id]
+                    self._reports[cut.checkpoint_id] = replace(
+                        report,
+                        unaligned=not cut.is_aligned,
+                        uploaded_bytes=uploaded.get(cut.checkpoint_id, 0),
+                        state_bytes=cut.size_bytes,
+                        in_flight_bytes=cut.in_flight_bytes,
+                        commit_point=cut.commit_point,
+                    )
+                case events.EndAttempt(checkpoint_id, False, reason, detail):
+                    sentence = reason.sentence if reason else "ended"
+                    failure = f"{sentence} ({detail})" if detail else sentence
+                    report = replace(self._reports[checkpoint_id], status="FAILED", failure=failure)
+                    if reason is FailureReason.ID_TAKEN:
+                        # The request keeps its turn, and those who wait for it wait on.
+                        for waiter in self._waiters:
+                            waiter.id = None if waiter.id == checkpoint_id else waiter.id
+                    self._end(checkpoint_id, report)
+                case events.AnswerCancel():
+                    self._answer_abort(command)
+                case _:
+                    pass
+
+    def _answer_abort(self, answer: events.AnswerCancel) -> None:
+        for waiter in self._aborts:
+            if waiter.cancel is answer.cancel:
+                self._aborts.remove(waiter)
+                if answer.result is not CancelResult.CANCELLED:
+                    waiter.refuse(self._abort_refusal(answer))
+                elif answer.checkpoint_id is not None:
+                    waiter.report = self._reports.get(answer.checkpoint_id)
+                waiter.done.set()
+                return
+
+    def _abort_refusal(self, answer: events.AnswerCancel) -> str:
+        number = answer.checkpoint_id
+        pending = [
+            str(known) for known, one in self._reports.items() if one.status == "IN_PROGRESS"
+        ]
+        if answer.result is CancelResult.AMBIGUOUS:
+            return f"checkpoints {' and '.join(pending)} are pending; name one of them"
+        if answer.result is CancelResult.TOO_LATE:
+            return f"checkpoint {number} is being decided, and only the outcome can end it now"
+        now = f"pending is {' and '.join(pending)}" if pending else "no checkpoint is pending"
+        known = None if number is None else self._reports.get(number)
+        if number is None:
+            return now
+        if known is None:
+            return f"checkpoint {number} is not pending; {now}"
+        if known.status == "COMPLETED":
+            return f"checkpoint {number} has already completed; {now}"
+        return f"checkpoint {number} has already failed: {known.failure}; {now}"
+
+    def answered(self, command: events.AnswerRequest) -> None:
+        """Follow what became of a request: one that is refused is not served by anybody."""
+        if command.result is not RequestResult.QUEUED:
+            self.refuse(command.request, _REFUSALS[command.result])
+
+    def blocked(self, sink: SinkId | None, reason: str) -> str:
+        """Note that a sink cannot commit, or none can be recorded; return that as a sentence."""
+        who = f"sink {sink} cannot commit" if sink else "the store takes no record of a commit"
+        self._journal.note(
+            EventName.BLOCKED,
+            f"COMMIT_BLOCKED: {who}: {reason}",
+            generation=self.generation,
+            level=logging.ERROR,
+            sink=sink,
+            reason=reason,
+        )
+        return f"{who}: {reason}"
+
+    def acknowledged(
+        self, checkpoint_id: CheckpointId, step: StepId, report: Callable[[int], StepReport]
+    ) -> None:
+        """Note how a step fared, counted from the start of its attempt."""
+        with self._lock:
+            known = self._reports.get(checkpoint_id)
+            if known is not None and known.status == "IN_PROGRESS":
+                made = report(known.started_at_ms)
+                self._reports[checkpoint_id] = replace(known, steps={**known.steps, step: made})
+                times = msgspec.structs.asdict(made)
+                self._note(EventName.ACKNOWLEDGED, known, f"{step} has acknowledged", step, **times)
+
+    def _note(
+        self,
+        event: EventName,
+        report: CheckpointReport,
+        what: str,
+        step: StepId | None = None,
+        **fields: object,
+    ) -> None:
+        self._journal.note(
+            event,
+            f"checkpoint {report.id}: {what}",
+            generation=report.generation,
+            level=logging.WARNING if event is EventName.FAILED else logging.INFO,
+            checkpoint=int(report.id),
+            step=step,
+            name=report.name,
+            **fields,
+        )
+
+    def _begin(self, checkpoint_id: CheckpointId, request: CheckpointRequest) -> None:
+        self.highest = max(self.highest, checkpoint_id)
+        self._reports[checkpoint_id] = CheckpointReport(
+            checkpoint_id,
+            "IN_PROGRESS",
+            0,
+            request.kind.name,
+            started_at_ms=now_ms(),
+            name=request.name,
+            generation=self.generation,
+        )
+        self._note(
+            EventName.STARTED, self._reports[checkpoint_id], "started", kind=request.kind.name
+        )
+        while len(self._reports) > KEPT:
+            self._reports.popitem(last=False)
+        for waiter in self._waiters:
+            if waiter.id is None and waiter.is_served_by(request):
+                waiter.id = checkpoint_id
+
+    def _decided(self, checkpoint_id: CheckpointId) -> None:
+        report = self._reports.get(checkpoint_id)
+        if report is None:
+            return
+        self.completed += 1
+        self.last_completed = checkpoint_id
+        took = now_ms() - report.started_at_ms
+        report = replace(report, status="COMPLETED", duration_ms=took)
+        self._reports[checkpoint_id] = report
+        self._note(
+            EventName.COMPLETED,
+            report,
+            f"completed in {took} ms",
+            duration_ms=took,
+            uploaded_bytes=report.uploaded_bytes,
+            state_bytes=report.state_bytes,
+            in_flight_bytes=report.in_flight_bytes,
+            unaligned=report.unaligned,
+            commit_point=report.commit_point,
+        )
+        cut = self._cuts.pop(checkpoint_id)
+        if not cut.commit_point:
+            self._publish(checkpoint_id)
+            self._resolve(checkpoint_id)
+
+    def _committed(self, checkpoint_id: CheckpointId | None) -> None:
+        report = self._reports.get(checkpoint_id) if checkpoint_id is not None else None
+        if report is None:
+            return
+        took = now_ms() - report.started_at_ms
+        self._reports[report.id] = replace(report, committed_ms=took)
+        self._note(EventName.COMMITTED, report, f"committed after {took} ms", committed_ms=took)
+        self._publish(report.id)
+        self._resolve(report.id)
+
+    def _end(self, checkpoint_id: CheckpointId, report: CheckpointReport) -> None:
+        took = now_ms() - report.started_at_ms
+        self.failed += 1
+        self._reports[checkpoint_id] = replace(report, duration_ms=took)
+        why = report.failure
+        self._note(EventName.FAILED, report, f"failed: {why}", duration_ms=took, failure=why)
+        self._cuts.pop(checkpoint_id, None)
+        self._publish(checkpoint_id)
+        self._resolve(checkpoint_id)
+
+    def _publish(self, checkpoint_id: CheckpointId) -> None:
+        """Tell of an attempt that is over."""
+        report = self._reports.get(checkpoint_id)
+        if report is not None:
+            self._tell(report)
+
+    def _resolve(self, checkpoint_id: CheckpointId) -> None:
+        """Tell those who wait what became of their attempt, commits included."""
+        for waiter in [one for one in self._waiters if one.id == checkpoint_id]:
+            waiter.report = self._reports.get(checkpoint_id)
+            waiter.done.set()
+            self._waiters.remove(waiter)

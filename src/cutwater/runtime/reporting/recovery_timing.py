@@ -1,0 +1,133 @@
+"""How long the phases of a recovery took: choose, commit replay, fetch, start, first batch.
+
+A stopwatch that recovery, build and the first moments of a generation write into, one after the
+other. Nothing depends on it but what people are told.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+from typing import Final
+
+from cutwater.ids import Generation
+from cutwater.protocol.recovery import Restore
+from cutwater.runtime.clock import now_ms
+from cutwater.runtime.step import RunningStep
+from cutwater.store.records.reports import RecoveryReport
+
+
+class Phase(Enum):
+    """A part of a recovery."""
+
+    CHOOSE = auto()
+    """Claim the pipeline, and find its last cut."""
+    COMMIT_REPLAY = auto()
+    """Repeat decided commits."""
+    FETCH = auto()
+    """Bring state and in-flight data back, and check every byte."""
+    START = auto()
+    """Call the steps' functions and start their queries."""
+    FIRST_BATCH = auto()
+    """From then to the first batch that is finished."""
+
+
+_MS_PER_S: Final = 1000
+
+
+class Phases:
+    """The stopwatch of one recovery. What runs inside another phase counts for itself only."""
+
+    def __init__(self, reason: str = "") -> None:
+        """Begin; the reason is empty for the start of a process."""
+        self._reason = reason
+        self._started_at_ms = now_ms()
+        self._spent_s: dict[Phase, float] = {}
+        self._open: list[Phase] = []
+        self._since_s = 0.0
+        self.repeated_commits = 0
+        self.linked_bytes = 0
+        self.fetched_bytes = 0
+
+    @contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        """Count the time inside for this phase. For one thread."""
+        self._turn()
+        self._open.append(phase)
+        try:
+            yield
+        finally:
+            self._turn()
+            self._open.pop()
+
+    def _turn(self) -> None:
+        """Book the time since the last turn for the innermost phase."""
+        at_s = time.monotonic()
+        if self._open:
+            phase = self._open[-1]
+            self._spent_s[phase] = self._spent_s.get(phase, 0.0) + at_s - self._since_s
+        self._since_s = at_s
+
+    def first_batch(self) -> None:
+        """Note that the first batch is finished, counted from the end of the last phase."""
+        self._spent_s[Phase.FIRST_BATCH] = time.monotonic() - self._since_s
+
+    def report(self, restore: Restore) -> RecoveryReport:
+        """Return what there is to tell so far."""
+        cut = restore.cut
+        first = self._spent_s.get(Phase.FIRST_BATCH)
+        return RecoveryReport(
+            generation=Generation(restore.generation),
+            checkpoint_id=None if cut is None else cut.checkpoint_id,
+            started_at_ms=self._started_at_ms,
+            reason=self._reason,
+            choose_ms=self._ms(Phase.CHOOSE),
+            commit_replay_ms=self._ms(Phase.COMMIT_REPLAY),
+            fetch_ms=self._ms(Phase.FETCH),
+            start_ms=self._ms(Phase.START),
+            first_batch_ms=None if first is None else round(first * _MS_PER_S),
+            repeated_commits=self.repeated_commits,
+            state_bytes=0 if cut is None else cut.size_bytes,
+            linked_bytes=self.linked_bytes,
+            fetched_bytes=self.fetched_bytes,
+        )
+
+    def _ms(self, phase: Phase) -> int:
+        return round(self._spent_s.get(phase, 0.0) * _MS_PER_S)
+
+
+class FirstBatch:
+    """Watches for the first batch of a generation, and tells how its recovery went."""
+
+    def __init__(
+        self,
+        phases: Phases,
+        restore: Restore,
+        steps: Iterable[RunningStep],
+        tell: Callable[[RecoveryReport], None],
+    ) -> None:
+        """Note where the steps stand before anything runs."""
+        self._phases = phases
+        self._restore = restore
+        self._tell = tell
+        self._before = [(step, step.machine.committed) for step in steps]
+
+    @property
+    def report(self) -> RecoveryReport:
+        """What there is to tell so far."""
+        return self._phases.report(self._restore)
+
+    def look(self) -> None:
+        """See whether a batch is finished; cheap, and nothing at all once one is."""
+        if any(step.machine.committed > before for step, before in self._before):
+            self._phases.first_batch()
+            self._end()
+
+    def close(self) -> None:
+        """Tell at the latest now: the generation is over."""
+        if self._before:
+            self._end()
+
+    def _end(self) -> None:
+        self._before.clear()
+        self._tell(self.report)

@@ -1,0 +1,274 @@
+"""What a running pipeline shows of itself: steps, backlogs, checkpoints.
+
+Values that any thread may hold on to; whoever runs the pipeline makes new ones when asked.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cutwater.ids import CheckpointId, Generation, StepId
+from cutwater.notebook import table
+from cutwater.store.records.reports import AttemptReport, AttemptStatus, RecoveryReport, StepReport
+
+
+class BarrierAt(StrEnum):
+    """How far the barrier of the open attempt has come at one step."""
+
+    NOWHERE = "NONE"
+    """No attempt is open."""
+    AWAITED = "AWAITED"
+    """It has not arrived on any input; a source has not taken it."""
+    ALIGNING = "ALIGNING"
+    """It has arrived on some input, and has not gone out."""
+    SENT = "SENT"
+    """It has gone out; the step's snapshot is being stored."""
+    ACKNOWLEDGED = "ACKNOWLEDGED"
+    """The step's part is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentStatus:
+    """How the inputs of a step meet the barrier of the open attempt.
+
+    Attributes:
+        aligned: The inputs that were read up to their barrier, each as its ordinal and channel.
+        waiting: The others.
+        held_bytes: What has arrived behind the barrier on aligned inputs, and is not read before
+            the other inputs are aligned too.
+        behind_bytes: What is still to be read before the barriers that have arrived.
+        recorded_bytes: What the barrier has overtaken so far; it is stored with the checkpoint.
+    """
+
+    aligned: tuple[str, ...]
+    waiting: tuple[str, ...]
+    held_bytes: int = 0
+    behind_bytes: int = 0
+    recorded_bytes: int = 0
+
+    @property
+    def inputs(self) -> int:
+        """How many inputs the step has."""
+        return len(self.aligned) + len(self.waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class StepStatus:
+    """One step.
+
+    Attributes:
+        name: Its name.
+        kind: `query` or `batch`.
+        batch: The last batch it appended; -1 for none.
+        rows: How many rows it has put out in this generation.
+        rows_per_second: The same over the last seconds.
+        finished: Whether it has ended by itself.
+        watermark_ms: Its event-time watermark.
+        late_rows: How many rows its stateful operators have dropped in this generation because
+            the watermark had passed them, as Spark counts them.
+        barrier: How far the open attempt's barrier has come here.
+        alignment: How its inputs meet that barrier; None for a source, and without an attempt.
+    """
+
+    name: str
+    kind: str
+    batch: int
+    rows: int
+    rows_per_second: float
+    finished: bool
+    watermark_ms: int | None
+    late_rows: int = 0
+    barrier: BarrierAt = BarrierAt.NOWHERE
+    alignment: AlignmentStatus | None = None
+
+    @property
+    def aligned(self) -> str:
+        """How many of its inputs are aligned, for people; empty where none has to be."""
+        found = self.alignment
+        return "" if found is None else f"{len(found.aligned)} of {found.inputs}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatus:
+    """How far one reader of a channel lies behind."""
+
+    name: str
+    reader: str
+    messages: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReport:
+    """One attempt, as people see it.
+
+    Attributes:
+        id: Its number.
+        status: `IN_PROGRESS`, `COMPLETED` or `FAILED`.
+        duration_ms: From its start to its end, or until now.
+        kind: `CHECKPOINT`, `FULL` or `SAVEPOINT`.
+        unaligned: Whether a barrier overtook data.
+        uploaded_bytes: What was stored anew for it.
+        state_bytes: All that going back to it needs.
+        in_flight_bytes: The part of it that was in flight.
+        commit_point: Whether sinks committed at it.
+        failure: Why it failed; empty otherwise.
+        started_at_ms: When it began.
+        name: The savepoint's name, if it is one.
+        committed_ms: From its start until all sinks had committed; None if they had nothing to
+            do, or have not yet.
+        steps: How its steps fared, as far as they have acknowledged.
+        generation: The generation that made it.
+    """
+
+    id: CheckpointId
+    status: str
+    duration_ms: int
+    kind: str
+    unaligned: bool = False
+    uploaded_bytes: int = 0
+    state_bytes: int = 0
+    in_flight_bytes: int = 0
+    commit_point: bool = False
+    failure: str = ""
+    started_at_ms: int = 0
+    name: str | None = None
+    committed_ms: int | None = None
+    steps: Mapping[StepId, StepReport] = field(default_factory=dict)
+    generation: Generation = Generation(0)
+
+    def _repr_html_(self) -> str:
+        """Show it for a notebook, step by step."""
+        title = f"{self.kind.lower()} {self.name or self.id}: {self.status}, {self.duration_ms} ms"
+        rows = [
+            (
+                step,
+                one.start_delay_ms,
+                one.alignment_ms,
+                one.sync_ms,
+                one.async_ms,
+                one.uploaded_bytes,
+                one.state_bytes,
+                one.in_flight_bytes,
+            )
+            for step, one in sorted(self.steps.items())
+        ]
+        names = ("step", "delay ms", "alignment ms", "sync ms", "async ms")
+        sizes = ("uploaded bytes", "state bytes", "in flight bytes")
+        failed = f"{title}; {self.failure}" if self.failure else title
+        return table(failed, (*names, *sizes), rows)
+
+    def record(self) -> AttemptReport:
+        """Return it as the store keeps it."""
+        return AttemptReport(
+            checkpoint_id=self.id,
+            generation=self.generation,
+            status=AttemptStatus[self.status],
+            name=self.name,
+            started_at_ms=self.started_at_ms,
+            duration_ms=self.duration_ms,
+            committed_ms=self.committed_ms,
+            unaligned=self.unaligned,
+            commit_point=self.commit_point,
+            uploaded_bytes=self.uploaded_bytes,
+            state_bytes=self.state_bytes,
+            in_flight_bytes=self.in_flight_bytes,
+            failure=self.failure,
+            steps=dict(self.steps),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A pipeline at one moment.
+
+    Attributes:
+        pipeline: Its name.
+        generation: The generation that runs.
+        state: `STARTING`, `RUNNING`, `RESTARTING`, `COMMIT_BLOCKED`, `STOPPING`, `FINISHED` or
+            `FAILED`.
+        steps: Its steps.
+        channels: Its channels, one entry per reader.
+        checkpoints: The newest attempts, oldest first.
+        restarts: How often this process has begun a new generation after a failure.
+        detail: Why it is in that state, where there is something to say.
+        recovery: How this generation came to run, phase by phase; None before it does.
+        completed: How many checkpoints this process has completed.
+        failed: How many of its attempts have failed.
+    """
+
+    pipeline: str
+    generation: int
+    state: str
+    steps: tuple[StepStatus, ...] = ()
+    channels: tuple[ChannelStatus, ...] = ()
+    checkpoints: tuple[CheckpointReport, ...] = ()
+    restarts: int = 0
+    detail: str = ""
+    recovery: RecoveryReport | None = None
+    completed: int = 0
+    failed: int = 0
+
+    def _repr_html_(self) -> str:
+        """Show steps, backlogs and checkpoints for a notebook."""
+        title = f"pipeline {self.pipeline}: {self.state}, generation {self.generation}"
+        steps = table(
+            f"{title}; {self.detail}" if self.detail else title,
+            ("step", "kind", "batch", "rows", "rows/s", "inputs aligned"),
+            [
+                (
+                    one.name,
+                    one.kind,
+                    one.batch,
+                    one.rows,
+                    f"{one.rows_per_second:.0f}",
+                    one.aligned,
+                )
+                for one in self.steps
+            ],
+        )
+        channels = table(
+            "channels",
+            ("channel", "reader", "Events behind", "bytes behind"),
+            [(one.name, one.reader, one.messages, one.size_bytes) for one in self.channels],
+        )
+        checkpoints = table(
+            "checkpoints",
+            ("id", "kind", "name", "status", "ms", "uploaded bytes", "failure"),
+            [
+                (
+                    one.id,
+                    one.kind.lower(),
+                    one.name,
+                    one.status,
+                    one.duration_ms,
+                    one.uploaded_bytes,
+                    one.failure,
+                )
+                for one in self.checkpoints
+            ],
+        )
+        return steps + channels + checkpoints
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended.
+
+    Attributes:
+        pipeline: Its name.
+        finished: Whether every source had ended and everything was processed; otherwise it was
+            asked to stop.
+        checkpoints: How many were completed.
+        restarts: How often it began again after a failure.
+        last_checkpoint: The last one completed in this run.
+        problem: Why a stop with a last checkpoint ended without one, or before every sink had
+            committed; empty otherwise. Nothing is lost: the next run repeats what is missing.
+    """
+
+    pipeline: str
+    finished: bool
+    checkpoints: int
+    restarts: int
+    last_checkpoint: CheckpointId | None
+    problem: str = ""

@@ -1,0 +1,261 @@
+"""The desk of a running pipeline: requests come in through the store, reports go out to it.
+
+One thread looks about once a second; while nothing is asked that is one list of an empty directory.
+Each request is carried out in a thread of its own, so that a stop is heard while a savepoint is
+being taken. Nothing here is on the way to a decision: a store that refuses a report or an answer
+costs the report or the answer.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from msgspec import UNSET
+
+from cutwater.clock import wall_ms
+from cutwater.errors import CutwaterError, StoreError
+from cutwater.ids import CheckpointId
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
+from cutwater.protocol.cut import CheckpointKind
+from cutwater.runtime.reporting.status import CheckpointReport, RunStatus
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.reports import AttemptReport, RecoveryReport
+from cutwater.store.records.requests import (
+    FORGET_MS,
+    LOOK_MS,
+    Answer,
+    AnswerState,
+    Request,
+    Treatment,
+    Wish,
+    treatment,
+)
+
+_LOG: Final = logging.getLogger(__name__)
+_OTHER: Final = "it was meant for another process, or taken by one that has ended; ask again"
+_ENDED: Final = "the pipeline has ended"
+_NOT_IN_TIME: Final = "it is not known in time what became of it; it may still be completed"
+_ABORT_NOT_IN_TIME: Final = "it is not known in time what became of it"
+_STILL_ENDING: Final = "it has not ended in time; it will, as soon as its batches have"
+_CLOSING_S: Final = 10.0
+
+
+class Office(Protocol):
+    """What a running pipeline can be asked for. All of it waits."""
+
+    def checkpoint(
+        self, request: CheckpointRequest, timeout_s: float | None
+    ) -> CheckpointReport | None:
+        """Take a checkpoint or savepoint; None if it is not known in time what became of it."""
+        ...
+
+    def stop(self, *, checkpoint: bool) -> None:
+        """Ask for the end."""
+        ...
+
+    def stop_with(
+        self, request: CheckpointRequest, timeout_s: float | None
+    ) -> CheckpointReport | None:
+        """Take a last checkpoint and end; go on as before if it fails."""
+        ...
+
+    def abort_checkpoint(
+        self, checkpoint_id: CheckpointId | None, reason: str, timeout_s: float | None
+    ) -> CheckpointReport | None:
+        """Abort a pending checkpoint; None if it is not known in time what became of that.
+
+        Raises:
+            RequestFailed: If it was not aborted; says why.
+        """
+        ...
+
+    def wait_for_end(self, timeout_s: float | None) -> bool:
+        """Wait until the pipeline has ended; say whether it has."""
+        ...
+
+    def status(self) -> RunStatus:
+        """Return how things are."""
+        ...
+
+
+class Desk:
+    """Serves one run of one pipeline."""
+
+    def __init__(self, store: OpenStore, holder: str, office: Office) -> None:
+        """Prepare to serve.
+
+        Args:
+            store: The pipeline in its store.
+            holder: The nonce of this process's lease: what requests are addressed to.
+            office: Carries requests out.
+        """
+        self._store = store
+        self._holder = holder
+        self._office = office
+        self._reports: queue.SimpleQueue[AttemptReport | RecoveryReport] = queue.SimpleQueue()
+        self._served: dict[str, threading.Thread] = {}
+        self._left_until_ms: dict[str, int] = {}
+        self._problems: dict[str, str] = {}
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="desk", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def report(self, report: AttemptReport | RecoveryReport) -> None:
+        """Write a report in a while; from any thread, never waits."""
+        self._reports.put(report)
+
+    def close(self) -> None:
+        """Answer what is left, write what is left, and wait for both; the run is over."""
+        self._closing.set()
+        self._thread.join()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        self._quietly("old reports", self._store.reports.trim)
+        while not self._closing.wait(LOOK_MS / 1000):
+            self._write()
+            self._quietly("requests", self._look)
+        self._quietly("requests", self._look)
+        for thread in list(self._served.values()):
+            thread.join(_CLOSING_S)
+        self._write()
+
+    def _write(self) -> None:
+        while True:
+            try:
+                report = self._reports.get_nowait()
+            except queue.Empty:
+                return
+            self._quietly("report", partial(self._store.reports.write, report))
+
+    def _quietly(self, what: str, task: Callable[[], object]) -> None:
+        try:
+            task()
+        except (StoreError, OSError) as error:
+            # Said once: it is asked every second, and a store may be away for hours.
+            if self._problems.get(what) != str(error):
+                _LOG.warning("%s: %s", what, error)
+            self._problems[what] = str(error)
+        else:
+            self._problems.pop(what, None)
+
+    def _look(self) -> None:
+        requests, at_ms = self._store.requests, wall_ms()
+        for token in requests.tokens():
+            if token in self._served or at_ms < self._left_until_ms.get(token, 0):
+                continue
+            request = requests.request(token)
+            match treatment(request, requests.answer(token), self._holder, at_ms):
+                case Treatment.TAKE:
+                    assert request is not None
+                    self._take(request)
+                case Treatment.REFUSE:
+                    self._answer(token, _Result(AnswerState.FAILED, _OTHER))
+                case Treatment.REMOVE:
+                    requests.remove(token)
+                case Treatment.LEAVE:
+                    # Its answer waits to be read; who has died will not come for it.
+                    self._left_until_ms[token] = at_ms + FORGET_MS
+
+    # -- carrying out
+
+    def _take(self, request: Request) -> None:
+        _LOG.info("%s requests: %s", request.asked_by, request.wish.value)
+        if self._closing.is_set():
+            self._answer(request.token, _Result(AnswerState.FAILED, _ENDED))
+            return
+        self._answer(request.token, _Result(AnswerState.TAKEN))
+        name = f"request-{request.token[:8]}"
+        thread = threading.Thread(target=self._serve, args=(request,), name=name, daemon=True)
+        self._served[request.token] = thread
+        thread.start()
+
+    def _serve(self, request: Request) -> None:
+        try:
+            result = self._carry_out(request)
+        except CutwaterError as error:
+            result = _Result(AnswerState.FAILED, error.message)
+        except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            result = _Result(AnswerState.FAILED, f"{type(error).__name__}: {error}")
+        self._quietly("answer", lambda: self._answer(request.token, result))
+
+    def _carry_out(self, request: Request) -> "_Result":
+        timeout_s = max(0.0, (request.expires_at_ms - wall_ms()) / 1000)
+        abort = request.abort
+        if request.wish is Wish.ABORT:
+            if abort is UNSET:
+                return _Result(AnswerState.FAILED, "it does not say what to abort, nor why")
+            aborted = self._office.abort_checkpoint(abort.checkpoint_id, abort.reason, timeout_s)
+            return _Result(
+                AnswerState.FAILED if aborted is None else AnswerState.DONE,
+                _ABORT_NOT_IN_TIME if aborted is None else aborted.failure,
+                aborted,
+            )
+        wanted = checkpoint_request(request)
+        if request.wish is not Wish.STOP:
+            return _judged(self._office.checkpoint(wanted, timeout_s))
+        if request.name is None and not request.drain:
+            self._office.stop(checkpoint=True)
+            result = _Result(AnswerState.DONE)
+        else:
+            result = _judged(self._office.stop_with(wanted, timeout_s))
+        if result.state is not AnswerState.DONE:
+            return result
+        if not self._office.wait_for_end(timeout_s):
+            return _Result(AnswerState.FAILED, _STILL_ENDING, result.report)
+        return self._ended(result.report)
+
+    def _ended(self, asked_for: CheckpointReport | None) -> "_Result":
+        """Say how the pipeline ended, and with which checkpoint."""
+        status = self._office.status()
+        if status.state == "FAILED":
+            return _Result(AnswerState.FAILED, status.detail, asked_for)
+        last = asked_for or next(iter(status.checkpoints[-1:]), None)
+        if last is not None and last.status != "COMPLETED":
+            return _Result(AnswerState.DONE, f"its last checkpoint failed: {last.failure}")
+        return _Result(AnswerState.DONE, "", last)
+
+    def _answer(self, token: str, result: "_Result") -> None:
+        report = result.report
+        self._store.requests.tell(
+            Answer(
+                token=token,
+                state=result.state,
+                holder=self._holder,
+                answered_at_ms=wall_ms(),
+                message=result.message,
+                report=report.record() if report is not None and report.id else None,
+            )
+        )
+
+
+class _Result(NamedTuple):
+    """What is to be answered."""
+
+    state: AnswerState
+    message: str = ""
+    report: CheckpointReport | None = None
+
+
+def _judged(report: CheckpointReport | None) -> _Result:
+    if report is None:
+        return _Result(AnswerState.FAILED, _NOT_IN_TIME)
+    if report.status == "COMPLETED":
+        return _Result(AnswerState.DONE, "", report)
+    return _Result(AnswerState.FAILED, report.failure)
+
+
+def checkpoint_request(request: Request) -> CheckpointRequest:
+    """Return the checkpoint that a request asks for."""
+    if request.name is not None:
+        kind = CheckpointKind.SAVEPOINT
+    else:
+        kind = CheckpointKind.FULL if request.full else CheckpointKind.CHECKPOINT
+    return CheckpointRequest(kind, request.name, request.drain)

@@ -1,0 +1,170 @@
+"""The scratch directory of one run: its own, held by a lock, removed at the end.
+
+A process that was killed cannot clean up after itself; whoever starts the same pipeline next below
+the same directory does it, once it has taken what it needs of the files (`store.stock`). Whether a
+directory's process lives is known by the lock on a file in it, which the operating system lets go
+when the process ends, however it ends. A directory gets its name when it has its lock. So one with
+that name and without the file has been removed: in part, by somebody who was killed meanwhile; or
+Spark made it anew, which may write a snapshot of state when its query has been stopped already.
+"""
+
+import atexit
+import fcntl
+import threading
+import time
+import uuid
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from cutwater.errors import ConfigError
+from cutwater.ids import Generation, PipelineId
+from cutwater.runtime.private_directory import private_directory, private_path
+from cutwater.store.backends.directories import exists, matching, try_to_remove_tree
+from cutwater.store.blobs.local_cache import LeftFiles, Stock
+
+_LOCK = "lock"
+_PRIVATE: Final = "scratch"
+_SWEPT_S: Final = 90.0
+"""How long a removal is seen to: Spark maintains state once a minute where nobody sets it."""
+_LEFT_BY_OTHERS: Final = "left-"
+_LEFT: Final = ("g*", "stock-*", f"{_LEFT_BY_OTHERS}*")
+"""What is in a scratch directory beside its lock: generations, their stock, those of the dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """A scratch directory in use.
+
+    Attributes:
+        path: The directory.
+        lock: The locked file in it.
+    """
+
+    path: Path
+    lock: IO[bytes]
+
+    @classmethod
+    def make(cls, given: Path | None, pipeline: PipelineId, *, shared: bool) -> "Scratch":
+        """Make a directory of our own below what was given, or below the user's private one.
+
+        It is closed to other users, unless executors must see it: they may run as another user, so
+        its mode is then the one that the umask gives.
+
+        Args:
+            given: Where the user wants it; None for no wish.
+            pipeline: The pipeline.
+            shared: Whether executors run elsewhere and must see the directory too.
+
+        Raises:
+            ConfigError: If none was given although it must be shared, it cannot be written, or
+                the private directory is open to other users.
+        """
+        if given is None and shared:
+            raise ConfigError("scratch", "name a directory that the driver and all executors share")
+        root = _private_root() if given is None else given.absolute()
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            abandoned = matching(root, f"{pipeline}-*", f".{pipeline}-*")
+            made = cls._made(root, pipeline, 0o777 if shared else 0o700)
+            for left in abandoned:
+                _take_if_abandoned(left, made.path)
+        except OSError as error:
+            raise ConfigError("scratch", f"{root} cannot be written: {error.strerror}") from error
+        return made
+
+    @classmethod
+    def _made(cls, root: Path, pipeline: PipelineId, mode: int) -> "Scratch":
+        """Make a directory and lock it; once more if another start took it for a dead one's."""
+        while True:
+            path = root / f"{pipeline}-{uuid.uuid4().hex[:8]}"
+            nameless = root / f".{path.name}"
+            nameless.mkdir(mode)
+            with ExitStack() as undone:
+                try:
+                    lock = undone.enter_context((nameless / _LOCK).open("xb"))
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    nameless.rename(path)
+                except (FileNotFoundError, BlockingIOError):
+                    continue
+                undone.pop_all()
+                return cls(path, lock)
+
+    def remove(self) -> None:
+        """Delete the directory and let the lock go; see to it that it stays away."""
+        try_to_remove_tree(self.path)
+        self.lock.close()
+        root, (pipeline, _, _) = self.path.parent, self.path.name.rpartition("-")
+        atexit.register(_sweep, root, pipeline)
+        threading.Thread(target=_keep_swept, args=(root, pipeline), daemon=True).start()
+
+
+def _private_root() -> Path:
+    """Return the directory for scratch of a user who has named none.
+
+    Raises:
+        ConfigError: If it cannot be made, or is open to other users.
+    """
+    try:
+        return private_directory(_PRIVATE)
+    except OSError as error:
+        reason = f"{private_path()} cannot be made: {error.strerror}" if error.strerror else error
+        raise ConfigError("scratch", str(reason)) from error
+
+
+def _keep_swept(root: Path, pipeline: str) -> None:
+    deadline = time.monotonic() + _SWEPT_S
+    while time.monotonic() < deadline:
+        _sweep(root, pipeline)
+        time.sleep(1.0)
+
+
+def _sweep(root: Path, pipeline: str) -> None:
+    """Delete the directories of a pipeline that were removed before."""
+    # Others may clean up too.
+    with suppress(OSError):
+        for directory in matching(root, f"{pipeline}-*"):
+            if not exists(directory / _LOCK):
+                try_to_remove_tree(directory)
+
+
+def _take_if_abandoned(directory: Path, into: Path) -> None:
+    """Move what generations of a dead process have left, and delete the rest."""
+    try:
+        with (directory / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in matching(directory, *_LEFT):
+                left.rename(into / f"{_LEFT_BY_OTHERS}{uuid.uuid4().hex[:8]}")
+            try_to_remove_tree(directory)
+    except FileNotFoundError:
+        if directory.name.startswith("."):
+            # Perhaps in the making: then it is empty now, and has its lock and its name soon.
+            with suppress(OSError):
+                directory.rmdir()
+        else:
+            try_to_remove_tree(directory)
+    except BlockingIOError:
+        return
+
+
+# -- generations in it
+
+
+def generation_directory(scratch: Path, generation: Generation) -> Path:
+    """Return where a generation keeps its files."""
+    return scratch / f"g{generation:06d}"
+
+
+def new_stock(scratch: Path) -> Stock:
+    """Return an empty stock that looks first at what earlier generations have left here."""
+    left = LeftFiles(matching(scratch, *_LEFT))
+    return Stock(scratch / f"stock-{uuid.uuid4().hex[:8]}", left)
+
+
+def clear(scratch: Path, keep: Generation) -> None:
+    """Delete everything but the files of one generation."""
+    kept = generation_directory(scratch, keep)
+    for left in matching(scratch, *_LEFT):
+        if left != kept:
+            try_to_remove_tree(left)

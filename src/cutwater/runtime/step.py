@@ -1,0 +1,337 @@
+"""One step of a running generation: its machine, its lock, and what the machine's commands mean.
+
+Whatever happens to a step is an event told under its lock; the commands the machine answers with
+are carried out in the same critical section, so that "append Event N" and "append barrier c" have
+one order (rule F1). Waiting for room happens outside of it, so that barriers and stop always get
+through. How batches come about is the engine's business (`query_step`, `batch_step`).
+"""
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from cutwater.ids import BatchId, CheckpointId, Generation, InputId, PipelineId, ReaderId
+from cutwater.planning.physical_plan import PhysicalStep
+from cutwater.protocol.barrier import Barrier
+from cutwater.protocol.checkpoint.events import Acknowledged, CoordinatorEvent, Declined
+from cutwater.protocol.cut import StepSnapshot
+from cutwater.protocol.messages import EndOfInput, Place
+from cutwater.protocol.step.aligner_events import (
+    BarrierSeen,
+    Decline,
+    EndSeen,
+    LogGrew,
+    Protect,
+    Release,
+)
+from cutwater.protocol.step.events import (
+    Acknowledge,
+    Append,
+    BatchAppended,
+    BatchCommitted,
+    Close,
+    CloseGate,
+    EndReached,
+    Forget,
+    OpenGate,
+    Pin,
+    Poll,
+    StepCommand,
+    StepEvent,
+    Upload,
+)
+from cutwater.protocol.step.in_flight import InFlightRange
+from cutwater.protocol.step.machine import Step
+from cutwater.runtime.channel import Channel, Signal
+from cutwater.runtime.clock import now_ms
+from cutwater.runtime.output import Output, Written
+from cutwater.runtime.reporting.failed_batch import FailedBatch
+from cutwater.runtime.reporting.step_times import StepTimes
+from cutwater.spark.jvm.channel_scan import narrowed
+
+POOL: Final = "spark.scheduler.pool"
+"""The local property that names the pool a step's jobs are scheduled in: its own."""
+
+_ROOM_POLL_S: Final = 0.2
+
+
+class Closed(Exception):
+    """The step has ended or its generation is over: the batch must not be appended (rule F25)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the generation does for its steps. None of these blocks.
+
+    Attributes:
+        post: Hands an event to the coordinator.
+        upload: Stores a snapshot in the background.
+        failed: Reports that a step cannot go on.
+        watch: Asks to be told when a query's batch is committed.
+        generation: The generation.
+        pipeline: The pipeline's uuid, for names that must not meet those of another pipeline.
+    """
+
+    post: Callable[[CoordinatorEvent], None]
+    upload: Callable[["RunningStep", StepSnapshot, tuple[InFlightRange, ...]], None]
+    failed: Callable[["RunningStep", BaseException], None]
+    watch: Callable[["RunningStep", BatchId], None]
+    generation: Generation
+    pipeline: PipelineId
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedFiles:
+    """The files of one pin.
+
+    Attributes:
+        directory: Where they are.
+        files: Their paths below it: all that the snapshot consists of.
+    """
+
+    directory: Path
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What a step is connected to.
+
+    Attributes:
+        inputs: The channel behind each input.
+        channel: Its own channel; None if nobody reads it.
+        output: Takes the rows of its batches.
+        directory: Where it may keep its files in scratch.
+        signal: What it waits on.
+    """
+
+    inputs: Mapping[InputId, Channel]
+    channel: Channel | None
+    output: Output
+    directory: Path
+    signal: Signal
+
+
+class RunningStep(ABC):
+    """A step in one generation; subclasses are the engines that make its batches."""
+
+    kind: str = ""
+
+    def __init__(
+        self, plan: PhysicalStep, machine: Step, wiring: Wiring, services: Services
+    ) -> None:
+        """Connect a step; nothing runs yet."""
+        self.plan = plan
+        self.name = plan.name
+        self.machine = machine
+        self.wiring = wiring
+        self.services = services
+        self.lock = threading.RLock()
+        self.rows = 0
+        self.busy = False
+        self.failure: BaseException | None = None
+        self.last_bytes: int | None = None
+        self.late_rows = 0
+        self.times = StepTimes()
+
+    # -- engines
+
+    @abstractmethod
+    def start(self) -> None:
+        """Let batches run."""
+
+    @abstractmethod
+    def halt(self) -> None:
+        """End the engine and wait until nothing of it runs any more; it was closed before."""
+
+    def try_to_halt(self) -> BaseException | None:
+        """The same, and return what kept it from ending cleanly."""
+        try:
+            self.halt()
+        except Exception as error:  # noqa: BLE001 - Spark's stop may raise anything; all must end
+            return error
+        return None
+
+    @abstractmethod
+    def pin(self, checkpoint_id: CheckpointId, batch: BatchId) -> None:
+        """Keep the state of a committed batch from being deleted (rule F27)."""
+
+    @abstractmethod
+    def unpin(self, checkpoint_id: CheckpointId) -> None:
+        """Drop a pin, if there is one."""
+
+    @abstractmethod
+    def pinned(self, checkpoint_id: CheckpointId) -> PinnedFiles | None:
+        """Return the files of a pin; None if the step keeps no files.
+
+        Raises:
+            FileNotFoundError: If the pin has been dropped.
+        """
+
+    def failed_batch(self) -> FailedBatch | None:
+        """Say what the batch that has failed was reading; None if that is not known."""
+        return None
+
+    @abstractmethod
+    def source_ended(self) -> bool:
+        """Say whether the outside sources of a source step have ended."""
+
+    def problem(self) -> BaseException | None:
+        """Return why the engine has died by itself, if it has."""
+        return None
+
+    def count_late_rows(self) -> None:  # noqa: B027 - most engines drop none
+        """Add what was dropped as late since the last call to `late_rows`."""
+
+    # -- the critical section
+
+    def tell(self, event: StepEvent) -> None:
+        """Hand an event to the machine and carry out what it answers."""
+        with self.lock:
+            for command in self.machine.handle(event):
+                self._carry_out(command)
+
+    def _carry_out(self, command: StepCommand) -> None:
+        match command:
+            case Append(message):
+                if isinstance(message, Barrier) and not message.is_cancel:
+                    self.times.emitted(message.checkpoint_id, self.rows)
+                if self.wiring.channel is not None:
+                    self.wiring.channel.append(message)
+            case Release(checkpoint_id):
+                for source, channel in self.wiring.inputs.items():
+                    channel.release(self.reader(source), checkpoint_id)
+            case Protect(checkpoint_id, source, start):
+                self.wiring.inputs[source].protect(checkpoint_id, self.reader(source), start)
+            case Pin(checkpoint_id, batch):
+                began_s = time.monotonic()
+                self.pin(checkpoint_id, batch)
+                self.times.pinned(checkpoint_id, began_s)
+            case Upload(snapshot, ranges):
+                self.times.storing(snapshot.checkpoint_id)
+                self.services.upload(self, snapshot, ranges)
+            case Acknowledge(snapshot):
+                self.services.post(Acknowledged(snapshot, now_ms()))
+            case Decline(checkpoint_id, reason):
+                generation = self.services.generation
+                self.services.post(Declined(self.name, generation, checkpoint_id, reason, now_ms()))
+            case Forget(checkpoint_id):
+                self.unpin(checkpoint_id)
+                self.times.forget(checkpoint_id)
+                for source, channel in self.wiring.inputs.items():
+                    channel.unprotect(checkpoint_id, self.reader(source))
+            case CloseGate() | OpenGate():
+                self.wiring.signal.notify()
+
+    @property
+    def title(self) -> str:
+        """A name for what runs in Spark, which no other step of any pipeline or generation has."""
+        return f"{self.name} of {self.services.pipeline} g{self.services.generation}"
+
+    def reader(self, source: InputId) -> ReaderId:
+        """Return who reads an input of this step."""
+        return ReaderId(self.name, source)
+
+    # -- batches
+
+    def carried(self, frame: DataFrame) -> DataFrame:
+        """Return what its channel carries of its rows; all of them without a channel."""
+        channel = self.wiring.channel
+        return frame if channel is None else narrowed(frame, channel)
+
+    def append(self, written: Written, appended: BatchAppended) -> None:
+        """Append a batch once there is room and the gate is open.
+
+        Raises:
+            Closed: If the step or its generation ends while it waits.
+        """
+        while True:
+            lets_out = self._lets_barrier_out(appended.moved)
+            channel = self.wiring.channel
+            waits_for_room = (
+                channel is not None
+                and written.event is not None
+                and not channel.has_room(lets_barrier_out=lets_out)
+            )
+            with self.lock:
+                if self.wiring.signal.closed or self.machine.finished:
+                    raise Closed
+                if not waits_for_room and self.machine.may_append:
+                    # First: a barrier that goes out with this batch comes behind its rows.
+                    self.rows += written.rows
+                    self._append(appended)
+                    break
+            if channel is not None and waits_for_room:
+                channel.wait_for_change(_ROOM_POLL_S)
+            else:
+                self.wiring.signal.wait(self.wiring.signal.count, _ROOM_POLL_S)
+        # Outside the critical section: barriers do not wait for a table.
+        self.wiring.output.appended(written)
+
+    def _append(self, appended: BatchAppended) -> None:
+        self.tell(appended)
+        for source, place in appended.moved.items():
+            self.wiring.inputs[source].advance(self.reader(source), place)
+
+    def _lets_barrier_out(self, moved: Mapping[InputId, Place]) -> bool:
+        with self.lock:
+            aligner = self.machine.aligner
+            return aligner is not None and aligner.would_align(moved)
+
+    def committed(self, batch: BatchId, *, owes_batch: bool | None = None) -> None:
+        """Note that the engine has made a batch durable; saying it twice changes nothing."""
+        with self.lock:
+            if self.machine.committed >= batch or self.wiring.signal.closed:
+                return
+            self.tell(BatchCommitted(batch, owes_batch))
+        for source, channel in self.wiring.inputs.items():
+            channel.settle(self.reader(source))
+
+    # -- what the generation's loop does
+
+    def poll(self) -> None:
+        """Let a source take a waiting barrier: a batch that is computing comes after it."""
+        if self.machine.barrier_waiting:
+            with self.lock:
+                if not self.machine.finished:
+                    self.tell(Poll())
+
+    def notice(self) -> None:
+        """Let the aligner see what is new on its inputs."""
+        aligner = self.machine.aligner
+        if aligner is None:
+            return
+        for source, channel in self.wiring.inputs.items():
+            with self.lock:
+                end, news = channel.news(self.reader(source))
+                if aligner.is_recording(source):
+                    self.tell(LogGrew(source, end))
+                for placed in news:
+                    if isinstance(placed.message, Barrier):
+                        if not placed.message.is_cancel:
+                            self.times.seen(placed.message.checkpoint_id)
+                        self.tell(BarrierSeen(source, placed.message, placed.place))
+                    elif isinstance(placed.message, EndOfInput):
+                        self.tell(EndSeen(source, placed.place))
+
+    def try_to_end(self) -> bool:
+        """End the step if nothing will follow; say whether it ended now."""
+        with self.lock:
+            if not self.machine.may_end:
+                return False
+            if self.machine.aligner is None and not self.source_ended():
+                return False
+            self.tell(EndReached())
+        return True
+
+    def close(self) -> None:
+        """Let nothing be appended any more and wake the engine; does not wait for it."""
+        with self.lock:
+            self.tell(Close())
+        self.wiring.signal.close()

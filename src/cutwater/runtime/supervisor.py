@@ -1,0 +1,486 @@
+"""Runs a pipeline through its generations: recover, build, run, and begin again after a failure.
+
+A step that fails takes the whole pipeline back to its last decided checkpoint (rule F10), as often
+as the restart strategy allows. Each generation lives in a fresh scratch directory. A heartbeat
+shows others that the pipeline runs.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from cutwater.config.options import RestartConfig
+from cutwater.errors import (
+    ConfigError,
+    CutwaterError,
+    Fenced,
+    OutcomeUnknown,
+    PlanError,
+    RequestFailed,
+    RunError,
+    SinkError,
+    StepError,
+    StoreError,
+    Superseded,
+    TargetBehind,
+    Unavailable,
+)
+from cutwater.ids import CheckpointId
+from cutwater.protocol.checkpoint import events
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
+from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.decisions import Claim
+from cutwater.protocol.evolution.change import Change
+from cutwater.runtime.clock import now_ms
+from cutwater.runtime.context import RunContext
+from cutwater.runtime.event_loop import Generation
+from cutwater.runtime.outcome import End, Outcome, is_starved
+from cutwater.runtime.recovery import Recovery
+from cutwater.runtime.reporting.attempt_history import AttemptBook, Waiter
+from cutwater.runtime.reporting.causes import cause_of
+from cutwater.runtime.reporting.event_log import EventName, Journal
+from cutwater.runtime.reporting.failed_batch import FailedBatch, Failures
+from cutwater.runtime.reporting.late_rows import LateRows
+from cutwater.runtime.reporting.rates import Rates, channels_of, steps_of
+from cutwater.runtime.reporting.recovery_timing import Phases
+from cutwater.runtime.reporting.status import CheckpointReport, RunResult, RunStatus
+from cutwater.runtime.request_server import Desk
+from cutwater.runtime.scratch import clear
+from cutwater.runtime.shut_out import shut_out_by
+from cutwater.runtime.step import RunningStep
+from cutwater.spark.analysis.analysis import failing_place
+from cutwater.store.records.holder import Heartbeat, is_gone
+from cutwater.store.records.lease import Lease, Leases, claim_nonce, claimant
+from cutwater.store.records.reports import RecoveryReport
+from cutwater.store.records.requests import abort_reason
+from cutwater.store.records.savepoints import savepoint_name
+
+_LOG: Final = logging.getLogger(__name__)
+_FAILURES_KEPT: Final = 1000
+_STARVED_PAUSE_MS: Final = 1_000
+
+
+class Supervisor:
+    """One run of one pipeline in one process. `run` belongs to one thread, the rest to any."""
+
+    def __init__(self, context: RunContext, restart: RestartConfig, lease: Lease) -> None:
+        """Prepare a run."""
+        self._context = self.context = context
+        self._restart = restart
+        self.lease = lease
+        leases = Leases(context.store.backend, context.pipeline)
+        self._heartbeat = Heartbeat(leases, lease)
+        self._desk = Desk(context.store, lease.nonce, self)
+        self._journal = Journal(context.plan.pipeline, context.pipeline)
+        self._book = AttemptBook(lambda one: self._desk.report(one.record()), self._journal)
+        self._late_rows = LateRows(self._running_steps)
+        self._takes_requests = False
+        self._named: dict[str, Waiter] = {}
+        self._named_lock = threading.Lock()
+        self._generation: Generation | None = None
+        self._state = "STARTING"
+        self._detail = ""
+        self._restarts = 0
+        self._failures_ms: deque[int] = deque(maxlen=_FAILURES_KEPT)
+        self._repeated = Failures()
+        self._stop: bool | None = None
+        self._claims: list[Claim] = []
+        self._wake = threading.Event()
+        self._over = threading.Event()
+        self._rates = Rates()
+        self.started = threading.Event()
+
+    @property
+    def change(self) -> Change | None:
+        """What became of the cut that the newest generation was built from."""
+        return self._generation.built.change if self._generation else None
+
+    # -- the run
+
+    def run(self) -> RunResult:
+        """Run until every source has ended, somebody stops it, or it cannot go on.
+
+        Raises:
+            StepError: If a step failed more often than the restart strategy allows.
+            Fenced: If another process has claimed the pipeline.
+            Superseded: If a sink has acted on a later decision, and the log shows nobody else.
+            TargetBehind: If a target lacks a commit that is recorded.
+            CutwaterError: Whatever else keeps it from running.
+        """
+        end = "the pipeline has ended"
+        try:
+            self._heartbeat.start()
+            self._desk.start()
+            self._late_rows.start()
+            result = self._run()
+            self._enter("FINISHED")
+        except BaseException as error:
+            self._enter("FAILED", str(error))
+            end = str(error)
+            raise
+        finally:
+            self._over.set()
+            self._late_rows.close()
+            self.started.set()
+            self._book.abandon(end)
+            # Everybody is answered before the lease is released: who waits looks at both.
+            self._desk.close()
+            self._heartbeat.stop()
+        return result
+
+    def _run(self) -> RunResult:
+        while True:
+            outcome = self._run_generation()
+            shut_out = shut_out_by(outcome, self._context.store, self._claims)
+            if shut_out is not None:
+                if not self._outlives(shut_out):
+                    raise shut_out
+                self._succeed(shut_out)
+                continue
+            if outcome.end is not End.FAILED:
+                break
+            if isinstance(outcome.error, TargetBehind):
+                # A restart would find the same, and a rewind needs the pipeline to have ended.
+                raise outcome.error
+            # In this order: whoever begins to wait after that sees it (`_ask`).
+            self._takes_requests = False
+            self._book.abandon(outcome.detail or "the generation failed")
+            pause_ms = self._pause_ms(outcome)
+            self._restarts += 1
+            self._enter("RESTARTING", self._detail)
+            _LOG.warning("%s; restarting in %s ms", self._detail, pause_ms)
+            if self._wake.wait(pause_ms / 1000):
+                break
+        return RunResult(
+            self._context.plan.pipeline,
+            outcome.end is End.FINISHED,
+            self._book.completed,
+            self._restarts,
+            self._book.last_completed,
+            self._stop_problem(outcome),
+        )
+
+    def _outlives(self, error: BaseException) -> bool:
+        """Say whether the process that has fenced this one out is known not to run any more."""
+        if not isinstance(error, Fenced) or self._stop is not None:
+            return False
+        store = self._context.store
+        try:
+            claims = [one for one in store.log.read().entries if isinstance(one, Claim)]
+            holder = claimant(claims[-1].nonce)
+            if holder is None:
+                return False
+            return is_gone(store.backend, store.pipeline, holder, self._wake.wait)
+        except StoreError as doubt:
+            _LOG.warning("nobody can say whether the process that has claimed it lives: %s", doubt)
+            return False
+
+    def _succeed(self, fenced: BaseException) -> None:
+        """Prepare to claim the pipeline again, after a process that has claimed it and died."""
+        self._takes_requests = False
+        self._book.abandon(str(fenced))
+        self._claims.clear()
+        self._restarts += 1
+        self._enter("RESTARTING", f"a process that has died had claimed the pipeline: {fenced}")
+        _LOG.warning("%s", self._detail)
+        self._heartbeat.begin_again()
+
+    def _stop_problem(self, outcome: Outcome) -> str:
+        """Say what a stop with a last checkpoint has left undone; empty for nothing."""
+        if not self._stop or outcome.end is End.FINISHED:
+            return ""
+        # A generation that failed had no last checkpoint; the stop kept the next from starting.
+        return self._detail if outcome.end is End.FAILED else outcome.detail
+
+    def _pause_ms(self, outcome: Outcome) -> int:
+        """Return the pause before the next generation, or raise why there is none.
+
+        A run that has begun does not end for lack of file descriptors or memory: such a failure
+        of the driver is not counted, and tried again until there are some.
+        """
+        error = self._error(outcome)
+        if outcome.is_starved and self._generation is not None and self._restart.restarts:
+            self._detail = str(error)
+            return max(_STARVED_PAUSE_MS, self._restart.delay_ms)
+        self._repeated.note(self._failed_batch(outcome))
+        self._detail = str(error)
+        self._failures_ms.append(now_ms())
+        pause_ms = self._restart.pause_ms(tuple(self._failures_ms))
+        if pause_ms is None:
+            raise self._repeated.explain(error)
+        return pause_ms
+
+    def _failed_batch(self, outcome: Outcome) -> FailedBatch | None:
+        """Look at what the failed batch was reading, while its scratch is still there."""
+        generation = self._generation
+        if generation is None or outcome.step is None:
+            return None
+        try:
+            return generation.built.steps[outcome.step].failed_batch()
+        except (CutwaterError, OSError, ValueError) as error:
+            # Only a help to people: it must not stand in the way of the restart.
+            _LOG.warning("nobody can say what the failed batch was reading: %s", error)
+            return None
+
+    def _error(self, outcome: Outcome) -> CutwaterError:
+        cause = outcome.error
+        if outcome.step is None or cause is None:
+            if isinstance(cause, CutwaterError):
+                return cause
+            if cause is not None:
+                return RunError(f"the driver failed: {cause_of(cause)[1]}")
+            return RunError(f"the pipeline failed: {outcome.detail}.")
+        if isinstance(cause, StepError):
+            return cause
+        step = self._context.plan[outcome.step]
+        files = frozenset(node.place.file for node in step.nodes)
+        where, reason = cause_of(cause, files)
+        place, title = failing_place(step, cause)
+        return StepError(step.name, f"{title}, {where or place}", reason)
+
+    def _run_generation(self) -> Outcome:
+        phases = Phases(self._detail if self._restarts else "")
+        try:
+            nonce = claim_nonce(self.lease.nonce)
+            recovery = Recovery(self._context, self._claims, nonce, phases=phases)
+            restore = recovery.run()
+            # Before anything is staged there: a rewind must find what this generation wrote to.
+            self._context.store.targets.record(restore.generation, self._context.targets)
+            context = replace(self._context, stock=recovery.stock)
+            generation = Generation(context, restore, self._book, phases, self._recovered)
+            # Only now: until then what an earlier one has left may be taken instead of fetched.
+            clear(self._context.scratch, restore.generation)
+        except (PlanError, TargetBehind):
+            # The same again after a restart, until a person has decided what to do.
+            raise
+        except (Superseded, Fenced) as error:
+            return Outcome(End.FENCED, error=error)
+        except (SinkError, OSError) as error:
+            return Outcome(End.FAILED, error=error)
+        except (Unavailable, OutcomeUnknown) as error:
+            # A recovery may be repeated from its beginning, whatever of it has happened.
+            return Outcome(End.FAILED, error=error)
+        except Exception as error:
+            # Py4J, too, needs a file descriptor for each connection.
+            if not is_starved(error):
+                raise
+            return Outcome(End.FAILED, error=error)
+        generation.on_going_on = self._go_on
+        self._generation = generation
+        self._rates.clear()
+        if self._stop is not None:
+            generation.ask_to_stop(None)
+        self._enter("RUNNING")
+        self._takes_requests = True
+        self.started.set()
+        return generation.run()
+
+    def _recovered(self, report: RecoveryReport) -> None:
+        """Tell how a recovery went; called on the generation's loop."""
+        first = f"{report.first_batch_ms} ms" if report.first_batch_ms is not None else "none"
+        _LOG.info(
+            "generation %s from checkpoint %s: choose %s ms, commit replay %s ms (%s commits), "
+            "fetch %s ms (%s bytes linked, %s fetched), start %s ms, first batch %s",
+            report.generation,
+            report.checkpoint_id,
+            report.choose_ms,
+            report.commit_replay_ms,
+            report.repeated_commits,
+            report.fetch_ms,
+            report.linked_bytes,
+            report.fetched_bytes,
+            report.start_ms,
+            first,
+        )
+        self._desk.report(report)
+        phases = msgspec.structs.asdict(report)
+        number, checkpoint = int(phases.pop("generation")), phases.pop("checkpoint_id")
+        where = "nothing" if checkpoint is None else f"checkpoint {checkpoint}"
+        text = f"generation {number} runs, {report.total_ms} ms after it began from {where}"
+        self._journal.note(
+            EventName.RECOVERED, text, generation=number, checkpoint=checkpoint, **phases
+        )
+
+    def _enter(self, state: str, detail: str = "") -> None:
+        """Be in another state, and say so."""
+        self._state, self._detail = state, detail
+        self._journal.note(
+            EventName.STATE,
+            f"{self._context.plan.pipeline} is {state}" + (f": {detail}" if detail else ""),
+            generation=self._generation.number if self._generation else 0,
+            level=logging.ERROR if state == "FAILED" else logging.INFO,
+            state=state,
+            detail=detail or None,
+            restarts=self._restarts,
+        )
+
+    def _running_steps(self) -> tuple[RunningStep, ...]:
+        generation = self._generation
+        if generation is None or self._state != "RUNNING":
+            return ()
+        return tuple(generation.built.steps.values())
+
+    # -- from any thread
+
+    def stop(self, *, checkpoint: bool) -> None:
+        """Ask for the end; does not wait for it."""
+        self._stop = checkpoint
+        self._wake.set()
+        if self._state in {"RUNNING", "STARTING"}:
+            self._enter("STOPPING")
+        if self._generation is not None:
+            last = CheckpointRequest(is_last=True) if checkpoint else None
+            self._generation.ask_to_stop(last)
+
+    def stop_with(
+        self, request: CheckpointRequest, timeout_s: float | None
+    ) -> CheckpointReport | None:
+        """Take a last checkpoint and end; go on as before if it fails. Waits for it alone.
+
+        Returns:
+            What became of it; None if that is not known in time.
+
+        Raises:
+            ConfigError: If a savepoint has that name already.
+        """
+        request = replace(request, is_last=True)
+
+        def ask(generation: Generation) -> None:
+            if self._state == "RUNNING":
+                self._enter("STOPPING")
+            generation.ask_to_stop(request, insists=True)
+
+        report = self._ask(request, timeout_s, ask)
+        if report is not None and report.status != "COMPLETED":
+            self._go_on()
+        return report
+
+    def _go_on(self) -> None:
+        """Run as before: the checkpoint to stop with failed, whether or not its asker waits."""
+        if self._stop is None and self._state == "STOPPING":
+            self._enter("RUNNING")
+
+    def wait_for_end(self, timeout_s: float | None) -> bool:
+        """Wait until the pipeline has ended; say whether it has."""
+        return self._over.wait(timeout_s)
+
+    def checkpoint(
+        self, request: CheckpointRequest, timeout_s: float | None
+    ) -> CheckpointReport | None:
+        """Ask for a checkpoint and wait until it is decided and committed, or has failed.
+
+        Returns:
+            What became of it; None if that is not known in time.
+
+        Raises:
+            ConfigError: If a savepoint has that name already.
+        """
+        return self._ask(request, timeout_s, lambda one: one.request(request))
+
+    def abort_checkpoint(
+        self, checkpoint_id: CheckpointId | None, reason: str, timeout_s: float | None
+    ) -> CheckpointReport | None:
+        """Abort a pending checkpoint and wait until its attempt has ended.
+
+        Args:
+            checkpoint_id: The checkpoint; None for the only one that is pending.
+            reason: Why; it is stored with the attempt.
+            timeout_s: How long to wait; None for as long as it takes.
+
+        Returns:
+            The attempt, which has failed for this reason; None if that is not known in time.
+
+        Raises:
+            ConfigError: If the reason cannot be stored.
+            RequestFailed: If nothing was aborted; says why.
+        """
+        cancel = events.Cancelled(checkpoint_id, now_ms(), abort_reason(reason))
+        waiter = self._book.wait_for_abort(cancel)
+        generation = self._generation
+        if generation is None or self._over.is_set() or not self._takes_requests:
+            self._book.refuse_abort(waiter, "the pipeline does not run now")
+        else:
+            generation.cancel(cancel)
+        waiter.done.wait(timeout_s)
+        if waiter.refusal:
+            raise RequestFailed(f"nothing was aborted: {waiter.refusal}.")
+        return waiter.report
+
+    def _ask(
+        self,
+        request: CheckpointRequest,
+        timeout_s: float | None,
+        ask: Callable[[Generation], None],
+    ) -> CheckpointReport | None:
+        waiter = self._waiter(request)
+        generation = self._generation
+        if generation is None or self._over.is_set() or not self._takes_requests:
+            self._book.refuse(request, "the pipeline does not run now")
+        else:
+            ask(generation)
+        waiter.done.wait(timeout_s)
+        return waiter.report
+
+    def _waiter(self, request: CheckpointRequest) -> Waiter:
+        """Begin to wait; keeps a savepoint's name for it until it is known what became of it."""
+        name = request.name
+        if request.kind is not CheckpointKind.SAVEPOINT or name is None:
+            return self._book.wait_for(request)
+        savepoint_name(name)
+        with self._named_lock:
+            store = self._context.store
+            asked = {one for one, waiter in self._named.items() if not waiter.done.is_set()}
+            if name in {*store.savepoints.names(store.log.read()).values(), *asked}:
+                raise ConfigError("savepoint name", f"there is a savepoint {name} already")
+            self._named[name] = self._book.wait_for(request)
+            return self._named[name]
+
+    @property
+    def state(self) -> tuple[str, str]:
+        """The state and what is to be said of it; takes no lock."""
+        state, generation = self._state, self._generation
+        if generation is not None and generation.blocked and state == "RUNNING":
+            return "COMMIT_BLOCKED", generation.blocked
+        return state, self._detail
+
+    def status(self) -> RunStatus:
+        """Return how things are."""
+        generation = self._generation
+        state, detail = self.state
+        if generation is None:
+            return RunStatus(self._context.plan.pipeline, 0, state, detail=detail)
+        reports = self._book.reports
+        steps = steps_of(generation.built, reports, self._rates)
+        channels = channels_of(generation.built)
+        return RunStatus(
+            self._context.plan.pipeline,
+            generation.number,
+            state,
+            steps,
+            channels,
+            reports,
+            self._restarts,
+            detail,
+            generation.recovery.report,
+            self._book.completed,
+            self._book.failed,
+        )
+
+
+def in_background(
+    supervisor: Supervisor, done: Callable[[RunResult | BaseException], None]
+) -> None:
+    """Run in a thread of its own and tell how it ended."""
+
+    def run() -> None:
+        try:
+            done(supervisor.run())
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            done(error)
+
+    threading.Thread(target=run, name="supervisor", daemon=True).start()

@@ -1,0 +1,13 @@
+"""Serving a pipeline to people and programs: REST API, metrics, dashboard.
+
+`serve_run` serves a pipeline that runs in this process, `serve_store` all that a store holds. Both
+need the extra `cutwater[serve]`; nothing below this package does. `extra` is imported first, and
+raises a ConfigError that names the extra where it is not installed.
+"""
+
+__all__ = ["PARTS", "Endpoint", "PublicUrl", "Server", "serve_run", "serve_store"]
+
+from cutwater.server.extra import PARTS
+from cutwater.server.public_url import PublicUrl
+from cutwater.server.starting import serve_run, serve_store
+from cutwater.server.uvicorn_server import Endpoint, Server

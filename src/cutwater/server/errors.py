@@ -1,0 +1,107 @@
+"""Errors as answers: each with a status, a sentence and, where there is one, a next step.
+
+Whoever sends nonsense gets a 4xx that says what is wrong with it and never an echo of it; a store
+that cannot be read is a 503. What nobody expected is logged and answered without its details.
+"""
+
+import logging
+from typing import Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from cutwater.errors import (
+    ConfigError,
+    CutwaterError,
+    MoveRefused,
+    NotRunning,
+    StoreError,
+)
+from cutwater.server.operations import TooMany
+from cutwater.server.pipeline_view import Busy
+from cutwater.server.pipelines import NotServed
+from cutwater.views.models import Problem
+
+_LOG: Final = logging.getLogger(__name__)
+_SHOWN_MAX: Final = 10
+
+RESPONSES: Final[dict[int | str, dict[str, object]]] = {
+    status: {"model": Problem, "description": text}
+    for status, text in {
+        400: "It cannot be understood.",
+        401: "It needs the token.",
+        403: "It comes from elsewhere.",
+        404: "There is no such thing.",
+        405: "That cannot be done with it.",
+        409: "That cannot be done now.",
+        413: "It is too long.",
+        415: "It is not JSON.",
+        422: "It cannot be understood.",
+        429: "Too much is under way already.",
+        503: "The store does not answer.",
+    }.items()
+}
+
+
+def refuse(status: int, reason: str, *, code: str = "", next_step: str = "") -> JSONResponse:
+    """Return an answer that says why there is none."""
+    problem = Problem(errors=[reason[:2_000]], code=code, next_step=next_step)
+    return JSONResponse(problem.model_dump(), status_code=status)
+
+
+def install(app: FastAPI) -> None:
+    """Let an application answer errors in one form."""
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        found = [
+            f"{'.'.join(str(part)[:100] for part in one['loc'])}: {one['msg'][:300]}"
+            for one in error.errors()[:_SHOWN_MAX]
+        ]
+        return JSONResponse(Problem(errors=found).model_dump(), status_code=400)
+
+    @app.exception_handler(HTTPException)
+    async def _known(_: Request, error: HTTPException) -> JSONResponse:
+        problem = Problem(errors=[str(error.detail)[:2_000]])
+        return JSONResponse(
+            problem.model_dump(), status_code=error.status_code, headers=error.headers
+        )
+
+    @app.exception_handler(NotServed)
+    async def _unknown(_: Request, error: NotServed) -> JSONResponse:
+        return refuse(404, str(error))
+
+    @app.exception_handler(TooMany)
+    async def _too_many(_: Request, __: TooMany) -> JSONResponse:
+        return refuse(429, "too many requests are under way already; ask again in a while")
+
+    @app.exception_handler(Busy)
+    async def _busy(_: Request, __: Busy) -> JSONResponse:
+        return refuse(429, "the same is being done for somebody else; ask again in a while")
+
+    @app.exception_handler(CutwaterError)
+    async def _ours(_: Request, error: CutwaterError) -> JSONResponse:
+        status = status_of(error)
+        if status >= 500:
+            _LOG.warning("the API could not answer: %s", error)
+        return refuse(status, error.message, code=error.code, next_step=error.next_step)
+
+    @app.exception_handler(Exception)
+    async def _unexpected(_: Request, error: Exception) -> JSONResponse:
+        _LOG.error("the API failed", exc_info=error)
+        return refuse(500, "this is a defect; the log of the process has the details")
+
+
+def status_of(error: CutwaterError) -> int:
+    """Return the status that an error is answered with."""
+    match error:
+        case ConfigError():
+            return 400
+        case NotRunning() | MoveRefused():
+            return 409
+        case StoreError():
+            return 503
+        case _:
+            return 409

@@ -1,0 +1,260 @@
+"""What can be asked of a pipeline: a checkpoint, a savepoint, a stop; and what became of it.
+
+Asking returns an id at once, and the answer is fetched by it, as in Flink. The process that runs
+the pipeline carries it out in a thread of its own; any other sends it through the store, like the
+commands do. Both are bounded: so many at a time, so many answers kept.
+"""
+
+import os
+import socket
+import threading
+import uuid
+from collections import OrderedDict
+from typing import Final, Protocol
+
+from msgspec import UNSET
+
+from cutwater.clock import wall_ms
+from cutwater.errors import CutwaterError, NotRunning
+from cutwater.runtime.reporting.status import CheckpointReport, RunResult, RunStatus
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.holder import look
+from cutwater.store.records.lease import Holding
+from cutwater.store.records.reports import AttemptStatus
+from cutwater.store.records.requests import Answer, AnswerState, Request, Wanted, Wish
+from cutwater.views.models import FailureCause, Operation, OperationState, OperationStatus
+
+OPEN_MAX: Final = 16
+"""How many may be under way at a time."""
+
+_KEPT: Final = 256
+_EXPIRES_S: Final = 86_400.0
+"""How long an answer is waited for. An attempt ends by its own deadline, `timeout` or
+`savepoint_timeout`; this is longer than any sensible one."""
+
+
+class TooMany(Exception):
+    """So many are under way already that one more is refused; ask again in a while."""
+
+
+class Operations(Protocol):
+    """Where things are asked for."""
+
+    def ask(self, wanted: Wanted, trigger_id: str | None = None) -> str:
+        """Ask; return the id of the answer. Asking twice with one id asks once.
+
+        Raises:
+            TooMany: If too many are under way.
+            NotRunning: If nobody runs the pipeline.
+            StoreError: If it has to go through the store and could not.
+        """
+        ...
+
+    def state(self, trigger_id: str) -> OperationState | None:
+        """Return how far something is; None if nothing of that id was asked for.
+
+        Raises:
+            StoreError: If it has to be read from the store and cannot.
+        """
+        ...
+
+
+class Running(Protocol):
+    """A pipeline that runs in this process, as `cutwater.run.PipelineRun` is one."""
+
+    @property
+    def state(self) -> str:
+        """Its state, at once: no lock is waited for."""
+        ...
+
+    def status(self) -> RunStatus:
+        """Return how things are; cheap."""
+        ...
+
+    def checkpoint(self, timeout_s: float | None = None, *, full: bool = False) -> CheckpointReport:
+        """Take a checkpoint and wait for it."""
+        ...
+
+    def savepoint(self, name: str, timeout_s: float | None = None) -> CheckpointReport:
+        """Take a savepoint and wait for it."""
+        ...
+
+    def abort_checkpoint(
+        self, reason: str, checkpoint_id: int | None = None, timeout_s: float | None = None
+    ) -> CheckpointReport:
+        """Abort a pending checkpoint."""
+        ...
+
+    def stop(
+        self, *, checkpoint: bool = True, savepoint: str | None = None, drain: bool = False
+    ) -> None:
+        """Ask for the end."""
+        ...
+
+    def wait(self, timeout_s: float | None = None) -> RunResult | None:
+        """Wait for the end."""
+        ...
+
+
+class LiveOperations:
+    """Carries things out in the process that runs the pipeline."""
+
+    def __init__(self, running: Running, location: str) -> None:
+        """Ask this run; `location` is the address of the pipeline's manifests."""
+        self._running = running
+        self._location = location
+        self._lock = threading.Lock()
+        self._states: OrderedDict[str, OperationState | None] = OrderedDict()
+
+    def ask(self, wanted: Wanted, trigger_id: str | None = None) -> str:
+        """Begin in a thread of its own; see `Operations`."""
+        chosen = trigger_id or uuid.uuid4().hex
+        with self._lock:
+            if chosen in self._states:
+                return chosen
+            if sum(one is None for one in self._states.values()) >= _limit(wanted):
+                raise TooMany
+            self._states[chosen] = None
+            over = [one for one, state in self._states.items() if state is not None]
+            for one in over[: max(0, len(self._states) - _KEPT)]:
+                del self._states[one]
+        work = threading.Thread(
+            target=self._carry_out, args=(chosen, wanted), name=f"api-{chosen[:8]}", daemon=True
+        )
+        work.start()
+        return chosen
+
+    def state(self, trigger_id: str) -> OperationState | None:
+        """Return how far it is; see `Operations`."""
+        with self._lock:
+            if trigger_id not in self._states:
+                return None
+            found = self._states[trigger_id]
+        return found or _IN_PROGRESS
+
+    def _carry_out(self, trigger_id: str, wanted: Wanted) -> None:
+        try:
+            operation = self._done(wanted)
+        except CutwaterError as error:
+            operation = _failed(error.message)
+        except Exception as error:  # noqa: BLE001 - whoever asks gets it
+            operation = _failed(f"{type(error).__name__}: {error}")
+        with self._lock:
+            self._states[trigger_id] = _completed(operation)
+
+    def _done(self, wanted: Wanted) -> Operation:
+        match wanted.wish:
+            case Wish.CHECKPOINT:
+                return self._taken(self._running.checkpoint(_EXPIRES_S, full=wanted.full))
+            case Wish.SAVEPOINT:
+                assert wanted.name is not None
+                return self._taken(self._running.savepoint(wanted.name, _EXPIRES_S))
+            case Wish.ABORT:
+                abort = wanted.abort
+                assert abort is not None
+                aborted = self._running.abort_checkpoint(
+                    abort.reason, abort.checkpoint_id, _EXPIRES_S
+                )
+                return Operation(checkpoint_id=aborted.id, message=aborted.failure)
+            case Wish.STOP:
+                self._running.stop(savepoint=wanted.name, drain=wanted.drain)
+                if self._running.wait(_EXPIRES_S) is None:
+                    return _failed("it has not ended in time; it will, when its batches have")
+                done = [
+                    one for one in self._running.status().checkpoints if one.status == "COMPLETED"
+                ]
+                return self._taken(done[-1]) if done else Operation(message="it has ended")
+
+    def _taken(self, report: CheckpointReport) -> Operation:
+        if report.status != "COMPLETED":
+            return _failed(report.failure)
+        return Operation(
+            checkpoint_id=report.id, location=f"{self._location}/{report.id:012d}", name=report.name
+        )
+
+
+class StoreOperations:
+    """Asks the process that runs the pipeline, wherever it is, through the store."""
+
+    def __init__(self, store: OpenStore, name: str, location: str) -> None:
+        """Write requests into this store; `location` is the address of the manifests."""
+        self._store = store
+        self._name = name
+        self._location = location
+        self._lock = threading.Lock()
+        self._asked: OrderedDict[str, str] = OrderedDict()
+
+    def ask(self, wanted: Wanted, trigger_id: str | None = None) -> str:
+        """Write a request to whoever holds the lease; see `Operations`."""
+        chosen = trigger_id or uuid.uuid4().hex
+        hold = look(self._store.backend, self._store.pipeline)
+        if hold.lease is None or hold.holding is not Holding.HELD:
+            raise NotRunning(f"pipeline {self._name} does not run.")
+        with self._lock:
+            if chosen in self._asked:
+                return chosen
+            if len(self._store.requests.tokens()) >= _limit(wanted):
+                raise TooMany
+            self._asked[chosen] = hold.lease.nonce
+            while len(self._asked) > _KEPT:
+                self._asked.popitem(last=False)
+        at_ms = wall_ms()
+        self._store.requests.ask(
+            Request(
+                token=chosen,
+                wish=wanted.wish,
+                holder=hold.lease.nonce,
+                asked_by=f"process {os.getpid()} on {socket.gethostname()}, a dashboard",
+                asked_at_ms=at_ms,
+                expires_at_ms=at_ms + round(_EXPIRES_S * 1000),
+                full=wanted.full,
+                name=wanted.name,
+                drain=wanted.drain,
+                abort=wanted.abort or UNSET,
+            )
+        )
+        return chosen
+
+    def state(self, trigger_id: str) -> OperationState | None:
+        """Read the answer so far; see `Operations`."""
+        with self._lock:
+            if trigger_id not in self._asked:
+                return None
+            holder = self._asked[trigger_id]
+        answer = self._store.requests.answer(trigger_id)
+        if answer is not None and answer.state is not AnswerState.TAKEN:
+            return _completed(self._answered(answer))
+        hold = look(self._store.backend, self._store.pipeline)
+        is_there = hold.lease is not None and hold.lease.nonce == holder
+        if is_there and hold.holding is Holding.HELD:
+            return _IN_PROGRESS
+        return _completed(_failed("the process that was asked has ended before it answered"))
+
+    def _answered(self, answer: Answer) -> Operation:
+        if answer.state is AnswerState.FAILED:
+            return _failed(answer.message)
+        report = answer.report
+        if report is None:
+            return Operation(message=answer.message or "done")
+        if report.status is AttemptStatus.FAILED:
+            # An abort is done when the attempt has failed; there is nothing to go back to.
+            return Operation(checkpoint_id=report.checkpoint_id, message=answer.message)
+        where = f"{self._location}/{report.checkpoint_id:012d}"
+        return Operation(checkpoint_id=report.checkpoint_id, location=where, name=report.name)
+
+
+_IN_PROGRESS: Final = OperationState(status=OperationStatus(id="IN_PROGRESS"))
+
+
+def _limit(wanted: Wanted) -> int:
+    # What all the others may be waiting for can still be aborted.
+    return 2 * OPEN_MAX if wanted.wish is Wish.ABORT else OPEN_MAX
+
+
+def _completed(operation: Operation) -> OperationState:
+    return OperationState(status=OperationStatus(id="COMPLETED"), operation=operation)
+
+
+def _failed(reason: str) -> Operation:
+    text = reason[:2_000] or "no reason was given"
+    return Operation(failure_cause=FailureCause(message=text), message=text)

@@ -1,0 +1,175 @@
+"""Which pipelines are served: the one that this process runs, or all that a store holds.
+
+A pipeline is named by its uuid or its name, in an address as in a command.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from cutwater.errors import ConfigError, Corrupt, CutwaterError, NotFound, StoreError
+from cutwater.ids import PipelineId
+from cutwater.server.pipeline_view import Served
+from cutwater.store.backends.backend import Backend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import find_pipeline, list_pipelines
+from cutwater.views.pipeline_models import Job
+
+LISTED_MAX: Final = 500
+UNREADABLE: Final = "UNREADABLE"
+"""The state of a pipeline whose records are damaged, or of a newer version."""
+
+STARTING: Final = "STARTING"
+SERVING: Final = "SERVING"
+READY: Final = frozenset({"RUNNING", SERVING})
+"""The states in which a process does what it is there for, as `/readyz` tells."""
+
+_NAMED_MAX: Final = 20
+
+
+class NotServed(Exception):
+    """There is no such pipeline here; the text says which there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A pipeline of which the store can tell nothing but this.
+
+    Attributes:
+        name: Its name, or its uuid if that is all that is known.
+        store: The address of its store.
+        error: Why.
+    """
+
+    name: str
+    store: str
+    error: CutwaterError
+
+    def job(self) -> Job:
+        """Return what there is to show of it."""
+        return Job(
+            jid=self.name,
+            name=self.name,
+            state=UNREADABLE,
+            generation=0,
+            detail=self.error.message[:2_000],
+            live=False,
+            store=self.store,
+            can_change=False,
+        )
+
+
+def job_of(one: Served | Unreadable) -> Job:
+    """Return what a pipeline is and how it is, whatever is wrong with its records."""
+    try:
+        return one.job()
+    except CutwaterError as error:
+        assert isinstance(one, Served)
+        known = Unreadable(one.name, one.store.backend.url, error).job()
+        return known.model_copy(update={"jid": one.store.pipeline, "live": one.live is not None})
+
+
+class Pipelines(Protocol):
+    """The pipelines that are served."""
+
+    def all(self) -> Sequence[Served | Unreadable]:
+        """Return all of them, by name.
+
+        Raises:
+            StoreError: If the store cannot be listed.
+        """
+        ...
+
+    def state(self) -> str:
+        """Return one word for a probe; at once, and without a look at the store."""
+        ...
+
+    def find(self, text: str) -> Served:
+        """Return the pipeline of that uuid or name.
+
+        Raises:
+            NotServed: If there is none.
+            StoreError: If the store cannot be listed, or the pipeline's name cannot be read.
+        """
+        ...
+
+
+class OnePipeline:
+    """Serves the pipeline that this process runs, or will run."""
+
+    def __init__(self, served: Served | None = None) -> None:
+        """Serve this one; None to serve none until there is one (`show`)."""
+        self._served = served
+
+    def show(self, served: Served) -> None:
+        """Serve this one from now on."""
+        self._served = served
+
+    def state(self) -> str:
+        """Return the state of the run; see `Pipelines`."""
+        live = None if self._served is None else self._served.live
+        return STARTING if live is None else live.running.state
+
+    def all(self) -> tuple[Served, ...]:
+        """Return it."""
+        return () if self._served is None else (self._served,)
+
+    def find(self, text: str) -> Served:
+        """Return it, if it is meant; see `Pipelines`."""
+        if self._served is None:
+            raise NotServed("the pipeline of this process has not started yet")
+        if text not in {self._served.name, self._served.store.pipeline}:
+            raise NotServed(f"this process runs {self._served.name}, and no {text[:100]!r}")
+        return self._served
+
+
+class StoredPipelines:
+    """Serves all pipelines of a store."""
+
+    def __init__(self, backend: Backend, token_hint: str = "") -> None:
+        """Serve what this store holds, now and later."""
+        self._backend = backend
+        self._token_hint = token_hint
+        self._lock = threading.Lock()
+        self._served: dict[PipelineId, Served] = {}
+
+    def state(self) -> str:
+        """Return that a store is served; see `Pipelines`."""
+        return SERVING
+
+    def all(self) -> tuple[Served | Unreadable, ...]:
+        """Return all of them; see `Pipelines`."""
+        found = list(list_pipelines(self._backend).items())[:LISTED_MAX]
+        return tuple(
+            Unreadable(name, self._backend.url, one)
+            if isinstance(one, StoreError)
+            else self._of(name, one)
+            for name, one in found
+        )
+
+    def find(self, text: str) -> Served:
+        """Return one; see `Pipelines`."""
+        with self._lock:
+            known = self._served.get(PipelineId(text))
+        if known is not None:
+            return known
+        try:
+            return self._of(text, find_pipeline(self._backend, text))
+        except (ConfigError, NotFound, Corrupt):
+            # By its uuid, or not at all; and other records may be damaged.
+            found = list_pipelines(self._backend)
+        for name, one in found.items():
+            if text == name and isinstance(one, StoreError):
+                raise one
+            if text in {name, one} and not isinstance(one, StoreError):
+                return self._of(name, one)
+        listed = ", ".join(list(found)[:_NAMED_MAX]) or "no pipeline at all"
+        raise NotServed(f"{self._backend.url} has no {text[:100]!r}; it has {listed}")
+
+    def _of(self, name: str, pipeline: PipelineId) -> Served:
+        with self._lock:
+            if pipeline not in self._served:
+                store = OpenStore.of(self._backend, pipeline)
+                self._served[pipeline] = Served(name, store, token_hint=self._token_hint)
+            return self._served[pipeline]

@@ -1,0 +1,324 @@
+"""The REST API: Flink's paths and fields for checkpoints, and what a pipeline has beside them.
+
+Every handler is a plain function, so that it runs on a thread of the server's pool: what waits for
+a store or a lock holds up neither the server's loop nor the pipeline. Answers are bounded. What
+each path means to people is in docs/reference/api.md.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+from fastapi import APIRouter, HTTPException, Path, Query
+
+from cutwater.clock import wall_ms
+from cutwater.ids import CheckpointId, StepId
+from cutwater.operations.rewind.preview import Rewind
+from cutwater.server.errors import RESPONSES
+from cutwater.server.pipeline_view import Served
+from cutwater.server.pipelines import Pipelines, job_of
+from cutwater.store.records.requests import Abort, Wanted, Wish, abort_reason
+from cutwater.store.records.savepoints import savepoint_name
+from cutwater.views import models as forms
+from cutwater.views import pipeline_models as pipeline_forms
+from cutwater.views.build import settings_of, subtask_of, summary_of
+from cutwater.views.history import LISTED_MAX
+
+JobId = Annotated[str, Path(min_length=1, max_length=255, description="The uuid, or the name.")]
+CheckpointNumber = Annotated[int, Path(ge=0, le=forms.COUNT_MAX)]
+StepName = Annotated[str, Path(min_length=1, max_length=255)]
+TriggerId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+Limit = Annotated[int, Query(ge=1, le=LISTED_MAX, description="How many are listed.")]
+
+_RECENT: Final = 8
+_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}")
+
+
+def routes(pipelines: Pipelines) -> APIRouter:
+    """Return the API of some pipelines."""
+    router = APIRouter(responses=RESPONSES)
+    _add_jobs(router, pipelines)
+    _add_checkpoints(router, pipelines)
+    _add_tables(router, pipelines)
+    _add_changes(router, pipelines)
+    return router
+
+
+def _add_jobs(router: APIRouter, pipelines: Pipelines) -> None:
+    @router.get("/jobs/overview", operation_id="listJobs")
+    def jobs() -> pipeline_forms.JobList:
+        """List the pipelines that are served."""
+        return pipeline_forms.JobList(jobs=[job_of(one) for one in pipelines.all()])
+
+    @router.get("/jobs/{jobid}", operation_id="getJob")
+    def job(jobid: JobId) -> pipeline_forms.JobDetail:
+        """Return one pipeline, and its steps."""
+        served = pipelines.find(jobid)
+        found = served.job()
+        vertices = [_vertex(one, found.state) for one in served.dag().steps]
+        return pipeline_forms.JobDetail(**found.model_dump(), vertices=vertices)
+
+    @router.get("/jobs/{jobid}/dag", operation_id="getDag")
+    def dag(jobid: JobId) -> pipeline_forms.Dag:
+        """Return the steps and channels, with what they do just now."""
+        return pipelines.find(jobid).dag()
+
+    @router.get("/jobs/{jobid}/channels", operation_id="getChannels")
+    def channels(jobid: JobId) -> pipeline_forms.ChannelList:
+        """Return the channels: rates, backlogs, watermarks, and where the barrier is."""
+        return pipeline_forms.ChannelList(channels=pipelines.find(jobid).dag().channels)
+
+    @router.get("/jobs/{jobid}/now", operation_id="getNow")
+    def now(jobid: JobId) -> pipeline_forms.Now:
+        """Return all that changes from second to second, for whoever shows it."""
+        served = pipelines.find(jobid)
+        return pipeline_forms.Now(
+            job=served.job(),
+            dag=served.dag(),
+            recent=[_brief(one) for one in served.recent()[:_RECENT]],
+            version=served.history.listed().version,
+            at=wall_ms(),
+        )
+
+    @router.get("/jobs/{jobid}/recoveries", operation_id="getRecoveries")
+    def recoveries(jobid: JobId) -> pipeline_forms.RecoveryList:
+        """Return how the newest generations came to run, phase by phase."""
+        return pipeline_forms.RecoveryList(
+            recoveries=list(pipelines.find(jobid).checkpoints().recoveries)
+        )
+
+
+def _add_checkpoints(router: APIRouter, pipelines: Pipelines) -> None:
+    @router.get("/jobs/{jobid}/checkpoints", operation_id="listCheckpoints")
+    def checkpoints(jobid: JobId, limit: Limit = 500) -> forms.CheckpointList:
+        """List the newest checkpoints, with their counts and a summary."""
+        return _list(pipelines.find(jobid), limit)
+
+    @router.get("/jobs/{jobid}/checkpoints/config", operation_id="getCheckpointConfig")
+    def config(jobid: JobId) -> forms.CheckpointSettings:
+        """Return how checkpoints are taken."""
+        served = pipelines.find(jobid)
+        options = served.live.options if served.live else None
+        return settings_of(options, served.store.backend.url)
+
+    @router.get("/jobs/{jobid}/checkpoints/details/{checkpointid}", operation_id="getCheckpoint")
+    def details(jobid: JobId, checkpointid: CheckpointNumber) -> forms.CheckpointDetail:
+        """Return one checkpoint, step by step."""
+        return _detail(pipelines.find(jobid), checkpointid)
+
+    @router.get(
+        "/jobs/{jobid}/checkpoints/details/{checkpointid}/subtasks/{vertexid}",
+        operation_id="getCheckpointStep",
+    )
+    def subtasks(
+        jobid: JobId, checkpointid: CheckpointNumber, vertexid: StepName
+    ) -> forms.TaskDetail:
+        """Return one step's part of a checkpoint."""
+        found = _detail(pipelines.find(jobid), checkpointid)
+        if vertexid not in found.tasks:
+            raise HTTPException(404, f"checkpoint {checkpointid} has no such step")
+        return subtask_of(found.tasks[vertexid])
+
+    @router.get("/jobs/{jobid}/checkpoints/{triggerid}", operation_id="getCheckpointTrigger")
+    def checkpoint_trigger(jobid: JobId, triggerid: TriggerId) -> forms.OperationState:
+        """Say what became of a checkpoint, or of an abort, that was asked for."""
+        return _state(pipelines.find(jobid), triggerid)
+
+    @router.get("/jobs/{jobid}/savepoints/{triggerid}", operation_id="getSavepointTrigger")
+    def savepoint_trigger(jobid: JobId, triggerid: TriggerId) -> forms.OperationState:
+        """Say what became of a savepoint or a stop that was asked for."""
+        return _state(pipelines.find(jobid), triggerid)
+
+
+def _add_tables(router: APIRouter, pipelines: Pipelines) -> None:
+    @router.get("/jobs/{jobid}/tables", operation_id="getTables")
+    def tables(jobid: JobId, limit: Limit = 100) -> pipeline_forms.TableList:
+        """Return what the sinks showed at the newest cuts at which they committed."""
+        served = pipelines.find(jobid)
+        sinks = [
+            pipeline_forms.SinkTable(sink=sink, format=one.format, target=one.uri)
+            for sink, one in sorted(served.targets().items())
+        ]
+        cuts = [
+            pipeline_forms.TablesAt(
+                checkpoint=one.id,
+                timestamp=one.trigger_timestamp,
+                name=one.name,
+                is_current=one.is_current,
+                versions=one.sink_versions,
+            )
+            for one in served.checkpoints().checkpoints
+            if one.sink_versions
+        ]
+        return pipeline_forms.TableList(sinks=sinks, cuts=cuts[:limit])
+
+    @router.get("/jobs/{jobid}/rewind", operation_id="previewRewind")
+    def rewind(
+        jobid: JobId,
+        to: Annotated[
+            str,
+            Query(
+                min_length=1,
+                max_length=200,
+                description="A checkpoint's number, a savepoint's name, or a time.",
+            ),
+        ],
+    ) -> pipeline_forms.RewindPreview:
+        """Say what a rewind would do to every step, source and sink, and how to do it."""
+        if not _TEXT.fullmatch(to):
+            raise HTTPException(400, "to: a number, a name or a time has no control characters")
+        served = pipelines.find(jobid)
+        return _preview(served, served.preview(to))
+
+
+def _add_changes(router: APIRouter, pipelines: Pipelines) -> None:
+    @router.post("/jobs/{jobid}/checkpoints", status_code=202, operation_id="triggerCheckpoint")
+    def checkpoint(jobid: JobId, body: forms.CheckpointQuestion | None = None) -> forms.Triggered:
+        """Take a checkpoint now."""
+        asked = body or forms.CheckpointQuestion()
+        wanted = Wanted(Wish.CHECKPOINT, full=asked.checkpoint_type == "FULL")
+        return _ask(pipelines.find(jobid), wanted, asked.trigger_id)
+
+    @router.post("/jobs/{jobid}/checkpoints/abort", status_code=202, operation_id="abortCheckpoint")
+    def abort(jobid: JobId, body: forms.AbortQuestion) -> forms.Triggered:
+        """Abort the pending checkpoint, with a reason that is stored with it."""
+        number = None if body.checkpoint_id is None else CheckpointId(body.checkpoint_id)
+        reason = abort_reason(body.reason)
+        wanted = Wanted(Wish.ABORT, abort=Abort(checkpoint_id=number, reason=reason))
+        return _ask(pipelines.find(jobid), wanted, body.trigger_id)
+
+    @router.post("/jobs/{jobid}/savepoints", status_code=202, operation_id="triggerSavepoint")
+    def savepoint(jobid: JobId, body: forms.SavepointQuestion | None = None) -> forms.Triggered:
+        """Take a savepoint now; with `cancel-job`, and then end."""
+        asked = body or forms.SavepointQuestion()
+        _check_target(asked.target_directory)
+        name = savepoint_name(asked.name or _default_name(), "name")
+        wish = Wish.STOP if asked.cancel_job else Wish.SAVEPOINT
+        return _ask(pipelines.find(jobid), Wanted(wish, name=name), asked.trigger_id)
+
+    @router.post("/jobs/{jobid}/stop", status_code=202, operation_id="stopJob")
+    def stop(jobid: JobId, body: forms.StopQuestion | None = None) -> forms.Triggered:
+        """End, with a last checkpoint, or with a savepoint."""
+        asked = body or forms.StopQuestion()
+        _check_target(asked.target_directory)
+        name = None if asked.savepoint is None else savepoint_name(asked.savepoint, "savepoint")
+        wanted = Wanted(Wish.STOP, name=name, drain=asked.drain)
+        return _ask(pipelines.find(jobid), wanted, asked.trigger_id)
+
+
+# -- parts
+
+
+_STATUSES: Final = ("IN_PROGRESS", "COMPLETED", "FAILED")
+
+
+def _list(served: Served, limit: int) -> forms.CheckpointList:
+    listed = served.checkpoints()
+    shown = listed.checkpoints[:limit]
+    status = {name: [one for one in shown if one.status == name] for name in _STATUSES}
+    recovered = next((one for one in listed.recoveries if one.checkpoint_id is not None), None)
+    known = {one.id: one for one in listed.checkpoints}
+    return forms.CheckpointList(
+        counts=forms.Counts(
+            restored=sum(one.checkpoint_id is not None for one in listed.recoveries),
+            total=len(shown),
+            in_progress=len(status["IN_PROGRESS"]),
+            completed=len(status["COMPLETED"]),
+            failed=len(status["FAILED"]),
+        ),
+        summary=summary_of(shown),
+        latest=forms.Latest(
+            completed=next(iter(status["COMPLETED"]), None),
+            savepoint=next((one for one in status["COMPLETED"] if one.is_savepoint), None),
+            failed=next(iter(status["FAILED"]), None),
+            restored=None if recovered is None else _restored(recovered, known),
+        ),
+        history=list(shown),
+        version=listed.version,
+        complete=listed.complete,
+    )
+
+
+def _brief(one: forms.CheckpointDetail) -> forms.CheckpointDetail:
+    """Leave the steps of what is over out: it is asked for every second."""
+    return one if one.status == "IN_PROGRESS" else one.model_copy(update={"tasks": {}})
+
+
+def _restored(
+    recovered: pipeline_forms.Recovery, known: Mapping[int, forms.Checkpoint]
+) -> forms.Restored:
+    number = recovered.checkpoint_id or 0
+    origin = known.get(number)
+    return forms.Restored(
+        id=number,
+        restore_timestamp=recovered.timestamp,
+        is_savepoint=origin is not None and origin.is_savepoint,
+        external_path=None if origin is None else origin.external_path,
+    )
+
+
+def _detail(served: Served, checkpoint_id: int) -> forms.CheckpointDetail:
+    found = served.checkpoint(CheckpointId(checkpoint_id))
+    if found is None:
+        raise HTTPException(404, f"{served.name} has no checkpoint {checkpoint_id}")
+    return found
+
+
+def _state(served: Served, trigger_id: str) -> forms.OperationState:
+    found = served.operations.state(trigger_id)
+    if found is None:
+        raise HTTPException(404, "nothing was asked for under this id, or long ago")
+    return found
+
+
+def _ask(served: Served, wanted: Wanted, trigger_id: str | None) -> forms.Triggered:
+    return forms.Triggered(request_id=served.operations.ask(wanted, trigger_id))
+
+
+def _check_target(directory: str | None) -> None:
+    if directory is not None:
+        reason = "savepoints are kept in the pipeline's store: leave the target directory out"
+        raise HTTPException(400, reason)
+
+
+def _default_name() -> str:
+    return f"savepoint-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+
+
+def _vertex(step: pipeline_forms.StepNode, state: str) -> pipeline_forms.Vertex:
+    metrics = {} if step.rows is None else {"write-records": step.rows}
+    return pipeline_forms.Vertex(
+        id=StepId(step.id),
+        name=step.id,
+        status="FINISHED" if step.finished else state,
+        metrics=metrics,
+    )
+
+
+def _preview(served: Served, found: Rewind) -> pipeline_forms.RewindPreview:
+    name, url = shlex.quote(served.name), shlex.quote(served.store.backend.url)
+    commands = [f"cutwater rewind {name} --to {found.to} --store {url} --yes"]
+    if served.is_running:
+        commands.insert(0, f"cutwater stop {name} --store {url}")
+    return pipeline_forms.RewindPreview(
+        pipeline=found.pipeline,
+        to=found.to,
+        title=found.title,
+        timestamp=found.at_ms,
+        current=found.head,
+        undone=list(found.undone),
+        steps=[
+            pipeline_forms.StepBack.model_validate(one, from_attributes=True) for one in found.steps
+        ],
+        sources=[
+            pipeline_forms.SourceBack.model_validate(one, from_attributes=True)
+            for one in found.sources
+        ],
+        sinks=[
+            pipeline_forms.SinkBack.model_validate(one, from_attributes=True) for one in found.sinks
+        ],
+        refused=list(found.refused),
+        commands=commands,
+    )

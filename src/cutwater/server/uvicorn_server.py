@@ -1,0 +1,162 @@
+"""The server: uvicorn on a thread of its own, on an address that is known before it answers.
+
+The socket is bound by whoever starts the server, so that a taken port is an error there and not in
+a log; the thread is a daemon, so that nobody who looks keeps a process from ending.
+"""
+
+import asyncio
+import logging
+import re
+import socket
+import threading
+import time
+from typing import Final, NamedTuple
+
+import uvicorn
+
+from cutwater.errors import ConfigError, RunError
+from cutwater.server.auth import Guard, is_loopback
+from cutwater.server.connections import BACKLOG, Limits, bounded
+
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 4080
+_TRIED: Final = 20
+_START_S: Final = 30.0
+_STOP_S: Final = 5.0
+_FORM: Final = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):)?(?P<port>[0-9]{1,5})")
+
+
+class Endpoint(NamedTuple):
+    """Where to listen.
+
+    Attributes:
+        host: The address or name to bind to.
+        port: The port; 0 for any that is free.
+        is_wish: Whether another port is as good, if this one is taken.
+    """
+
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    is_wish: bool = True
+
+    @classmethod
+    def of(cls, text: str, option: str = "--serve") -> "Endpoint":
+        """Return what `[HOST:]PORT` means.
+
+        Raises:
+            ConfigError: If it means nothing.
+        """
+        found = _FORM.fullmatch(text.strip())
+        port = int(found["port"]) if found else -1
+        if found is None or port > 65_535:
+            raise ConfigError(option, f"{text!r} is not [HOST:]PORT, such as 8080 or 0.0.0.0:8080")
+        host = (found["host"] or DEFAULT_HOST).strip("[]")
+        return cls(host, port, is_wish=False)
+
+
+def bind(endpoint: Endpoint, option: str = "--serve") -> socket.socket:
+    """Listen; the next free port if any will do.
+
+    Raises:
+        ConfigError: If the address is taken or cannot be bound to.
+    """
+    reason = ""
+    tried = range(endpoint.port, endpoint.port + _TRIED) if endpoint.is_wish else [endpoint.port]
+    for port in (*tried, *([0] if endpoint.is_wish else [])):
+        try:
+            return _bound(endpoint.host, port)
+        except OSError as error:
+            reason = error.strerror or str(error)
+    raise ConfigError(option, f"cannot listen on {endpoint.host}:{endpoint.port}: {reason}")
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(BACKLOG)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _url(host: str, port: int) -> str:
+    # Bound to every address, it is known by the machine's name.
+    name = socket.gethostname() if host in {"0.0.0.0", "::"} else host
+    return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+
+
+class Server:
+    """Serves one application until it is stopped.
+
+    Attributes:
+        url: Where it answers.
+    """
+
+    def __init__(
+        self, app: Guard, listening: socket.socket, host: str, limits: Limits | None = None
+    ) -> None:
+        """Prepare; nothing is answered yet.
+
+        Args:
+            app: What answers.
+            listening: A socket that listens; the server closes it.
+            host: The address that it is bound to, as the user wrote it.
+            limits: What connections may take; None for what fits this process.
+        """
+        self._socket = listening
+        self._host = host
+        self.url = _url(host, listening.getsockname()[1])
+        config = uvicorn.Config(
+            app,
+            http=bounded(limits or Limits.of_process()),
+            backlog=BACKLOG,
+            access_log=False,
+            log_config=None,
+            # Below that it tells of every request that is none, as often as one is sent.
+            log_level=logging.ERROR,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+            h11_max_incomplete_event_size=32 * 1024,
+            server_header=False,
+            ws="none",
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, name="api", daemon=True)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self._host)
+
+    def start(self) -> None:
+        """Begin to answer; returns when it does.
+
+        Raises:
+            RunError: If it does not in time.
+        """
+        self._thread.start()
+        end_s = time.monotonic() + _START_S
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > end_s:
+                message = f"the server on {self.url} did not start."
+                raise RunError(message)
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """End; waits for a moment at most."""
+        self._server.should_exit = True
+        self._thread.join(_STOP_S)
+        self._socket.close()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until it has ended, or for some time."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve(sockets=[self._socket]))

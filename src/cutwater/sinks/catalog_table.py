@@ -1,0 +1,250 @@
+"""Tables of the user's own Spark catalog as targets: where a name leads to files that we may write.
+
+A commit must make rows and its slot visible in one step. Spark's own write path into a catalog has
+no such step: a table of files gets them one by one, and no interface of a catalog takes a key along
+that everybody would honour. So the catalog is asked where a table is and of what format; rows go
+there as `sinks.files` writes them, and the catalog is told of new partitions. A table of any other
+kind is refused, with what to use instead (docs/reference/sinks.md).
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cutwater.errors import ConfigError, SinkError
+from cutwater.ids import BatchId, Generation, SinkId, Slot
+from cutwater.protocol.commit import CommitPermit
+from cutwater.protocol.cut import Committable, Version
+from cutwater.protocol.lost_commit import Found
+from cutwater.sinks.base import KeepsPast, KnowsNewest, KnowsSlots, OpenSink, Retreat, SinkContext
+from cutwater.sinks.files.target import FilesOptions, FilesTarget, directory_of
+from cutwater.store.records.targets import StoredTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cutwater.sinks.rows import Rows
+
+_FORMATS: Final = ("parquet", "json")
+"""What a table's own reader reads with the options that we write with."""
+
+
+def table(name: str) -> "TableTarget":
+    """Append a step's rows to a table of the session's catalog, exactly once.
+
+    The table must exist when the pipeline starts, be one of Parquet or JSON files in Spark's own
+    session catalog (in memory, Hive's, or one that stands in for it), and be empty or written by
+    this sink alone. Its partitions are its own; new ones are told to the catalog at each commit.
+
+    Args:
+        name: The table, as SQL names it: `events`, `shop.events` or `spark_catalog.shop.events`.
+
+    Raises:
+        ConfigError: If that is no name.
+    """
+    if not name.strip():
+        raise ConfigError("name", "an empty name is no table")
+    return TableTarget(name)
+
+
+@dataclass(frozen=True, slots=True)
+class TableTarget:
+    """A table of the user's catalog; made by `table`, fills `Sink`."""
+
+    name: str
+
+    @property
+    def format(self) -> str:
+        """The kind of target."""
+        return "table"
+
+    @property
+    def accepts(self) -> frozenset[str]:
+        """The output modes it takes: rows that are final."""
+        return frozenset({"append"})
+
+    @property
+    def write(self) -> str:
+        """How rows meet those that are there."""
+        return "append"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """None: no row takes the place of one row."""
+        return ()
+
+    def describe(self) -> str:
+        """Name the table as the user wrote it."""
+        return self.name
+
+    def open(self, context: SinkContext) -> OpenSink:
+        """Open the table's directory for one generation.
+
+        Raises:
+            ConfigError: If there is no such table, or none that rows can be committed to.
+        """
+        if context.spark is None:
+            reason = "only a session knows the catalog; use `cutwater run FILE --from`"
+            raise ConfigError(self.name, reason)
+        files = files_of(context.spark, self.name)
+        return OpenTable(self.name, files, context.spark, context)
+
+    def stored(self) -> StoredTarget:
+        """Say how to find the table again: its name, since only a session knows more."""
+        return StoredTarget(self.format, self.name)
+
+
+def files_of(spark: "SparkSession", name: str) -> FilesTarget:
+    """Ask the catalog where a table is, and return its directory as a target.
+
+    Raises:
+        ConfigError: If there is no such table, or none that rows can be committed to.
+    """
+    found = _described(spark, name)
+    catalog, provider = str(found.get("catalog_name")), str(found.get("provider", "")).lower()
+    if catalog != "spark_catalog":
+        reason = f"catalog {catalog} has no commit that takes a key along"
+        raise ConfigError("name", f"{name}: {reason}; use a sink of its format")
+    if found.get("type") not in {"MANAGED", "EXTERNAL"}:
+        raise ConfigError("name", f"{name} is a {found.get('type')}, not a table")
+    if provider not in _FORMATS:
+        instead = "sinks.delta" if provider == "delta" else "sinks.files, or a table of Parquet"
+        reason = f"{name} is a table of {provider or 'an unknown format'}, which has no such commit"
+        raise ConfigError("name", f"{reason}; use {instead}")
+    settings = {str(key): str(value) for key, value in found.get("storage_properties", {}).items()}
+    odd = sorted(key for key in settings if key.lower() not in {"compression", "path"})
+    if odd:
+        raise ConfigError("name", f"{name} has the option {odd[0]}, which its files would lack")
+    location = str(found.get("location", ""))
+    directory = directory_of(location)
+    kept = {key: value for key, value in settings.items() if key.lower() == "compression"}
+    columns = tuple(found.get("partition_columns") or ())
+    return FilesTarget(str(directory), provider, FilesOptions(partition_by=columns, writer=kept))
+
+
+def _described(spark: "SparkSession", name: str) -> dict[str, Any]:
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - planning needs no Spark
+
+    try:
+        (row,) = spark.sql(f"DESCRIBE TABLE EXTENDED {name} AS JSON").collect()
+    except PySparkException as error:
+        reason = " ".join(str(error).split())[:300].rstrip(".")
+        raise ConfigError("name", f"the catalog does not tell of {name}: {reason}") from error
+    found = json.loads(row[0])
+    assert isinstance(found, dict)
+    return found
+
+
+class OpenTable:
+    """A table in use by one generation: its directory, and what the catalog has to be told."""
+
+    def __init__(
+        self, name: str, files: FilesTarget, spark: "SparkSession", context: SinkContext
+    ) -> None:
+        """Open the directory."""
+        self._name = name
+        self._spark = spark
+        self._sink = context.sink
+        self._partitioned = bool(files.options.partition_by)
+        self._files = files.open(context)
+        self._told: set[str] = set()
+
+    def stage(self, rows: "Rows", generation: Generation, batch: BatchId) -> Committable | None:
+        """Write the rows of one batch out of sight, with exactly one Spark action."""
+        return self._files.stage(rows, generation, batch)
+
+    def problem(self, committable: Committable) -> str | None:
+        """Say what is wrong with something staged; None if sound."""
+        return self._files.problem(committable)
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
+        """Bring rows in sight, then tell the catalog of partitions that it may not know.
+
+        Raises:
+            Superseded: If a later slot was acted on and this one never was.
+            SinkError: If it cannot be done now.
+        """
+        version = self._files.commit(permit, committables)
+        self._tell({part for one in committables for part in _partitions(one)})
+        return version
+
+    def look_back(self, version: Version | None) -> Retreat:
+        """Say what going back to a version would do, and whether it can be done."""
+        return self._files.look_back(version)
+
+    def slot_at(self, version: Version) -> Slot | None:
+        """Return the slot that made a version; None if there is no such version.
+
+        Raises:
+            SinkError: If the directory cannot be looked at now.
+        """
+        assert isinstance(self._files, KnowsSlots)
+        return self._files.slot_at(version)
+
+    def newest(self) -> Found:
+        """Return the slot that made the newest version of the table's directory."""
+        assert isinstance(self._files, KnowsNewest)
+        return self._files.newest()
+
+    def restore(self, permit: CommitPermit, version: Version | None) -> Version:
+        """Take the table back to a version, as a new one."""
+        restored = self._files.restore(permit, version)
+        self._told.clear()
+        self._tell({""})
+        return restored
+
+    def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
+        """Delete what generations before this one staged and nobody will commit."""
+        self._files.discard(generation, keep)
+
+    def retain(
+        self,
+        generation: Generation,
+        shown: Collection[Version | None],
+        keep: Sequence[Committable],
+    ) -> None:
+        """Delete staged rows that are committed, and files that were taken away long ago."""
+        if isinstance(self._files, KeepsPast):
+            self._files.retain(generation, shown, keep)
+
+    def _tell(self, partitions: set[str]) -> None:
+        """Let the catalog look for partitions, if there may be new ones, and forget old listings.
+
+        Raises:
+            SinkError: If the catalog refuses; the rows are committed, and it is told again.
+        """
+        from pyspark.errors import PySparkException  # noqa: PLC0415 - planning needs no Spark
+
+        try:
+            if self._partitioned and not partitions <= self._told:
+                self._spark.sql(f"MSCK REPAIR TABLE {self._name}")
+                self._told |= partitions
+            if partitions:
+                self._spark.sql(f"REFRESH TABLE {self._name}")
+        except PySparkException as error:
+            reason = " ".join(str(error).split())[:300].rstrip(".")
+            raise SinkError(self._sink, f"the catalog was not told: {reason}") from error
+
+
+def _partitions(committable: Committable) -> set[str]:
+    """Return the directories of the partitions that a batch has rows in."""
+    names = (blob.name.rpartition("/")[0] for blob in committable.blobs[1:])
+    return {"/".join(part for part in name.split("/") if "=" in part) for name in names}
+
+
+def read_table(
+    spark: "SparkSession", target: StoredTarget, version: Version, sink: SinkId
+) -> "DataFrame":
+    """Return the rows of a version of a table that the session's catalog knows.
+
+    Raises:
+        SinkError: If it does not know it, or the version is gone.
+    """
+    from cutwater.sinks.files.read import read_files  # noqa: PLC0415 - needs Spark
+
+    try:
+        files = files_of(spark, target.uri)
+    except ConfigError as error:
+        raise SinkError(sink, error.reason) from error
+    return read_files(spark, files.stored(), version, sink)

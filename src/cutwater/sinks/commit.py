@@ -1,0 +1,141 @@
+"""Seeing a written decision through its sinks, one by one or those of a group together.
+
+`protocol.commit` says what each sink has to do; sinks that share a transaction do it in one, or
+none of them does (docs/adr/0018). Recovery repeats decided commits with `see_through`, outside a
+running generation, and a rewind takes its sinks back; a record says that all have acted (section
+9).
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from cutwater.errors import SinkError, TargetBehind
+from cutwater.ids import SinkId, Slot
+from cutwater.protocol.commit import CommitSink, Committer, RecordCommit
+from cutwater.protocol.cut import Cut, Version
+from cutwater.protocol.decisions import Decision
+from cutwater.protocol.lost_commit import Recorded
+from cutwater.protocol.options import CommitOptions
+from cutwater.sinks.base import ActsTogether, OpenSink, ShowingSink
+from cutwater.sinks.lost_commits import check_targets_hold
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.codecs import Committed
+
+Versions = Mapping[SinkId, Version]
+"""What each sink shows now."""
+
+
+def act(sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]) -> Versions:
+    """Let one sink, or all sinks of one group, act on a decision.
+
+    Raises:
+        Superseded: If a sink has acted on a later one instead.
+        SinkError: If a sink cannot now; then none of the group has.
+    """
+    acts = [(_named(sinks, one.sink), one) for one in commands]
+    first, command = acts[0]
+    if isinstance(first, ActsTogether):
+        return first.act_together(acts)
+    if command.restore:
+        return {command.sink: first.restore(command.permit, command.version)}
+    if isinstance(first, ShowingSink):
+        return {command.sink: first.seal(command.permit, command.committables, command.shown)}
+    return {command.sink: first.commit(command.permit, command.committables)}
+
+
+def recorded_by(commands: Sequence[CommitSink]) -> dict[SinkId, Recorded]:
+    """Return what the targets of some commands must hold before they are carried out."""
+    return {one.sink: one.recorded for one in commands if one.recorded is not None}
+
+
+def act_in_store(
+    store: OpenStore, sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]
+) -> Versions:
+    """Let sinks act, as `act` does; say what can be done about a target that lacks a commit.
+
+    Raises:
+        Superseded: As `act` does.
+        TargetBehind: If a target lacks a commit that is recorded.
+        SinkError: As `act` does.
+        StoreError: If the store cannot be read.
+    """
+    try:
+        return act(sinks, commands)
+    except TargetBehind:
+        # Found by the sink itself, in the middle of its act, and it does not know the store.
+        check_targets_hold(store, sinks, recorded_by(commands))
+        raise
+
+
+def _named(sinks: Mapping[SinkId, OpenSink], sink: SinkId) -> OpenSink:
+    found = sinks.get(sink)
+    if found is None:
+        raise SinkError(sink, "is not a sink of this pipeline")
+    return found
+
+
+class Groups:
+    """Which commands of a decision are carried out together.
+
+    A group acts whole, also when only some of its sinks are asked again: the others, which have
+    acted already or not, lose nothing by being asked once more.
+    """
+
+    def __init__(self, sinks: Mapping[SinkId, OpenSink]) -> None:
+        """Group these sinks."""
+        self._sinks = sinks
+        self._slot: Slot | None = None
+        self._members: dict[Hashable, dict[SinkId, CommitSink]] = {}
+
+    def of(self, commands: Sequence[CommitSink]) -> list[tuple[CommitSink, ...]]:
+        """Return what is to be carried out, one tuple for what acts together.
+
+        Args:
+            commands: Those of one moment; the first ones of a decision all come at once.
+        """
+        asked: dict[Hashable, None] = {}
+        for one in commands:
+            if one.permit.slot != self._slot:
+                self._slot, self._members = one.permit.slot, {}
+            group = self._group(one.sink)
+            self._members.setdefault(group, {})[one.sink] = one
+            asked[group] = None
+        return [tuple(self._members[group].values()) for group in asked]
+
+    def _group(self, sink: SinkId) -> Hashable:
+        opened: object = self._sinks.get(sink)
+        if isinstance(opened, ActsTogether):
+            return "group", opened.group
+        return "sink", sink
+
+
+def see_through(
+    store: OpenStore,
+    sinks: Mapping[SinkId, OpenSink],
+    decision: Decision,
+    cut: Cut,
+    options: CommitOptions | None = None,
+) -> Mapping[SinkId, Version]:
+    """Let every sink act on a written decision, once, and record it. May be repeated.
+
+    Returns:
+        What each sink shows now.
+
+    Raises:
+        Superseded: If a sink has acted on a later decision instead.
+        TargetBehind: If a target lacks a commit that is recorded; as a rule no sink has acted then.
+        SinkError: If a sink cannot act now.
+        StoreError: If it could not be recorded.
+    """
+    committer = Committer(store.pipeline, options or CommitOptions())
+    commands = committer.decided(decision.slot, cut, 0)
+    commits = [one for one in commands if isinstance(one, CommitSink)]
+    check_targets_hold(store, sinks, recorded_by(commits))
+    for together in Groups(sinks).of(commits):
+        for sink, version in act_in_store(store, sinks, together).items():
+            commands = committer.sink_done(decision.slot, sink, version)
+    for command in commands:
+        if isinstance(command, RecordCommit):
+            versions = command.versions
+            store.commits.record(Committed(decision.slot, decision.checkpoint_id, versions))
+            return versions
+    return {}

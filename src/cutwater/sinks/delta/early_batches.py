@@ -1,0 +1,340 @@
+"""A Delta table that shows batches before their checkpoint: `visibility="batch"` (rule F33).
+
+Every batch is a version of its own, named by generation and batch in its `commitInfo`. A slot
+stands in the `txn` action, as in every table of ours; here it is the slot of a claim, and what was
+shown since the newest one may be revised. Nothing is shown unless the permit's slot is the newest,
+in the very version that the new one is put upon: who takes the table back writes a version, so the
+one that a predecessor was about to write is refused, and it reads its successor's slot.
+
+A table that does not exist has no version that could shut anybody out. So nothing is shown until
+the first commit point has made the table, with the right that only a decision gives.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from deltalake import CommitProperties, DeltaTable, Schema
+from pyspark.sql.types import StructType
+
+from cutwater.errors import SinkError, Superseded
+from cutwater.ids import BatchId, Generation, Slot
+from cutwater.protocol.commit import CommitPermit
+from cutwater.protocol.cut import Committable, Version
+from cutwater.protocol.lost_commit import Found
+from cutwater.protocol.showing import ShowPermit
+from cutwater.sinks.base import SinkContext
+from cutwater.sinks.delta.check import table_obstacle, unwritable
+from cutwater.sinks.delta.merge import Change
+from cutwater.sinks.delta.schema import added_columns, spark_schema
+from cutwater.sinks.delta.slot_commits import FAILURES, words
+from cutwater.sinks.delta.staging import Staging
+from cutwater.sinks.delta.storage import TableRoot
+from cutwater.sinks.delta.table import OpenDeltaTable
+from cutwater.sinks.delta.time_travel import NO_TABLE, foreign_commit
+from cutwater.sinks.delta.transaction_log import DeltaLog
+from cutwater.sinks.delta.writing import Writing
+
+_LOG: Final = logging.getLogger(__name__)
+_TRIES: Final = 20
+_REMEMBERED: Final = 10_000
+
+_Key = tuple[Generation, BatchId]
+_T = TypeVar("_T")
+
+
+class ShownBatches:
+    """What this sink has shown since the newest slot in a table's log; read as the log grows."""
+
+    def __init__(self, log: DeltaLog) -> None:
+        """Look at a log; nothing is read yet."""
+        self._log = log
+        self._read_to: int | None = None
+        self.since = -1
+        self.versions: dict[_Key, int] = {}
+
+    def read(self, newest: int) -> None:
+        """Read on to a version."""
+        if self._read_to is None or newest < self._read_to:
+            self._read_to = self._before_the_newest_slot(newest)
+        for version in range(self._read_to + 1, newest + 1):
+            slot, batch = self._log.own_entry(version)
+            if slot is not None:
+                self.since, self.versions = version, {}
+            if batch is not None:
+                self.versions[batch] = version
+        self._read_to = newest
+        while len(self.versions) > _REMEMBERED:
+            # Sealed long ago, and never asked for again.
+            del self.versions[next(iter(self.versions))]
+
+    def until(self, slot: Slot, newest: int) -> dict[_Key, int]:
+        """Return what was shown before a later slot was written: the record of one was lost."""
+        found: dict[_Key, int] = {}
+        for version in range(newest, -1, -1):
+            try:
+                mark, batch = self._log.own_entry(version)
+            except FileNotFoundError:
+                return found
+            if batch is not None:
+                found.setdefault(batch, version)
+            if mark is not None and mark <= slot:
+                return found
+            if mark is not None:
+                found = {}
+        return found
+
+    def _before_the_newest_slot(self, newest: int) -> int:
+        self.since, self.versions = -1, {}
+        for version in range(newest, -1, -1):
+            try:
+                slot, _ = self._log.own_entry(version)
+            except FileNotFoundError:
+                return version
+            if slot is not None:
+                return version - 1
+        return -1
+
+    def first_after(self, version: int) -> int | None:
+        """Return the first version after this one that shows a batch."""
+        return min((one for one in self.versions.values() if one > version), default=None)
+
+
+class ShowingDeltaTable(OpenDeltaTable):
+    """A table that shows batches; fills `ShowingSink`."""
+
+    def __init__(
+        self, root: TableRoot, staging: Staging, writing: Writing, context: SinkContext
+    ) -> None:
+        """Look at the table, as `OpenDeltaTable` does."""
+        super().__init__(root, staging, writing, context)
+        self._shown = ShownBatches(self._slots.log)
+        self._waiting: list[Committable] = []
+        self._lock = threading.RLock()
+        # That of the generation that runs; there may be no table yet to write its slot into.
+        self._claim: ShowPermit | None = None
+        # Whether that slot was seen in the table: if it is gone later, the table was taken back.
+        self._claimed = False
+
+    def newest(self) -> Found:
+        """Return the table's version: slots in it are those of claims, and batches have none.
+
+        Raises:
+            SinkError: If the table cannot be read now.
+        """
+        with self._lock:
+            found = super().newest()
+            claim = self._claim if self._claimed else None
+            if claim is not None and (found.slot is None or found.slot < claim.slot):
+                return Found(None, found.version)
+            return Found(None, found.version, counts_versions=True)
+
+    # -- beginning
+
+    def take_back(
+        self, permit: ShowPermit, version: Version | None, carried: Sequence[Committable]
+    ) -> Version:
+        """Take away what was shown after a version; shut out predecessors.
+
+        Raises:
+            Superseded: If somebody with a later slot has acted on the table.
+            SinkError: If it cannot be done now, or somebody else has written to the table since.
+        """
+        with self._lock:
+            taken = self._begin(permit, lambda table: self._go_back_to(table, permit, version))
+            self._waiting = list(carried)
+            self._show_waiting(permit)
+            return taken
+
+    def take_over(self, permit: ShowPermit) -> Version:
+        """Shut out predecessors and leave the table as it is.
+
+        Raises:
+            Superseded: If somebody with a later slot has acted on the table.
+            SinkError: If it cannot be done now.
+        """
+        with self._lock:
+            return self._begin(permit, lambda table: self._mark(table, permit.slot))
+
+    def _begin(self, permit: ShowPermit, move: Callable[[DeltaTable], None]) -> Version:
+        self._waiting = []
+        self._claim, self._claimed = permit, False
+
+        def begin(table: DeltaTable | None) -> Version | None:
+            if table is None:
+                return NO_TABLE
+            found = self._slots.made_by(permit.slot, table)
+            if found is not None:
+                self._slots.log.sync(found)
+                self._claimed = True
+                return str(found)
+            move(table)
+            return None
+
+        return self._until(begin)
+
+    def _go_back_to(self, table: DeltaTable, permit: ShowPermit, version: Version | None) -> None:
+        self._shown.read(table.version())
+        cut = max(self._target(table, version), self._shown.since)
+        first = self._shown.first_after(cut)
+        if first is None:
+            self._mark(table, permit.slot)
+            return
+        foreign = foreign_commit(self._slots.log, first - 1, table.version())
+        if foreign is not None:
+            reason = (
+                f"shows rows from version {first} on that no checkpoint holds, and they cannot "
+                f"be taken back: {foreign}. Undo that, or rewind with --leave-sinks to keep both: "
+                "those rows come again then"
+            )
+            raise SinkError(self._sink, reason)
+        self._refuse_stuck(table, first - 1)
+        table.restore(first - 1, commit_properties=self._marked(permit.slot))
+
+    # -- showing
+
+    def show(self, permit: ShowPermit, committable: Committable) -> None:
+        """Make a batch visible before its checkpoint, as a version of its own.
+
+        Raises:
+            Superseded: If somebody with a later slot has acted on the table.
+        """
+        with self._lock:
+            if self._claim is None or self._claim.slot != permit.slot:
+                newer = Slot(0) if self._claim is None else self._claim.slot
+                raise Superseded(self._sink, permit.slot, newer)
+            self._waiting.append(committable)
+            try:
+                self._show_waiting(permit)
+            except SinkError as error:
+                _LOG.warning("%s; it is tried again with the next batch", error)
+
+    def _show_waiting(self, permit: ShowPermit) -> None:
+        while self._waiting:
+            one = self._waiting[0]
+            if self._until(partial(self._shown_as, permit, one)) == NO_TABLE:
+                return
+            self._waiting.remove(one)
+
+    def _shown_as(
+        self, permit: ShowPermit, one: Committable, table: DeltaTable | None
+    ) -> Version | None:
+        """Return the version that shows a batch; None after a step towards it."""
+        if table is None:
+            return NO_TABLE
+        last = self._slots.newest(table)
+        if last != permit.slot:
+            self._claim_late(table, permit.slot, last)
+            return None
+        self._claimed = True
+        return self._version_of(table, one)
+
+    def seal(
+        self, permit: CommitPermit, committables: Sequence[Committable], shown: Version | None
+    ) -> Version:
+        """See that all a decision holds is visible; return the version with just that.
+
+        Raises:
+            Superseded: If somebody with a later slot has acted on the table.
+            SinkError: If it cannot be done now.
+        """
+        with self._lock:
+            if not committables:
+                return self._slots.unchanged(permit.slot) if shown is None else shown
+            version = NO_TABLE
+            for one in committables:
+                version = self._until(partial(self._sealed_as, permit, one))
+            self._files.note_committed(committables)
+            sealed = {(one.generation, one.batch) for one in committables}
+            self._waiting = [
+                one for one in self._waiting if (one.generation, one.batch) not in sealed
+            ]
+            return version
+
+    def _sealed_as(
+        self, permit: CommitPermit, one: Committable, table: DeltaTable | None
+    ) -> Version | None:
+        if table is None:
+            self._add(None, permit, [one])
+            return None
+        last = self._slots.newest(table)
+        if last is not None and last > permit.slot:
+            before = self._shown.until(permit.slot, table.version())
+            if (one.generation, one.batch) not in before:
+                raise Superseded(self._sink, permit.slot, last)
+            return str(before[one.generation, one.batch])
+        if last is None or (self._claim is not None and last < self._claim.slot):
+            claim = permit.slot if self._claim is None else self._claim.slot
+            self._claim_late(table, claim, last)
+            return None
+        return self._version_of(table, one)
+
+    def _claim_late(self, table: DeltaTable, slot: Slot, last: Slot | None) -> None:
+        """Write a slot into a table that was not there when it was claimed."""
+        if last is not None and last > slot:
+            raise Superseded(self._sink, slot, last)
+        if self._claimed:
+            reason = f"another program took the table back to version {table.version()}"
+            way_out = "stop the pipeline and start it again, which says what is missing"
+            raise SinkError(self._sink, f"{reason}, before the start of this run; {way_out}")
+        self._mark(table, slot)
+
+    def _version_of(self, table: DeltaTable, one: Committable) -> Version | None:
+        self._shown.read(table.version())
+        found = self._shown.versions.get((one.generation, one.batch))
+        if found is None:
+            self._add_batch(table, one)
+            return None
+        self._slots.log.sync(found)
+        self._recreate_missing(found, lambda _: self._settled([one]))
+        return str(found)
+
+    def _add_batch(self, table: DeltaTable, one: Committable) -> None:
+        """Make the table's new columns, or the version with the rows: whatever is next."""
+        why = table_obstacle(table, self._writing)
+        if why is not None:
+            raise SinkError(self._sink, unwritable(self._root, self._writing, why))
+        schema = self._staged_schema([one])
+        new = added_columns(spark_schema(table), schema, self._sink)
+        if new:
+            fields = Schema.from_json(StructType(new).json()).fields
+            table.alter.add_columns(fields, commit_properties=self._slots.named({}))
+            return
+        change = Change(*self._settled([one]))
+        named = {"cutwater.generation": str(one.generation), "cutwater.batch": str(one.batch)}
+        table.create_write_transaction(
+            change.actions(spark_schema(table)),
+            "append",
+            table.schema(),
+            list(self._writing.partition_by),
+            commit_properties=self._slots.named(named),
+        )
+
+    # -- versions
+
+    def _mark(self, table: DeltaTable, slot: Slot) -> None:
+        table.create_write_transaction(
+            [],
+            "append",
+            table.schema(),
+            list(self._writing.partition_by),
+            commit_properties=self._marked(slot),
+        )
+
+    def _marked(self, slot: Slot) -> CommitProperties:
+        return self._slots.named({"cutwater.slot": str(slot)}, slot)
+
+    def _until(self, step: Callable[[DeltaTable | None], _T | None]) -> _T:
+        """Take step after step, each upon the table as it is then, until one has an answer."""
+        reason = ""
+        for _ in range(_TRIES):
+            try:
+                answer = step(self._slots.load())
+                if answer is not None:
+                    return answer
+            except FAILURES as error:
+                reason = words(error)
+                self._slots.forget()
+        raise SinkError(self._sink, f"gave up after {_TRIES} tries, at last because: {reason}")

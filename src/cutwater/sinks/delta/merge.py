@@ -1,0 +1,144 @@
+"""What one commit does to a Delta table: which files it adds and which it takes away.
+
+Computed at the commit, against the version that is there then; a version that somebody else made
+meanwhile makes all of it be computed again (docs/adr/0022). Added rows stay in the files that Spark
+wrote, except where copies are needed anyway or where many small files are joined.
+
+- append: the staged files are added.
+- overwrite: the files of the last batch are added, all others are taken away.
+- upsert: the staged files are added; a file with a row whose key comes again is replaced by a copy
+  without such rows. Of several batches the later one wins.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+import pyarrow as pa
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql.types import StructType
+
+from cutwater.sinks.delta.data_files import Copies, DataFile, Part, calendars_of
+from cutwater.sinks.delta.foreign_types import Calendars
+from cutwater.sinks.delta.merge_keys import Keys, KeySet, Mask
+
+SMALL_BYTES: Final = 1 << 20
+"""A file below this is a small one. Where much comes in, files are larger by themselves, and the
+core that would copy them is needed elsewhere."""
+
+JOINED_MIN: Final = 8
+"""So many small files of one partition are joined; fewer are not worth a copy."""
+
+JOINED_BYTES: Final = 32 << 20
+"""About how large a joined file becomes at most."""
+
+COPIED_BYTES: Final = 64 << 20
+"""How many bytes of small files one commit copies at most, so that it takes a second at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The files that a commit adds, and those that it takes away."""
+
+    added: Sequence[DataFile]
+    removed: Sequence[DataFile] = ()
+
+    def actions(self, schema: StructType) -> list[AddAction | RemoveAction]:
+        """Return the actions of the commit.
+
+        Args:
+            schema: The table's columns.
+        """
+        return [
+            *(one.removal() for one in self.removed),
+            *(one.addition(schema) for one in self.added),
+        ]
+
+
+def appended(staged: Sequence[DataFile], copies: Copies) -> Change:
+    """Add files."""
+    return Change(_settled([Part(one) for one in staged], copies))
+
+
+def overwritten(staged: Sequence[DataFile], there: Sequence[DataFile], copies: Copies) -> Change:
+    """Put files in the place of all others."""
+    return Change(_settled([Part(one) for one in staged], copies), there)
+
+
+def upserted(
+    batches: Sequence[Sequence[DataFile]], there: Sequence[DataFile], keys: Keys, copies: Copies
+) -> Change:
+    """Let rows replace those with the same key.
+
+    Args:
+        batches: The files of each batch, oldest first.
+        there: The files of the table.
+        keys: What a key consists of.
+        copies: Makes copies.
+    """
+    parts: list[Part] = []
+    later: list[pa.Table] = []
+    for batch in reversed(batches):
+        masks: Iterable[Mask | None] = [None] * len(batch)
+        if later:
+            masks = KeySet(keys, pa.concat_tables(later)).masks(batch)
+        parts += [Part(*one) for one in zip(batch, masks, strict=True)]
+        later.append(keys.read(batch))
+    wanted = KeySet(keys, pa.concat_tables(later))
+    bounds = keys.bounds(wanted.found)
+    may_meet = [
+        one for one in there if all(bounds[name].may_meet(its) for name, its in one.bounds.items())
+    ]
+    touched = [
+        Part(file, mask)
+        for file, mask in zip(may_meet, wanted.masks(may_meet), strict=True)
+        if mask is not None
+    ]
+    return Change(_settled([*parts, *touched], copies), [one.file for one in touched])
+
+
+def _settled(parts: Sequence[Part], copies: Copies) -> list[DataFile]:
+    """Return the files that the table gets: copies where rows are unwanted or files are small."""
+    left = [one for one in parts if one.unwanted is None or not one.unwanted.all()]
+    files = [one.file for one in left if one.unwanted is None and not _is_small(one)]
+    files += [copies.copy([one]) for one in left if one.unwanted is not None and not _is_small(one)]
+    budget_bytes = COPIED_BYTES
+    for group in _alike([one for one in left if _is_small(one)]):
+        size_bytes = sum(one.size_bytes for one in group)
+        if len(group) < JOINED_MIN or size_bytes > budget_bytes:
+            files += [one.file if one.unwanted is None else copies.copy([one]) for one in group]
+        else:
+            budget_bytes -= size_bytes
+            files.append(copies.copy(group))
+    return files
+
+
+def _is_small(part: Part) -> bool:
+    return part.size_bytes < SMALL_BYTES
+
+
+def _alike(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """Divide small files into groups that may become one file each."""
+    if len(parts) < JOINED_MIN:
+        yield list(parts)
+        return
+    ordered = sorted(parts, key=lambda one: _place(one.file.values))
+    for _, members in groupby(ordered, key=lambda one: _place(one.file.values)):
+        kinds: list[tuple[Calendars, list[Part]]] = []
+        for one in members:
+            calendars = calendars_of(one.file)
+            same = next((group for kind, group in kinds if kind == calendars), None)
+            if same is None or sum(each.size_bytes for each in same) >= JOINED_BYTES:
+                kinds = [kind for kind in kinds if kind[1] is not same]
+                if same is not None:
+                    yield same
+                same = []
+                kinds.append((calendars, same))
+            same.append(one)
+        yield from (group for _, group in kinds)
+
+
+def _place(values: Mapping[str, str | None]) -> tuple[tuple[str, bool, str], ...]:
+    """Return partition values as something that has an order."""
+    return tuple((name, one is None, one or "") for name, one in sorted(values.items()))

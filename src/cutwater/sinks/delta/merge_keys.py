@@ -1,0 +1,255 @@
+"""The keys of an upsert: which rows of a file have a key that comes again, and which come twice.
+
+Two keys are the same if all their columns are, and a null is the same as a null, as in a group-by:
+a stream that counts by customer has one row for those without one, and its table has one as well.
+Key columns are read alone, a bounded number of rows at a time; rows themselves never come here.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from cutwater.errors import ConfigError
+from cutwater.ids import SinkId
+from cutwater.sinks.delta.foreign_types import TableColumns, arrow_type
+from cutwater.sinks.same_key import key_twice
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+"""One truth for each row of a file, in order."""
+
+_EXACT: Final = (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+"""Types that are compared exactly. A float is not one: what is equal there is a matter of taste."""
+
+_BOUNDED: Final = (ByteType, DateType, IntegerType, LongType, ShortType, StringType)
+"""Types whose least and greatest values in a table's log are exact, whoever wrote them."""
+
+_ROWS_AT_ONCE: Final = 2_000_000
+_EMPTY_VALUES: Final[Mapping[str, object]] = {"string": "", "binary": b"", "bool": False}
+
+
+class KeyedFile(Protocol):
+    """A Parquet file of a table, as far as its keys matter."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages."""
+        ...
+
+    @property
+    def values(self) -> Mapping[str, str | None]:
+        """The values of the columns by which the table is divided, which the file has not."""
+        ...
+
+    def open(self) -> pq.ParquetFile:
+        """Open it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Between which values a key column lies; None for what is not known."""
+
+    least: Any = None
+    greatest: Any = None
+    has_null: bool = True
+
+    def may_meet(self, other: "Bounds") -> bool:
+        """Say whether two columns may have a value in common."""
+        if self.has_null and other.has_null:
+            return True
+        ends = (self.least, self.greatest, other.least, other.greatest)
+        if any(one is None for one in ends):
+            return True
+        try:
+            return bool(self.least <= other.greatest and other.least <= self.greatest)
+        except TypeError:
+            # Whatever stands in the log there, it is not a bound.
+            return True
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The key columns of an upsert, with their types, and the sink that reads them."""
+
+    types: Mapping[str, DataType]
+    sink: SinkId
+
+    @classmethod
+    def of(cls, rows: StructType, names: Sequence[str], sink: SinkId) -> "Keys":
+        """Find the key columns of these rows.
+
+        Raises:
+            ConfigError: If one is not there, or of a type that is not compared exactly.
+        """
+        types = {field.name: field.dataType for field in rows}
+        for name in names:
+            if name not in types:
+                reason = f"keys names {name}, and the columns are {', '.join(types)}"
+                raise ConfigError(f"sink {sink}", reason)
+            if type(types[name]) not in _EXACT:
+                reason = f"keys names {name}, which is {types[name].simpleString()}"
+                kinds = "strings, whole numbers, decimals, booleans, dates, timestamps and binary"
+                raise ConfigError(f"sink {sink}", f"{reason}; a key is made of {kinds}")
+        return cls({name: types[name] for name in names}, sink)
+
+    def read(self, files: Iterable[KeyedFile]) -> pa.Table:
+        """Read the keys of files, row by row.
+
+        Raises:
+            SinkError: If a file stores a key in a form that cannot be compared.
+        """
+        tables = [self._read_one(one) for one in files]
+        return pa.concat_tables([self._schema.empty_table(), *tables])
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return pa.schema([(name, arrow_type(kind)) for name, kind in self.types.items()])
+
+    def _read_one(self, file: KeyedFile) -> pa.Table:
+        # The log's word on a partition counts, also where a file has that column as well.
+        stored = {name: kind for name, kind in self.types.items() if name not in file.values}
+        schema = StructType([StructField(name, kind) for name, kind in stored.items()])
+        with file.open() as opened:
+            found = TableColumns(schema, self.sink).keys(opened, file.name)
+            rows = opened.metadata.num_rows
+        columns = []
+        for name, kind in self.types.items():
+            if name in stored:
+                columns.append(found[name])
+            else:
+                value = _value(file.values[name], arrow_type(kind))
+                columns.append(pa.chunked_array([pa.repeat(value, rows)]))
+        return pa.Table.from_arrays(columns, schema=self._schema)
+
+    def bounds(self, keys: pa.Table) -> Mapping[str, Bounds]:
+        """Say between which values each key column lies."""
+        found = {}
+        for name in self.types:
+            ends = pc.min_max(keys[name]).as_py() if self.is_bounded(name) else {}
+            found[name] = Bounds(ends.get("min"), ends.get("max"), keys[name].null_count > 0)
+        return found
+
+    def is_bounded(self, name: str) -> bool:
+        """Say whether the bounds that a log gives for a column can be relied upon."""
+        return type(self.types[name]) in _BOUNDED and "." not in name
+
+    def refuse_twice(self, keys: pa.Table, sink: SinkId) -> None:
+        """Refuse keys of which one comes twice.
+
+        Raises:
+            SinkError: Naming such a key.
+        """
+        counted = _plain(keys).group_by(_plain(keys).column_names).aggregate([([], "count_all")])
+        if counted.num_rows == keys.num_rows:
+            return
+        again = counted.filter(pc.field("count_all") > 1).slice(0, 1)
+        (shown,) = _unplain(again, keys.schema).to_pylist()
+        times = again["count_all"][0].as_py()
+        raise key_twice(sink, times, shown)
+
+
+@dataclass(slots=True)
+class KeySet:
+    """Keys to look for in files.
+
+    Attributes:
+        keys: What they consist of.
+        found: The keys themselves; one may be there more than once.
+    """
+
+    keys: Keys
+    found: pa.Table
+    _plain: pa.Table = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare for looking."""
+        plain = _plain(self.found)
+        self._plain = plain.group_by(plain.column_names).aggregate([])
+
+    def masks(self, files: Sequence[KeyedFile]) -> Iterator[Mask | None]:
+        """Say for each file which of its rows have one of the keys; None for no row at all."""
+        waiting: list[pa.Table] = []
+        rows = 0
+        for file in files:
+            table = self.keys.read([file])
+            waiting.append(table)
+            rows += table.num_rows
+            if rows >= _ROWS_AT_ONCE:
+                yield from self._masks(waiting)
+                waiting, rows = [], 0
+        yield from self._masks(waiting)
+
+    def _masks(self, tables: Sequence[pa.Table]) -> Iterator[Mask | None]:
+        if not tables:
+            return
+        rows = _plain(pa.concat_tables(tables))
+        numbered = rows.append_column("row", pa.array(np.arange(rows.num_rows)))
+        names = rows.column_names
+        met = numbered.join(self._plain, keys=names, join_type="left semi")["row"]
+        mask: Mask = np.zeros(rows.num_rows, dtype=np.bool_)
+        mask[met.to_numpy()] = True
+        start = 0
+        for table in tables:
+            part = mask[start : start + table.num_rows]
+            start += table.num_rows
+            yield part if part.any() else None
+
+
+def _plain(keys: pa.Table) -> pa.Table:
+    """Return keys as columns without nulls, which Arrow's join takes for different ones."""
+    columns: dict[str, pa.ChunkedArray] = {}
+    for number, column in enumerate(keys.columns):
+        columns[f"null{number}"] = pc.cast(pc.is_null(column), pa.int8())
+        columns[f"key{number}"] = pc.fill_null(column, _empty(column.type))
+    return pa.table(columns)
+
+
+def _unplain(plain: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        pc.if_else(pc.equal(plain[f"null{number}"], 1), None, plain[f"key{number}"])
+        for number in range(len(schema))
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _empty(kind: pa.DataType) -> pa.Scalar:
+    """Return some value of a type; which one does not matter, since nulls are told apart."""
+    return pa.scalar(_EMPTY_VALUES.get(str(kind), 0), kind)
+
+
+def _value(text: str | None, kind: pa.DataType) -> pa.Scalar:
+    """Return the value of a partition, which is text in a table's log."""
+    return pa.scalar(None, kind) if text is None else pa.scalar(text).cast(kind)

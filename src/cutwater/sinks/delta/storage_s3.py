@@ -1,0 +1,323 @@
+"""A Delta table in a bucket of S3, or of what speaks like it.
+
+Executors write to this machine's disk; staging sends the files to the bucket, beside the table,
+before the batch is done, so that what is staged lasts as it does on a disk. A file gets its last
+name as a copy, which the bucket makes unless the file is very large. Credentials come from the
+environment or the machine, for obstore and deltalake alike, and are in no address.
+"""
+
+import hashlib
+import tempfile
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from obstore.exceptions import BaseError
+
+from cutwater.errors import NotFound
+from cutwater.ids import BatchId, Generation, PipelineId, SinkId
+from cutwater.protocol.cut import BlobRef, Committable
+from cutwater.sinks.delta.foreign_types import open_parquet
+from cutwater.sinks.delta.storage import FileFacts
+from cutwater.sinks.rows import Rows
+from cutwater.sinks.staging.directory import HIDDEN
+from cutwater.sinks.staging.parquet import StagedFiles, holds_rows, settled_name
+from cutwater.store.backends.directories import try_to_remove_tree
+from cutwater.store.backends.location import Location
+from cutwater.store.backends.object_store import ObjectBackend, Patience
+from cutwater.store.paths import ObjectPath
+
+T = TypeVar("T")
+
+_ENDPOINT: Final = "aws_endpoint_url_s3"
+_CHUNK_BYTES: Final = 8 << 20
+
+COPY_BYTES_MAX: Final = 1 << 30
+"""A larger object goes through this machine's disk instead of being copied by the bucket.
+
+S3 copies at most 5 GiB with one request, and a copy of several GiB outlasts the time limit of a
+request. obstore has no copy in parts.
+"""
+
+
+class BucketRoot:
+    """A prefix in a bucket; fills `TableRoot`."""
+
+    def __init__(self, location: Location) -> None:
+        """Open the bucket; nothing is asked of it yet."""
+        patience = Patience()
+        retry = patience.retry_config(patience.tries)
+        self._location = location
+        self._backend = ObjectBackend(self.address, location.opener())
+        self._store = location.opener()(patience.client_options, retry)
+
+    @property
+    def address(self) -> str:
+        """The address without options, as deltalake takes it."""
+        return f"s3://{self._location.bucket}/{self._location.path}"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What deltalake is told: endpoint and region, and that a commit never replaces one."""
+        options = {"aws_conditional_put": "etag"}
+        endpoint = self._location.options.get(_ENDPOINT, "")
+        if endpoint:
+            options["aws_endpoint_url"] = endpoint
+        if endpoint.startswith("http://"):
+            options["aws_allow_http"] = "true"
+        if "region" in self._location.options:
+            options["aws_region"] = self._location.options["region"]
+        return options
+
+    def prepare(self) -> None:
+        """Do nothing: a bucket has no directories."""
+
+    def entries(self) -> list[str]:
+        """Return the names directly below the prefix."""
+
+        def find() -> list[str]:
+            found = obstore.list_with_delimiter(self._store)
+            objects = [str(one["path"]) for one in found["objects"]]
+            return [one.rpartition("/")[2] for one in (*found["common_prefixes"], *objects)]
+
+        return _asked(find)
+
+    def has_log(self) -> bool:
+        """Say whether there is a table."""
+        return DeltaTable.is_deltatable(self.address, self.options)
+
+    def facts(self, name: str) -> FileFacts | None:
+        """Look at an object."""
+        try:
+            found = _asked(lambda: obstore.head(self._store, name))
+        except FileNotFoundError:
+            return None
+        return FileFacts(found["size"], int(found["last_modified"].timestamp() * 1000))
+
+    def read(self, name: str) -> bytes:
+        """Return an object whole."""
+        try:
+            return self._backend.read(ObjectPath(name))
+        except NotFound as error:
+            raise FileNotFoundError(name) from error
+
+    def reader(self, name: str) -> "BucketFile":
+        """Open an object, to be read in parts."""
+        return BucketFile(_asked(lambda: obstore.open_reader(self._store, name)))
+
+    def parquet(self, name: str) -> pq.ParquetFile:
+        """Open a Parquet file."""
+        return open_parquet(pa.PythonFile(self.reader(name), mode="r"))
+
+    def publish(self, local: Path, name: str) -> None:
+        """Send a file."""
+        self._backend.put_file(ObjectPath(name), local)
+
+    def fetch(self, name: str, local: Path) -> None:
+        """Write an object's content to a local file."""
+        self._backend.read_to_file(ObjectPath(name), local)
+
+    def copy(self, source: str, target: str) -> None:
+        """Let the bucket copy an object of at most `COPY_BYTES_MAX`."""
+        _asked(lambda: obstore.copy(self._store, source, target))
+
+    def below(self, prefix: str) -> list[str]:
+        """Return the names of all objects below a prefix, sorted."""
+        return [str(one) for one in self._backend.list(ObjectPath(prefix))]
+
+    def remove(self, name: str) -> None:
+        """Delete an object if it is there."""
+        self._backend.delete(ObjectPath(name))
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Do nothing: an object that is there lasts."""
+
+
+class BucketFile:
+    """An object as pyarrow reads a file; its errors are those of files."""
+
+    def __init__(self, reader: Any) -> None:  # noqa: ANN401 - obstore's own
+        """Read through obstore."""
+        self._reader = reader
+        self.closed = False
+
+    def read(self, size: int | None = None) -> bytes:
+        """Read some bytes, or the rest."""
+        return _asked(lambda: bytes(self._reader.read(size)))
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go somewhere."""
+        return _asked(lambda: int(self._reader.seek(offset, whence)))
+
+    def tell(self) -> int:
+        """Say where we are."""
+        return int(self._reader.tell())
+
+    def size(self) -> int:
+        """Say how many bytes there are."""
+        return int(self._reader.size)
+
+    def readable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def close(self) -> None:
+        """Close it."""
+        self.closed = True
+
+
+class BucketStaging:
+    """Staged files in a bucket; fills `Staging`. The layout is that of `StagedFiles`."""
+
+    def __init__(self, root: BucketRoot, pipeline: PipelineId, sink: SinkId) -> None:
+        """Use a root; nothing is touched yet."""
+        self._root = root
+        self._base = f"{HIDDEN}/{pipeline}/{sink}"
+        self._disk = Path(tempfile.mkdtemp(prefix="cutwater-delta-"))
+        # Nothing in it is needed by anybody else: what counts is in the bucket.
+        weakref.finalize(self, try_to_remove_tree, self._disk)
+        self._files = StagedFiles(self._disk, pipeline, sink)
+        self._schemas: dict[str, BlobRef] = {}
+        # As in `HiddenFiles`, with the objects of each batch.
+        self._done: dict[tuple[Generation, BatchId], Committable] = {}
+
+    def write(
+        self,
+        rows: Rows,
+        place: tuple[Generation, BatchId],
+        partition_by: Sequence[str],
+        check: Callable[[Sequence[Path]], None] | None = None,
+    ) -> tuple[int, tuple[BlobRef, ...]]:
+        """Write the rows of a batch with one Spark action, and send the files."""
+        count, blobs = self._files.write(rows, place, partition_by, check)
+        try:
+            for blob in blobs:
+                self._root.publish(self._disk / blob.name, _key(blob))
+        finally:
+            self._files.forget([Committable(SinkId(""), *place, count, blobs)])
+        return count, blobs
+
+    def write_schema(self, text: str, generation: Generation) -> BlobRef:
+        """Write the schema of staged rows beside them, once per generation."""
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        name = f"{self._base}/g{generation:06d}/schema-{digest}.json"
+        if name not in self._schemas:
+            local = self._disk / f"{digest}.json"
+            local.write_text(text, encoding="utf-8")
+            self._root.publish(local, name)
+            self._schemas[name] = BlobRef(name, local.stat().st_size, digest)
+        return self._schemas[name]
+
+    def schema_text(self, committable: Committable) -> str:
+        """Read the schema that was staged with a batch."""
+        (blob,) = (one for one in committable.blobs if not holds_rows(one))
+        return self._root.read(blob.name).decode()
+
+    def data(self, committables: Sequence[Committable]) -> Iterator[BlobRef]:
+        """Give the files with rows, in order."""
+        return self._files.data(committables)
+
+    def settle(self, blobs: Sequence[BlobRef]) -> dict[BlobRef, str]:
+        """Copy files to their last names; the staged ones stay, and so does what is there already.
+
+        Raises:
+            FileNotFoundError: If a file is in neither place, or not as large as it was.
+        """
+        settled = {blob: settled_name(blob) for blob in blobs}
+        for blob, name in settled.items():
+            if self._root.facts(name) is None and self._root.facts(_key(blob)) is not None:
+                self._copy(blob, name)
+            facts = self._root.facts(name)
+            if facts is None or facts.size_bytes != blob.size_bytes:
+                message = f"{blob.name} is gone or not what was staged"
+                raise FileNotFoundError(message)
+        return settled
+
+    def _copy(self, blob: BlobRef, name: str) -> None:
+        if blob.size_bytes <= COPY_BYTES_MAX:
+            self._root.copy(_key(blob), name)
+            return
+        local = self._disk / f"{uuid.uuid4().hex}.large"
+        try:
+            self._root.fetch(_key(blob), local)
+            self._root.publish(local, name)
+        finally:
+            local.unlink(missing_ok=True)
+
+    def note_committed(self, committables: Sequence[Committable]) -> None:
+        """Let `retain` delete these batches as soon as nothing keeps them."""
+        self._done.update({(one.generation, one.batch): one for one in committables})
+
+    def retain(self, keep: Sequence[Committable]) -> None:
+        """Delete what is left of batches that are committed and not to be kept."""
+        kept = {(one.generation, one.batch) for one in keep}
+        for place, one in sorted(self._done.items()):
+            if place in kept:
+                continue
+            for blob in one.blobs:
+                if holds_rows(blob):
+                    self._root.remove(_key(blob))
+            self._done.pop(place, None)
+
+    def problem(self, committable: Committable) -> str | None:
+        """Say what is wrong with the first file that is not what was staged; None if sound."""
+        for blob in committable.blobs:
+            name = _key(blob)
+            facts = self._root.facts(name)
+            if facts is None and holds_rows(blob):
+                name = settled_name(blob)
+                facts = self._root.facts(name)
+            if facts is None:
+                return f"{blob.name} is missing"
+            if facts.size_bytes != blob.size_bytes:
+                return f"{blob.name} has {facts.size_bytes} bytes instead of {blob.size_bytes}"
+            found = self._sha256(name)
+            if found != blob.sha256:
+                return f"{blob.name} has another content: sha256 {found}"
+        return None
+
+    def _sha256(self, name: str) -> str:
+        digest, file = hashlib.sha256(), self._root.reader(name)
+        while part := file.read(_CHUNK_BYTES):
+            digest.update(part)
+        return digest.hexdigest()
+
+    def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
+        """Delete what older generations staged, except what is to be kept."""
+        self.note_committed([one for one in keep if one.generation < generation])
+        kept = {_key(blob) for one in keep for blob in one.blobs}
+        for name in self._root.below(self._base):
+            staged_by = int(name.removeprefix(f"{self._base}/g").partition("/")[0])
+            if staged_by < generation and name not in kept:
+                self._root.remove(name)
+
+    def spool(self, name: str) -> Path:
+        """Return a directory for copies being written, on this machine."""
+        return self._disk / name
+
+    def clear_spools(self, own: str) -> None:
+        """Do nothing: each process has a directory of its own, which ends with it."""
+
+
+def _key(blob: BlobRef) -> str:
+    """Name a staged object; a partition's value may hold what an object's name may not."""
+    return quote(blob.name, safe="/=._-~+")
+
+
+def _asked(call: Callable[[], T]) -> T:
+    """Ask the bucket; what it cannot do is an `OSError`, as with files."""
+    try:
+        return call()
+    except BaseError as error:
+        raise OSError(str(error).partition("\n")[0]) from error

@@ -1,0 +1,401 @@
+"""A Delta table in use by one generation: rows staged beside it, committed by their decision.
+
+`delta_slots` sees to it that a slot is acted on once; `delta_changes` computes what that does to
+the table's files. Whatever can be refused is refused when rows are staged: after the decision it
+would stand in the way of every later commit.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql.types import StructType
+
+from cutwater.errors import ConfigError, SinkError
+from cutwater.ids import BatchId, Generation, Slot
+from cutwater.protocol.commit import CommitPermit
+from cutwater.protocol.cut import Committable, Version
+from cutwater.protocol.lost_commit import Found
+from cutwater.sinks.base import Retreat, SinkContext
+from cutwater.sinks.columns import loose
+from cutwater.sinks.delta.check import (
+    foreign_files,
+    stuck,
+    stuck_files,
+    table_obstacle,
+    unwritable,
+)
+from cutwater.sinks.delta.data_files import Copies, DataFile, files_of
+from cutwater.sinks.delta.foreign_types import TableColumns, open_parquet
+from cutwater.sinks.delta.merge import Change, appended, overwritten, upserted
+from cutwater.sinks.delta.merge_keys import Keys
+from cutwater.sinks.delta.schema import added_columns, spark_schema, table_schema
+from cutwater.sinks.delta.slot_commits import FAILURES, DeltaSlots, words
+from cutwater.sinks.delta.staging import Staging
+from cutwater.sinks.delta.storage import TableRoot
+from cutwater.sinks.delta.time_travel import NO_TABLE, foreign_commit, look_back, no_table
+from cutwater.sinks.delta.writing import Writing
+from cutwater.sinks.rows import Rows
+from cutwater.sinks.staging.parquet import partition_values
+
+
+class OpenDeltaTable:
+    """A table to write to; fills `OpenSink` and `KeepsPast`. Made by `DeltaTarget.open`."""
+
+    def __init__(
+        self, root: TableRoot, staging: Staging, writing: Writing, context: SinkContext
+    ) -> None:
+        """Look at the table, if there is one, and make sure that it can be written.
+
+        Raises:
+            ConfigError: If it is not a table that can be written in this way.
+        """
+        self._root = root
+        self._writing = writing
+        self._sink = context.sink
+        self._files = staging
+        self._spool = f"copies-{uuid.uuid4().hex[:8]}"
+        self._slots = DeltaSlots(root, context.pipeline, context.sink)
+        where = root.address
+        try:
+            root.prepare()
+            table = self._slots.load()
+            foreign = None if table else foreign_files(root, root.entries())
+        except FAILURES as error:
+            raise ConfigError("uri", f"{where} cannot be a Delta table: {words(error)}") from error
+        if foreign is not None:
+            raise ConfigError("uri", foreign)
+        if table is not None:
+            why = table_obstacle(table, writing) or stuck_files(root, table, writing)
+            if why is not None:
+                raise ConfigError("uri", unwritable(root, writing, why))
+
+    @property
+    def way(self) -> str:
+        """How rows meet those that are there."""
+        return self._writing.write
+
+    def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
+        """Write the rows of one batch beside the table, with exactly one Spark action.
+
+        Raises:
+            ConfigError: If they have a column that no Delta table can have.
+            SinkError: If they do not fit the table, or cannot be written now.
+        """
+        schema = table_schema(rows.schema, self._writing.partition_by, self._sink)
+        # As it was when `commit`, which runs beside this, looked last.
+        known = self._slots.schema
+        if known is not None:
+            added_columns(known, schema, self._sink)
+        keys = self._keys(schema)
+
+        def check(files: Sequence[Path]) -> None:
+            if keys is not None:
+                keys.refuse_twice(keys.read(_Written(one) for one in files), self._sink)
+
+        try:
+            place, divided_by = (generation, batch), self._writing.partition_by
+            count, blobs = self._files.write(rows, place, divided_by, check)
+            # A whole result without rows is a result.
+            if not blobs and self._writing.write != "overwrite":
+                return None
+            described = self._files.write_schema(schema.json(), generation)
+        except FAILURES as error:
+            raise SinkError(self._sink, f"cannot stage: {words(error)}") from error
+        return Committable(self._sink, generation, batch, count, (described, *blobs))
+
+    def _keys(self, schema: StructType) -> Keys | None:
+        names = self._writing.keys
+        return Keys.of(schema, names, self._sink) if names else None
+
+    def problem(self, committable: Committable) -> str | None:
+        """Say what is wrong with something staged (missing, other size or hash); None if sound."""
+        return self._files.problem(committable)
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
+        """Let what was staged meet the table, as one version; also when there is nothing.
+
+        Raises:
+            Superseded: If a later slot was acted on and this one never was.
+            SinkError: If it cannot be done now.
+        """
+        if not committables:
+            return self._slots.unchanged(permit.slot)
+        version = self._slots.act(permit, lambda table: self._add(table, permit, committables))
+        try:
+            self._recreate_missing(
+                int(version), lambda then: self._change(then, permit, committables)
+            )
+        except FAILURES as error:
+            self._slots.forget()
+            raise SinkError(self._sink, words(error)) from error
+        self._files.note_committed(committables)
+        return version
+
+    def look_back(self, version: Version | None) -> Retreat:
+        """Say what going back to a version would do, and whether it can be done.
+
+        Raises:
+            SinkError: If the table cannot be read now.
+        """
+        try:
+            table = self._slots.load()
+            if table is None:
+                return no_table(self._root, None if version == NO_TABLE else version)
+            try:
+                target = self._target(table, version)
+            except SinkError as error:
+                return Retreat(str(table.version()), obstacle=error.reason)
+            return look_back(self._root, self._slots.log, table, target)
+        except FAILURES as error:
+            self._slots.forget()
+            raise SinkError(self._sink, words(error)) from error
+
+    def slot_at(self, version: Version) -> Slot | None:
+        """Return the newest slot of this sink at or below a version; None if its log has none.
+
+        Raises:
+            SinkError: If the log cannot be read now.
+        """
+        try:
+            own = self._slots.log.own_commits(int(version)) if version != NO_TABLE else iter(())
+            return next((one.slot for one in own), None)
+        except FAILURES as error:
+            raise SinkError(self._sink, words(error)) from error
+
+    def newest(self) -> Found:
+        """Return the newest slot of this sink in the table, whoever else has written since.
+
+        Raises:
+            SinkError: If the table cannot be read now.
+        """
+        try:
+            table = self._slots.load()
+            if table is None:
+                return Found(None, NO_TABLE)
+            slot = self._slots.newest(table)
+            # A table that drops old slots can only be compared by its versions.
+            unknown = slot is None and self._slots.forgets(table)
+            return Found(slot, str(table.version()), counts_versions=unknown)
+        except FAILURES as error:
+            self._slots.forget()
+            raise SinkError(self._sink, words(error)) from error
+
+    def restore(self, permit: CommitPermit, version: Version | None) -> Version:
+        """Take the table back to a version (None: as before the first commit), as a new one.
+
+        Raises:
+            Superseded: If a later slot was acted on and this one never was.
+            SinkError: If it cannot be done now: the log or files of that version may be gone,
+                or somebody else has written to the table since.
+        """
+        if version in {None, NO_TABLE} and not self._slots.log.exists:
+            return NO_TABLE
+        return self._slots.act(permit, lambda table: self._go_back(table, permit, version))
+
+    def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
+        """Delete what generations before this one staged and nobody will commit.
+
+        Raises:
+            SinkError: If it cannot be done now.
+        """
+        try:
+            self._files.discard(generation, keep)
+            self._files.clear_spools(self._spool)
+        except FAILURES as error:
+            raise SinkError(self._sink, f"cannot discard: {words(error)}") from error
+
+    def retain(
+        self,
+        generation: Generation,
+        shown: Collection[Version | None],
+        keep: Sequence[Committable],
+    ) -> None:
+        """Delete staged rows that are committed and no kept checkpoint carries.
+
+        How far back the table can go is up to its own log and to VACUUM.
+
+        Raises:
+            SinkError: If it cannot be done now.
+        """
+        del generation, shown
+        try:
+            self._files.retain(keep)
+        except FAILURES as error:
+            raise SinkError(self._sink, f"cannot delete staged rows: {words(error)}") from error
+
+    def _add(
+        self, table: DeltaTable | None, permit: CommitPermit, committables: Sequence[Committable]
+    ) -> None:
+        """Make the table, or its new columns, or the version with the rows: whatever is next."""
+        schema = self._staged_schema(committables)
+        if table is None:
+            # An empty first version: what the table is taken back to at its beginning.
+            DeltaTable.create(
+                self._root.address,
+                Schema.from_json(schema.json()),
+                partition_by=list(self._writing.partition_by),
+                storage_options=self._root.options,
+                commit_properties=self._slots.properties(permit, acts=False),
+            )
+            return
+        why = table_obstacle(table, self._writing)
+        if why is not None:
+            raise SinkError(self._sink, unwritable(self._root, self._writing, why))
+        new = added_columns(spark_schema(table), schema, self._sink)
+        if new:
+            fields = Schema.from_json(StructType(new).json()).fields
+            table.alter.add_columns(
+                fields, commit_properties=self._slots.properties(permit, acts=False)
+            )
+            return
+        change = self._change(table, permit, committables)
+        unmoved = stuck(change.removed)
+        if unmoved is not None:
+            raise SinkError(self._sink, f"{self._root.address}: {unmoved}")
+        self._write(table, permit, change.actions(spark_schema(table)))
+
+    def _recreate_missing(self, version: int, make: Callable[[DeltaTable], object]) -> None:
+        """Recreate the files that a version added and that another program has deleted since.
+
+        VACUUM deletes files that no version names. A VACUUM that started before the commit may
+        have deleted files that the commit names. Their originals are still there then, and the
+        names and contents of the files follow from the originals. Files that a later version has
+        removed are ignored.
+
+        Args:
+            version: The version.
+            make: Writes the files that a commit on top of the previous version adds.
+
+        Raises:
+            FileNotFoundError: If a file cannot be recreated.
+        """
+        missing = set(self._slots.log.missing(version))
+        table = self._slots.load() if missing else None
+        if table is not None:
+            missing &= {file.name for file in files_of(self._root, table, None)}
+        if not missing:
+            return
+        address, options = self._root.address, self._root.options
+        then = DeltaTable(address, version=version - 1, storage_options=options)
+        try:
+            make(then)
+            missing &= set(self._slots.log.missing(version))
+        except FAILURES as error:
+            raise FileNotFoundError(_lost(address, version, missing, words(error))) from error
+        if missing:
+            reason = "its originals have changed"
+            raise FileNotFoundError(_lost(address, version, missing, reason))
+
+    def _staged_schema(self, committables: Sequence[Committable]) -> StructType:
+        schema = StructType()
+        for text in dict.fromkeys(self._files.schema_text(one) for one in committables):
+            for field in added_columns(schema, StructType.fromJson(json.loads(text)), self._sink):
+                schema = StructType([*schema, field])
+        return schema
+
+    def _change(
+        self, table: DeltaTable, permit: CommitPermit, committables: Sequence[Committable]
+    ) -> Change:
+        """Compute what a commit does to the version that was just read."""
+        staged = self._settled(committables)
+        schema = spark_schema(table)
+        stored = [one for one in loose(schema) if one.name not in self._writing.partition_by]
+        columns = TableColumns(StructType(stored), self._sink)
+        spool = self._files.spool(self._spool)
+        copies = Copies(self._root, spool, permit.key(self._sink), columns)
+        keys = self._keys(schema)
+        if keys is not None:
+            return upserted(staged, files_of(self._root, table, keys), keys, copies)
+        if self._writing.write == "overwrite":
+            return overwritten(staged[-1], files_of(self._root, table, None), copies)
+        return appended([one for files in staged for one in files], copies)
+
+    def _settled(self, committables: Sequence[Committable]) -> list[list[DataFile]]:
+        """Put staged files where the table may name them; give those of each batch."""
+        batches = [list(self._files.data([one])) for one in committables]
+        settled = self._files.settle([blob for blobs in batches for blob in blobs])
+        return [
+            [
+                DataFile(
+                    self._root,
+                    settled[blob],
+                    settled[blob],
+                    blob.size_bytes,
+                    partition_values(blob.name),
+                )
+                for blob in blobs
+            ]
+            for blobs in batches
+        ]
+
+    def _go_back(self, table: DeltaTable | None, permit: CommitPermit, to: Version | None) -> None:
+        if table is None:
+            raise SinkError(self._sink, f"there is no table in {self._root.address} to take back")
+        target = self._target(table, to)
+        foreign = foreign_commit(self._slots.log, target, table.version())
+        if foreign is not None:
+            # Found before the decision, as a rule; who wrote since then keeps its rows.
+            reason = f"{foreign}; rewind once more, with --leave-sinks, to leave it there"
+            raise SinkError(self._sink, reason)
+        if target == table.version():
+            self._write(table, permit, [])
+        else:
+            self._refuse_stuck(table, target)
+            table.restore(target, commit_properties=self._slots.properties(permit))
+
+    def _refuse_stuck(self, table: DeltaTable, target: int) -> None:
+        address, options = self._root.address, self._root.options
+        then = DeltaTable(address, version=target, storage_options=options)
+        kept = {one.logged for one in files_of(self._root, then, None)}
+        now = files_of(self._root, table, None)
+        unmoved = stuck([one for one in now if one.logged not in kept])
+        if unmoved is not None:
+            raise SinkError(self._sink, f"{address}: {unmoved}")
+
+    def _target(self, table: DeltaTable, to: Version | None) -> int:
+        return self._slots.beginning(table) if to in {None, NO_TABLE} else int(str(to))
+
+    # -- deltalake
+
+    def _write(
+        self, table: DeltaTable, permit: CommitPermit, actions: list[AddAction | RemoveAction]
+    ) -> None:
+        table.create_write_transaction(
+            actions,
+            "append",
+            table.schema(),
+            list(self._writing.partition_by),
+            commit_properties=self._slots.properties(permit),
+        )
+
+
+def _lost(address: str, version: int, missing: Collection[str], reason: str) -> str:
+    what = (
+        f"version {version} names {min(missing)}, which another program has deleted from {address}"
+    )
+    cause = "perhaps by VACUUM with a retention that is shorter than a commit takes"
+    return f"{what}, {cause}; it cannot be recreated: {reason}; restore it from a backup"
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A file that Spark has just written; fills `KeyedFile`."""
+
+    path: Path
+
+    @property
+    def values(self) -> dict[str, str | None]:
+        return partition_values(str(self.path))
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def open(self) -> pq.ParquetFile:
+        return open_parquet(self.path)

@@ -1,0 +1,232 @@
+"""A Delta table's log as our commits need it: which slot made which version, and that it lasts.
+
+Every commit of a sink names its slot in the log's own `txn` action, in the one file that is the
+commit: a version and its slot appear together or not at all. Slots only grow, so a search from
+the newest version down may stop at the first slot that is low enough.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from cutwater.ids import BatchId, Generation, PipelineId, SinkId, Slot
+from cutwater.sinks.delta.foreign_types import Calendar, Calendars
+from cutwater.sinks.delta.storage import LOG, FileFacts, TableRoot
+
+_TEXT_MAX: Final = 32
+_UNSYNCED: Final = 100
+_LOOKS_AT_ONCE: Final = 8
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCommit:
+    """A version that a sink has made, and the slot it acted on."""
+
+    version: int
+    slot: Slot
+
+
+class DeltaLog:
+    """The log of one table. Lets every `OSError` through."""
+
+    def __init__(self, root: TableRoot, pipeline: PipelineId, sink: SinkId) -> None:
+        """Look at a table with the eyes of one sink."""
+        self._root = root
+        self._pipeline = pipeline
+        self._sink = sink
+        self._app_id = f"{pipeline}/{sink}"
+        self._synced: int | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table."""
+        return self._root.has_log()
+
+    def own_commits(self, newest: int) -> Iterator[OwnCommit]:
+        """Give this sink's commits, newest first, as far as the log reaches back."""
+        for version in range(newest, -1, -1):
+            try:
+                text = self._root.read(_file(version)).decode()
+            except FileNotFoundError:
+                return
+            for line in text.splitlines():
+                if self._app_id not in line:
+                    continue
+                action = json.loads(line).get("txn")
+                if action is not None and action["appId"] == self._app_id:
+                    yield OwnCommit(version, Slot(action["version"]))
+
+    def own_entry(self, version: int) -> tuple[Slot | None, tuple[Generation, BatchId] | None]:
+        """Return the slot that a version of this sink acted on, and the batch that it shows.
+
+        Raises:
+            FileNotFoundError: If the log no longer has it.
+        """
+        slot = batch = None
+        for line in self._root.read(_file(version)).decode().splitlines():
+            if self._pipeline not in line:
+                continue
+            action = json.loads(line)
+            if action.get("txn", {}).get("appId") == self._app_id:
+                slot = Slot(action["txn"]["version"])
+            info = action.get("commitInfo", {})
+            made_by = (info.get("cutwater.pipeline"), info.get("cutwater.sink"))
+            if made_by == (self._pipeline, self._sink) and "cutwater.batch" in info:
+                numbers = int(info["cutwater.generation"]), int(info["cutwater.batch"])
+                batch = Generation(numbers[0]), BatchId(numbers[1])
+        return slot, batch
+
+    def foreign_actions(self, version: int) -> list[Mapping[str, Any]]:
+        """Return what a version did; nothing if this sink made it.
+
+        Raises:
+            FileNotFoundError: If the log no longer has it.
+        """
+        lines = self._root.read(_file(version)).decode().splitlines()
+        actions = [json.loads(line) for line in lines if line.strip()]
+        for action in actions:
+            info = action.get("commitInfo", {})
+            made_by = (info.get("cutwater.pipeline"), info.get("cutwater.sink"))
+            if made_by == (self._pipeline, self._sink):
+                return []
+        return actions
+
+    def facts(self, version: int) -> FileFacts | None:
+        """Look at the file of a version; None if the log has none."""
+        return self._root.facts(_file(version))
+
+    def missing(self, version: int) -> list[str]:
+        """Return the files that a version added and that are not there, or have another size.
+
+        Nothing is returned for a version so old that the log no longer has it.
+        """
+        try:
+            lines = self._root.read(_file(version)).decode().splitlines()
+        except FileNotFoundError:
+            return []
+        actions = [json.loads(line) for line in lines if '"add"' in line]
+        added = [action["add"] for action in actions if "add" in action]
+        sizes = {unquote(str(file["path"])): int(file["size"]) for file in added}
+        with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
+            found = pool.map(self._root.facts, sizes)
+            return [
+                name
+                for name, facts in zip(sizes, found, strict=True)
+                if facts is None or facts.size_bytes != sizes[name]
+            ]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the log reaches back to the table's beginning."""
+        return self._root.facts(_file(0)) is not None
+
+    def sync(self, version: int) -> None:
+        """Make a version outlive a power cut: it, those below it, and checkpoints of them.
+
+        deltalake leaves that to the operating system; an older version that got lost would take
+        this one with it. What another program wrote long ago is on disk by now.
+        """
+        first = version - _UNSYNCED if self._synced is None else self._synced + 1
+        names = [f"{LOG}/_last_checkpoint"]
+        for one in range(max(first, 0), version + 1):
+            names += [_file(one), f"{LOG}/{one:020d}.checkpoint.parquet"]
+        self._root.sync(names)
+        self._synced = version
+
+
+def _file(version: int) -> str:
+    return f"{LOG}/{version:020d}.json"
+
+
+def statistics(footer: pq.FileMetaData, schema: StructType) -> str:
+    """Return Delta's statistics of a Parquet file, from its footer alone.
+
+    Nulls are counted for plain columns. Least and greatest values are given where they are exact
+    in JSON and compared alike by everybody: whole numbers, dates, timestamps, short texts. Not for
+    timestamps in another unit than Delta's, and not for dates and timestamps of a calendar that
+    only Spark knows.
+    """
+    types = {field.name: field.dataType for field in schema}
+    is_hybrid = Calendars.of(footer.metadata).usual is Calendar.HYBRID
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
+    for index in range(footer.num_columns):
+        # A column of a struct has its struct's name in front.
+        name = footer.row_group(0).column(index).path_in_schema
+        parts = [group.column(index).statistics for group in groups]
+        if name not in types or any(one is None or not one.has_null_count for one in parts):
+            continue
+        nulls[name] = sum(one.null_count for one in parts)
+        parts = [
+            one for one, group in zip(parts, groups, strict=True) if one.null_count < group.num_rows
+        ]
+        if not parts or not all(one.has_min_max for one in parts):
+            continue
+        if not _is_as_in_log(footer.schema.column(index), types[name], is_hybrid=is_hybrid):
+            continue
+        low = _in_json(min(one.min_raw for one in parts), types[name])
+        high = _in_json(max(one.max_raw for one in parts), types[name])
+        if low is not None and high is not None:
+            least[name], greatest[name] = low, high
+    return json.dumps(
+        {
+            "numRecords": footer.num_rows,
+            "minValues": least,
+            "maxValues": greatest,
+            "nullCount": nulls,
+        }
+    )
+
+
+def _is_as_in_log(column: "pq.ColumnSchema", kind: DataType, *, is_hybrid: bool) -> bool:
+    """Say whether the stored numbers of a column mean to all readers what the log would say."""
+    if isinstance(kind, DateType | TimestampType) and is_hybrid:
+        return False
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        is_integer = column.physical_type == "INT64"
+        return is_integer and '"timeUnit":"microseconds"' in column.logical_type.to_json()
+    return True
+
+
+def _in_json(raw: Any, kind: DataType) -> int | str | None:  # noqa: ANN401 - Parquet's own value
+    """Return a Parquet value as Delta writes it; None where that would not be exact."""
+    try:
+        match kind:
+            case ByteType() | ShortType() | IntegerType() | LongType():
+                return int(raw)
+            case DateType():
+                return (_EPOCH + timedelta(days=raw)).date().isoformat()
+            case TimestampType():
+                at = (_EPOCH + timedelta(microseconds=raw)).replace(tzinfo=None)
+                return f"{at.isoformat(timespec='microseconds')}Z"
+            case TimestampNTZType():
+                at = (_EPOCH + timedelta(microseconds=raw)).replace(tzinfo=None)
+                return at.isoformat(timespec="microseconds")
+            case StringType():
+                text = bytes(raw).decode()
+                return text if len(text) <= _TEXT_MAX else None
+            case _:
+                return None
+    except (OverflowError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,289 @@
+"""The commits of a directory of files: one manifest per version, which is the directory's truth.
+
+    <root>/_cutwater/commits/00000000000000000007.json   version 7, created if it was absent
+    <root>/[day=2026-11-16/]part-<version>-<file>.csv    what it added, in sight of every reader
+    <root>/_cutwater/past/<version>/...                  what it took away
+
+A version exists when its manifest does; only then are its files moved, so that a file in sight is
+always one that was committed. Every name is used once: a file that is taken away and brought back
+has another name then. So any move can be repeated at any time, also by a process that was
+stopped in the middle and wakes up years later: it finds nothing left to move.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from cutwater.errors import Corrupt
+from cutwater.ids import CheckpointId, PipelineId, SinkId, Slot
+from cutwater.sinks.staging.directory import HIDDEN, create_lasting
+from cutwater.store.backends.directories import (
+    exists,
+    is_below,
+    is_directory,
+    listed,
+    matching,
+    remove_tree,
+)
+from cutwater.store.backends.files import make_lasting, sync_directory
+
+_FORM: Final = 1
+_WHOLE_EVERY: Final = 100
+"""Every so many versions a manifest lists all files, so that nobody has to read all manifests."""
+
+BEGINNING: Final = 0
+"""The version before the first commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file with rows, at one place in its life.
+
+    Attributes:
+        staged: The name under which it was staged: who it is, wherever it is.
+        path: Where it is, relative to the root.
+        source: Where it was before this version put it there.
+        size_bytes: Its size.
+        sha256: Its hash.
+    """
+
+    staged: str
+    path: str
+    source: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCommit:
+    """One version: what it added and what it took away.
+
+    Attributes:
+        version: Its number, from 1.
+        pipeline: Whose directory it is.
+        sink: The sink that writes to it.
+        slot: The slot that was acted on.
+        checkpoint_id: The checkpoint of that decision.
+        operation: `append`, `overwrite` or `restore`.
+        data_format: The format of the files.
+        schema: The columns of all files up to here, as Spark's JSON.
+        rows: How many rows are in sight after it.
+        add: Files that came in sight.
+        remove: Files that went out of sight.
+        files: All files in sight, in some versions; None in the others.
+    """
+
+    version: int
+    pipeline: PipelineId
+    sink: SinkId
+    slot: Slot
+    checkpoint_id: CheckpointId
+    operation: str
+    data_format: str
+    schema: Mapping[str, Any]
+    rows: int
+    add: tuple[DataFile, ...]
+    remove: tuple[DataFile, ...] = ()
+    files: tuple[DataFile, ...] | None = field(default=None)
+
+
+Live = dict[str, DataFile]
+"""Files in sight, by the name under which they were staged, oldest first."""
+
+
+class FileCommits:
+    """The versions of one directory. Lets every `OSError` through."""
+
+    def __init__(self, root: Path) -> None:
+        """Look at a directory; nothing is made yet."""
+        self.root = root
+        self.directory = root / HIDDEN / "commits"
+        self._past = root / HIDDEN / "past"
+        self._newest = BEGINNING
+        self._read: dict[int, FileCommit] = {}
+        self._carried_out = BEGINNING
+
+    def newest(self) -> int:
+        """Return the newest version; `BEGINNING` if there is none."""
+        if self._newest != BEGINNING and not exists(self._file(self._newest)):
+            # Taken back or made anew: what was read before is not there any more.
+            self._newest = self._carried_out = BEGINNING
+            self._read.clear()
+        if self._newest == BEGINNING:
+            names = (one.name.partition(".") for one in matching(self.directory, "*.json"))
+            found = (int(stem) for stem, _, end in names if stem.isdigit() and end == "json")
+            self._newest = max(found, default=BEGINNING)
+        while exists(self._file(self._newest + 1)):
+            self._newest += 1
+        return self._newest
+
+    def read(self, version: int) -> FileCommit:
+        """Read one version.
+
+        Raises:
+            FileNotFoundError: If there is none of that number.
+            ValueError: If its manifest is not one.
+            Corrupt: If it names a file outside the directory.
+        """
+        found = self._read.get(version)
+        if found is None:
+            manifest = self._file(version)
+            found = _unpacked(manifest.read_text(encoding="utf-8"))
+            for file in (*found.add, *found.remove, *(found.files or ())):
+                for path in (file.staged, file.path, file.source):
+                    if not is_below(path):
+                        raise Corrupt(str(manifest), f"{path!r} leads outside {self.root}")
+            if len(self._read) > 2 * _WHOLE_EVERY:
+                self._read.clear()
+            self._read[version] = found
+        return found
+
+    def backwards(self) -> Iterator[FileCommit]:
+        """Give all versions, newest first."""
+        return (self.read(one) for one in range(self.newest(), BEGINNING, -1))
+
+    def live(self, version: int) -> Live:
+        """Return the files that were in sight at a version, where they were then."""
+        chain: list[FileCommit] = []
+        for number in range(version, BEGINNING, -1):
+            chain.append(self.read(number))
+            if chain[-1].files is not None:
+                break
+        found: Live = {}
+        for one in reversed(chain):
+            if one.files is not None:
+                found = {file.staged: file for file in one.files}
+            else:
+                apply(found, one)
+        return found
+
+    def where(self, version: int) -> dict[str, str]:
+        """Return where the files of a version are now, in sight or out of it."""
+        places = {staged: file.path for staged, file in self.live(version).items()}
+        for number in range(version + 1, self.newest() + 1):
+            later = self.read(number)
+            for file in (*later.remove, *later.add):
+                if file.staged in places:
+                    places[file.staged] = file.path
+        return places
+
+    def last_place(self, staged: str) -> tuple[DataFile, bool] | None:
+        """Find what became of a staged file.
+
+        Args:
+            staged: The name under which it was staged.
+
+        Returns:
+            The file where it was last put, and whether that is in sight; None if no version
+            knows it.
+        """
+        # An operator may have deleted manifests that are older than a list of all files.
+        with contextlib.suppress(FileNotFoundError):
+            for one in self.backwards():
+                # A file in sight is found after a hundred versions, in the list of all files.
+                places = ((one.add, True), (one.remove, False), (one.files or (), True))
+                for files, in_sight in places:
+                    found = next((file for file in files if file.staged == staged), None)
+                    if found is not None:
+                        return found, in_sight
+        return None
+
+    def create(self, commit: FileCommit) -> bool:
+        """Make a version; False if somebody else has made one of that number."""
+        if commit.version % _WHOLE_EVERY == 0:
+            files = self.live(commit.version - 1)
+            apply(files, commit)
+            commit = replace(commit, files=tuple(files.values()))
+        make_lasting(self.directory)
+        return create_lasting(self._file(commit.version), _packed(commit))
+
+    def carry_out(self, commit: FileCommit) -> None:
+        """Move the files of a version to their places, for good; may be repeated at any time.
+
+        What this object has done last is not done again.
+
+        Raises:
+            FileNotFoundError: If one of the newest version's files is in neither place.
+        """
+        if commit.version == self._carried_out:
+            return
+        touched = set()
+        # First what comes, then what goes: a reader who only looks at files misses none.
+        for file in (*commit.add, *commit.remove):
+            source, target = self.root / file.source, self.root / file.path
+            if not exists(target):
+                make_lasting(target.parent)
+                try:
+                    source.rename(target)
+                except FileNotFoundError:
+                    if commit.version == self.newest():
+                        message = f"{file.staged} of version {commit.version} is gone"
+                        raise FileNotFoundError(message) from None
+            touched |= {source.parent, target.parent}
+        for directory in touched:
+            if is_directory(directory):
+                sync_directory(directory)
+        self._carried_out = commit.version
+
+    def past_place(self, version: int, path: str) -> str:
+        """Name the place of a file that a version takes away."""
+        return (self._past.relative_to(self.root) / f"{version:020d}" / path).as_posix()
+
+    def forget_past(self, before: int, is_kept: Callable[[str], bool]) -> None:
+        """Delete for good what versions before a number have taken away.
+
+        Args:
+            before: The first version whose files all stay.
+            is_kept: Says of a staged name whether its file stays all the same.
+
+        Raises:
+            ValueError: If a manifest that says which files they are is not one.
+        """
+        for directory in listed(self._past):
+            if not directory.name.isdigit() or int(directory.name) >= before:
+                continue
+            try:
+                removed = self.read(int(directory.name)).remove
+            except FileNotFoundError:
+                # Without its manifest nothing leads to these files any more.
+                removed = ()
+            if not any(is_kept(file.staged) for file in removed):
+                remove_tree(directory)
+                continue
+            for file in removed:
+                if not is_kept(file.staged):
+                    (self.root / file.path).unlink(missing_ok=True)
+
+    def _file(self, version: int) -> Path:
+        return self.directory / f"{version:020d}.json"
+
+
+def apply(live: Live, commit: FileCommit) -> None:
+    """Move files in sight on by one version."""
+    for file in commit.remove:
+        live.pop(file.staged, None)
+    live.update({file.staged: file for file in commit.add})
+
+
+def _packed(commit: FileCommit) -> str:
+    values = {"cutwater": _FORM, **asdict(commit)}
+    if commit.files is None:
+        del values["files"]
+    return json.dumps(values, ensure_ascii=False)
+
+
+def _unpacked(text: str) -> FileCommit:
+    values = json.loads(text)
+    if not isinstance(values, dict) or values.pop("cutwater", None) != _FORM:
+        message = "this is no manifest of this version of Cutwater"
+        raise ValueError(message)
+    for name in ("add", "remove", "files"):
+        if values.get(name) is not None:
+            values[name] = tuple(DataFile(**one) for one in values[name])
+    try:
+        return FileCommit(**values)
+    except TypeError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,404 @@
+"""A directory of files in use by one generation: staged out of sight, committed by a manifest.
+
+The directory belongs to one sink of one pipeline: whoever else wants to write rows uses another
+one. A slot with nothing to commit makes no version, for the reasons that `delta_table` gives; a
+restore always makes one. `file_commits` says why any of this may be interrupted anywhere.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql.types import StructType
+
+from cutwater.errors import ConfigError, Corrupt, SinkError, Superseded
+from cutwater.ids import BatchId, Generation, Slot
+from cutwater.protocol.commit import CommitPermit
+from cutwater.protocol.cut import BlobRef, Committable, Version
+from cutwater.protocol.lost_commit import Found
+from cutwater.sinks.base import Retreat, SinkContext
+from cutwater.sinks.columns import joined_columns
+from cutwater.sinks.files.manifests import BEGINNING, DataFile, FileCommit, FileCommits
+from cutwater.sinks.rows import Rows
+from cutwater.sinks.staging.directory import HIDDEN
+from cutwater.sinks.staging.formats import Form, StagedOutput
+from cutwater.store.backends.directories import exists
+from cutwater.store.backends.files import make_lasting
+
+_TRIES: Final = 20
+_FAILED: Final = (OSError, ValueError, Corrupt)
+
+Next = Callable[[int], FileCommit]
+
+
+class OpenFiles:
+    """A directory to write files to; fills `OpenSink` and `KeepsPast`."""
+
+    def __init__(self, root: Path, form: Form, context: SinkContext, keep_past: int) -> None:
+        """Look at the directory, and make sure that it can be written.
+
+        Raises:
+            ConfigError: If it belongs to somebody else.
+        """
+        self._root = root
+        self._form = form
+        self._overwrites = form.whole
+        self._keep_past = keep_past
+        self._pipeline, self._sink = context.pipeline, context.sink
+        self._staged = StagedOutput(root, context.pipeline, context.sink)
+        self._commits = FileCommits(root)
+        # The columns of the newest version; `stage` runs beside `commit`.
+        self._columns: StructType | None = None
+        try:
+            make_lasting(root / HIDDEN)
+            newest = self._newest()
+            visible = () if newest else (one for one in root.iterdir() if one.name[0] not in "._")
+            foreign = min((one.name for one in visible), default=None)
+        except _FAILED as error:
+            raise ConfigError("path", f"{root} cannot be written to: {_words(error)}") from error
+        if foreign is not None:
+            reason = f"{root} holds {foreign}, which Cutwater has not committed"
+            raise ConfigError("path", f"{reason}; give a directory of its own")
+        why = None if newest is None else self._not_ours(newest)
+        if why is not None:
+            raise ConfigError("path", why)
+
+    def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
+        """Write the rows of one batch out of sight, with exactly one Spark action.
+
+        Raises:
+            SinkError: If they do not fit those that are there, or cannot be written now.
+        """
+        missing = set(self._form.partition_by) - set(rows.schema.names)
+        if missing:
+            reason = f"there is no column {min(missing)} to partition by"
+            raise ConfigError(f"sink {self._sink}", reason)
+        if self._columns is not None:
+            self._joined(self._columns, rows.schema)
+        place = (generation, batch)
+        try:
+            return self._staged.stage(rows, place, self._form)
+        except OSError as error:
+            raise SinkError(self._sink, f"cannot stage: {_words(error)}") from error
+
+    def problem(self, committable: Committable) -> str | None:
+        """Say what is wrong with something staged (missing, other size or hash); None if sound."""
+        for blob in committable.blobs:
+            place = self._root / blob.name
+            if not exists(place):
+                known = self._commits.last_place(blob.name)
+                if known is not None:
+                    file, _ = known
+                    unmoved = self._root / file.source
+                    place = unmoved if exists(unmoved) else self._root / file.path
+            problem = self._staged.difference(blob, place)
+            if problem is not None:
+                return problem
+        return None
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
+        """Bring what was staged in sight as one version; also when there is nothing.
+
+        Raises:
+            Superseded: If a later slot was acted on and this one never was.
+            SinkError: If it cannot be done now.
+        """
+        if not committables:
+            return self._unchanged(permit.slot)
+        wanted = committables[-1:] if self._overwrites else committables
+        version = self._act(permit, lambda number: self._addition(number, permit, wanted))
+        self._staged.note_committed(committables)
+        return version
+
+    def look_back(self, version: Version | None) -> Retreat:
+        """Say what going back to a version would do, and whether it can be done.
+
+        Raises:
+            SinkError: If the directory cannot be looked at now.
+        """
+        try:
+            newest, target = self._commits.newest(), _number(version)
+            now = self._rows_at(newest)
+            if target > newest:
+                reason = f"{self._root} is at version {newest} and never was at {target}"
+                return Retreat(str(newest), now, obstacle=f"{reason}: it has been made anew")
+            then = self._rows_at(target)
+            for path in self._commits.where(target).values():
+                if not exists(self._root / path):
+                    reason = f"{path} of version {target} is gone from {self._root}"
+                    return Retreat(str(newest), now, then, reason)
+            return Retreat(str(newest), now, then)
+        except _FAILED as error:
+            raise SinkError(self._sink, _words(error)) from error
+
+    def slot_at(self, version: Version) -> Slot | None:
+        """Return the slot that made a version; None if there is no such version.
+
+        Raises:
+            SinkError: If the directory cannot be looked at now.
+        """
+        try:
+            number = _number(version)
+            known = BEGINNING < number <= self._commits.newest()
+            return self._commits.read(number).slot if known else None
+        except _FAILED as error:
+            raise SinkError(self._sink, _words(error)) from error
+
+    def newest(self) -> Found:
+        """Return the slot that made the newest version; None if there is no version.
+
+        Raises:
+            SinkError: If the directory cannot be looked at now.
+        """
+        try:
+            newest = self._newest()
+        except _FAILED as error:
+            raise SinkError(self._sink, _words(error)) from error
+        if newest is None:
+            return Found(None, str(BEGINNING))
+        return Found(newest.slot, str(newest.version))
+
+    def restore(self, permit: CommitPermit, version: Version | None) -> Version:
+        """Take the directory back to a version (None: as before the first commit), as a new one.
+
+        Raises:
+            Superseded: If a later slot was acted on and this one never was.
+            SinkError: If it cannot be done now; files of that version may be gone.
+        """
+        return self._act(permit, lambda number: self._way_back(number, permit, _number(version)))
+
+    def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
+        """Delete what generations before this one staged and nobody will commit.
+
+        Raises:
+            SinkError: If it cannot be done now.
+        """
+        try:
+            self._staged.discard(generation, keep)
+            self._forget_past(generation, keep)
+        except _FAILED as error:
+            raise SinkError(self._sink, f"cannot discard: {_words(error)}") from error
+
+    def retain(
+        self,
+        generation: Generation,
+        shown: Collection[Version | None],
+        keep: Sequence[Committable],
+    ) -> None:
+        """Delete staged rows that are committed, and what was taken away `keep_past` versions ago.
+
+        How far back the directory can go is up to `keep_past`, not to what was shown.
+
+        Raises:
+            SinkError: If it cannot be done now.
+        """
+        del shown
+        try:
+            self._staged.retain(keep)
+            self._forget_past(generation, keep)
+        except _FAILED as error:
+            raise SinkError(self._sink, f"cannot delete old files: {_words(error)}") from error
+
+    def _forget_past(self, generation: Generation, keep: Sequence[Committable]) -> None:
+        kept = {blob.name for one in keep for blob in one.blobs}
+
+        def is_kept(staged: str) -> bool:
+            # What a newer generation has staged is for that one to judge: this may be a process
+            # that was paused, and does not know its successor's checkpoints.
+            return staged in kept or self._staged.generation_of(staged) > generation
+
+        self._commits.forget_past(self._commits.newest() - self._keep_past + 1, is_kept)
+
+    # -- one slot
+
+    def _act(self, permit: CommitPermit, plan: Next) -> Version:
+        """Make versions until the slot is found among them, and carry out the newest."""
+        reason = ""
+        for _ in range(_TRIES):
+            try:
+                newest = self._newest()
+                if newest is not None:
+                    why = self._not_ours(newest)
+                    if why is not None:
+                        raise SinkError(self._sink, why)
+                    # Also what another process has begun: the next version builds upon it.
+                    self._commits.carry_out(newest)
+                made = self._made_by(permit.slot, newest)
+                if made is not None:
+                    self._commits.carry_out(made)
+                    self._columns = StructType.fromJson(dict(made.schema))
+                    return str(made.version)
+                self._commits.create(plan(newest.version + 1 if newest else BEGINNING + 1))
+            except _FAILED as error:
+                reason = _words(error)
+        raise SinkError(self._sink, f"gave up after {_TRIES} tries, at last because: {reason}")
+
+    def _made_by(self, slot: Slot, newest: FileCommit | None) -> FileCommit | None:
+        """Return the version that a slot made; None if it is still to come.
+
+        Raises:
+            Superseded: If a later slot came first.
+        """
+        if newest is None or newest.slot < slot:
+            return None
+        for one in self._commits.backwards():
+            if one.slot == slot:
+                return one
+            if one.slot < slot:
+                break
+        raise Superseded(self._sink, slot, newest.slot)
+
+    def _unchanged(self, slot: Slot) -> Version:
+        """Return the version of a slot that has nothing to commit: the last at or before it."""
+        try:
+            for one in self._commits.backwards():
+                if one.slot <= slot:
+                    self._commits.carry_out(one)
+                    return str(one.version)
+        except _FAILED as error:
+            raise SinkError(self._sink, _words(error)) from error
+        return str(BEGINNING)
+
+    # -- what a version consists of
+
+    def _addition(
+        self, number: int, permit: CommitPermit, committables: Sequence[Committable]
+    ) -> FileCommit:
+        before = self._commits.read(number - 1) if number - 1 > BEGINNING else None
+        columns = StructType()
+        if before is not None and not self._overwrites:
+            columns = StructType.fromJson(dict(before.schema))
+        for one in committables:
+            found = StructType.fromJson(json.loads(self._staged.schema_text(one)))
+            columns = self._joined(columns, found)
+        added, rows = [], 0
+        for one in committables:
+            files = [self._staged_file(number, one, blob) for blob in one.blobs[1:]]
+            new = [file for file in files if file is not None]
+            # Of an append, rows that are in sight already are counted in the version before.
+            rows += one.rows if new or self._overwrites else 0
+            added += new
+        removed: tuple[DataFile, ...] = ()
+        if self._overwrites:
+            stays = {blob.name for one in committables for blob in one.blobs}
+            live = self._commits.live(number - 1)
+            gone = [file for staged, file in live.items() if staged not in stays]
+            removed = tuple(self._taken_away(number, file) for file in gone)
+        elif before is not None:
+            rows += before.rows
+        operation = "overwrite" if self._overwrites else "append"
+        made = self._version(number, permit, operation, columns, rows)
+        return replace(made, add=tuple(added), remove=removed)
+
+    def _staged_file(self, number: int, one: Committable, blob: BlobRef) -> DataFile | None:
+        """Name the place of a staged file in a version; None if it is in sight already.
+
+        A cut with data in flight carries what is staged, and the cut after it commits that. Going
+        back to the first of them takes the files away, to be committed once more.
+
+        Raises:
+            FileNotFoundError: If it is not there, or not as large as it was.
+        """
+        source = blob.name
+        if not exists(self._staged.place(blob)):
+            known = self._commits.last_place(source)
+            if known is None:
+                raise FileNotFoundError(f"{source} is gone")
+            if known[1]:
+                return None
+            source = known[0].path
+        if (self._root / source).stat().st_size != blob.size_bytes:
+            raise FileNotFoundError(f"{source} is not what was staged")
+        batch = self._staged.batch_directory(one.generation, one.batch)
+        # Below the batch: a directory of chance, then those of the partitions, then the file.
+        inner = Path(blob.name).relative_to(batch.relative_to(self._root)).parts[1:]
+        path = "/".join((*inner[:-1], self._name(number, blob.name)))
+        return DataFile(blob.name, path, source, blob.size_bytes, blob.sha256)
+
+    def _way_back(self, number: int, permit: CommitPermit, target: int) -> FileCommit:
+        newest = number - 1
+        if target > newest:
+            raise SinkError(self._sink, f"{self._root} never was at version {target}")
+        now, then, where = (
+            self._commits.live(newest),
+            self._commits.live(target),
+            self._commits.where(target),
+        )
+        added = []
+        for staged, file in then.items():
+            if staged in now:
+                continue
+            if not exists(self._root / where[staged]):
+                reason = f"{where[staged]} of version {target} is gone from {self._root}"
+                raise SinkError(self._sink, reason)
+            path = str(Path(file.path).with_name(self._name(number, staged)))
+            added.append(replace(file, source=where[staged], path=path))
+        removed = [self._taken_away(number, one) for key, one in now.items() if key not in then]
+        columns = StructType()
+        if target > BEGINNING:
+            columns = StructType.fromJson(dict(self._commits.read(target).schema))
+        made = self._version(number, permit, "restore", columns, self._rows_at(target))
+        return replace(made, add=tuple(added), remove=tuple(removed))
+
+    def _version(
+        self, number: int, permit: CommitPermit, operation: str, columns: StructType, rows: int
+    ) -> FileCommit:
+        return FileCommit(
+            version=number,
+            pipeline=permit.pipeline,
+            sink=self._sink,
+            slot=permit.slot,
+            checkpoint_id=permit.checkpoint_id,
+            operation=operation,
+            data_format=self._form.format,
+            schema=columns.jsonValue(),
+            rows=rows,
+            add=(),
+        )
+
+    def _taken_away(self, number: int, file: DataFile) -> DataFile:
+        return replace(file, source=file.path, path=self._commits.past_place(number, file.path))
+
+    def _name(self, number: int, staged: str) -> str:
+        """Name a file so that no other version ever uses the name; its end tells its format."""
+        end = staged[staged.rindex(f".{self._form.format}") :]
+        return f"part-{number:012d}-{hashlib.sha256(staged.encode()).hexdigest()[:16]}{end}"
+
+    # -- the newest version
+
+    def _newest(self) -> FileCommit | None:
+        number = self._commits.newest()
+        if number == BEGINNING:
+            return None
+        found = self._commits.read(number)
+        self._columns = StructType.fromJson(dict(found.schema))
+        return found
+
+    def _not_ours(self, newest: FileCommit) -> str | None:
+        if (newest.pipeline, newest.sink) != (self._pipeline, self._sink):
+            owner = f"sink {newest.sink} of pipeline {newest.pipeline}"
+            return f"{self._root} belongs to {owner}; give a directory of its own"
+        if newest.data_format != self._form.format:
+            found = f"{newest.data_format} files, not {self._form.format}"
+            return f"{self._root} holds {found}; give a directory of its own"
+        return None
+
+    def _rows_at(self, version: int) -> int:
+        return 0 if version == BEGINNING else self._commits.read(version).rows
+
+    def _joined(self, known: StructType, found: StructType) -> StructType:
+        """Return all columns, or say why rows with these cannot join those that are there."""
+        if self._overwrites:
+            return found
+        return joined_columns(known, found, self._sink, by_position=self._form.format == "csv")
+
+
+def _number(version: Version | None) -> int:
+    return BEGINNING if version is None else int(version)
+
+
+def _words(error: Exception) -> str:
+    return str(error).strip().rstrip(".") or type(error).__name__

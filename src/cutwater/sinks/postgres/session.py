@@ -1,0 +1,110 @@
+"""Connections of the driver to a database: one transaction at a time, and what errors mean.
+
+A connection is used again until it fails. A transaction that another one came between is repeated
+from its beginning; whatever else happens becomes a `SinkError` without secrets, and the sink is
+asked again. Nothing is ever believed to be committed because a call returned: the record in the
+database says so.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import errors
+
+from cutwater.errors import SinkError
+from cutwater.ids import SinkId
+from cutwater.sinks.postgres.dsn import Dsn, redacted
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+T = TypeVar("T")
+
+_TRIES: Final = 10
+_BEGIN: Final = """
+    SELECT set_config('lock_timeout', '20s', true),
+           set_config('statement_timeout', '0', true),
+           -- Whoever is dead must not hold a lock that its successor waits for.
+           set_config('idle_in_transaction_session_timeout', '60s', true),
+           set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+                      WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)
+"""
+
+
+class Session:
+    """The connections of one sink's driver to its database. For any thread."""
+
+    def __init__(self, dsn: Dsn, sink: SinkId) -> None:
+        """Connect to nothing yet."""
+        self._dsn = dsn
+        self._sink = sink
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()
+        # A sink is never told that it is over; what it leaves goes with it.
+        weakref.finalize(self, _close, self._idle)
+
+    def run(self, work: Callable[[Connection], T]) -> T:
+        """Do some work in one transaction of its own, again if another one came between.
+
+        Raises:
+            SinkError: If it cannot be done now. What was done may or may not have been committed
+                if the connection was lost at the very end.
+        """
+        parameters = self._dsn.parameters
+        try:
+            for attempt in range(_TRIES):
+                try:
+                    with self._transaction() as connection:
+                        return work(connection)
+                except (errors.SerializationFailure, errors.DeadlockDetected):
+                    if attempt == _TRIES - 1:
+                        raise
+        except psycopg.Error as error:
+            raise SinkError(self._sink, redacted(words_of(error), parameters)) from None
+        raise AssertionError
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        connection = self._connected()
+        try:
+            yield connection
+            connection.commit()
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            self._idle.append(connection)
+
+    def _connected(self) -> Connection:
+        """Return a connection in a new transaction; an idle one may have been cut meanwhile."""
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                break
+            try:
+                connection.execute(_BEGIN)
+            except psycopg.Error:
+                connection.close()
+            else:
+                return connection
+        parameters = self._dsn.parameters
+        connection = psycopg.connect(prepare_threshold=None, **parameters)  # type: ignore[arg-type]
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute(_BEGIN)
+        return connection
+
+
+def _close(idle: list[Connection]) -> None:
+    for one in idle:
+        one.close()
+
+
+def words_of(error: psycopg.Error) -> str:
+    """Say in one line what the server, or the way to it, has against something."""
+    told = error.diag
+    first = told.message_primary or str(error).strip() or type(error).__name__
+    parts = [first, told.message_detail, told.message_hint]
+    return " ".join("; ".join(one.strip().rstrip(".") for one in parts if one).split())

@@ -1,0 +1,509 @@
+"""A PostgreSQL table in use by one generation: rows staged beside it, committed by their decision.
+
+One transaction for each decision holds the rows of all sinks of the pipeline in the same database
+and a line that says so (`postgres_records`): both are there or neither. A sink's line is locked
+first, so that of two who act one waits, sees what the other has done, and does nothing or is
+superseded. A version is the slot that was acted on last.
+"""
+
+import contextlib
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import psycopg
+from psycopg import errors, sql
+
+from cutwater.errors import ConfigError, SinkError
+from cutwater.ids import BatchId, Generation, SinkId, Slot
+from cutwater.protocol.commit import CommitPermit, CommitSink
+from cutwater.protocol.cut import NO_TARGET, Committable, Version
+from cutwater.protocol.lost_commit import Found, is_behind
+from cutwater.sinks.base import OpenSink, Retreat, SinkContext
+from cutwater.sinks.lost_commits import target_behind
+from cutwater.sinks.postgres.backlog import TABLES_MIN, Backlog, parts, tables_at_once
+from cutwater.sinks.postgres.catalog import (
+    TableName,
+    columns_there,
+    database_of,
+    identity_of,
+    is_another,
+    make_table,
+    obstacle,
+    relation_of,
+    server_obstacle,
+)
+from cutwater.sinks.postgres.commit_records import BEGINNING, Act, Records
+from cutwater.sinks.postgres.copy import RESULT, CopyJob, copy_task
+from cutwater.sinks.postgres.dsn import Dsn
+from cutwater.sinks.postgres.session import Connection, Session, words_of
+from cutwater.sinks.postgres.staging import Staged, Staging, generation_of, table_of
+from cutwater.sinks.postgres.types import check_columns, check_keys, columns_of
+from cutwater.sinks.postgres.writes import Appends, Upserts, Writes
+from cutwater.sinks.rows import Rows
+from cutwater.sinks.same_key import key_twice
+
+_DROPPED_MAX: Final = 500
+
+
+class OpenPostgresTable:
+    """A table to write to; fills `OpenSink`, `ActsTogether` and `KeepsPast`."""
+
+    def __init__(
+        self, dsn: Dsn, table: TableName, keys: tuple[str, ...], schema: str, context: SinkContext
+    ) -> None:
+        """Connect, make our own schema if it is not there, and look at the table.
+
+        Raises:
+            ConfigError: If the server is too old, or the table cannot take the rows.
+            SinkError: If it cannot be reached now.
+        """
+        self._dsn = dsn
+        self._keys = keys
+        self.sink = context.sink
+        self._session = Session(dsn, context.sink)
+        self._records = Records(schema, context.pipeline, context.sink)
+        self._staging = Staging(schema, context.pipeline, context.sink)
+        self._backlog = Backlog(self._session, self._staging)
+        self.target = table
+        self._group, self._identity = self._session.run(self._open)
+        self._writes: Writes = Appends(self.target, self._staging, self._records)
+        if keys:
+            self._writes = Upserts(self.target, self._staging, self._records, keys)
+        self._floor = BEGINNING
+
+    def _open(self, connection: Connection) -> tuple[tuple[object, ...], str]:
+        why = server_obstacle(connection)
+        if why is not None:
+            raise ConfigError("dsn", why)
+        self._records.make(connection)
+        self.target = self.target.resolved(connection)
+        why = obstacle(connection, self.target, self._keys)
+        if why is not None:
+            raise ConfigError("table", f"{self.target} {why}")
+        found = connection.execute("SELECT current_user").fetchone()
+        group = (*database_of(connection), None if found is None else found[0])
+        return group, identity_of(connection, self.target)
+
+    @property
+    def identity(self) -> str:
+        """What tells the table from every other one: its database, its schema, its name."""
+        return self._identity
+
+    @property
+    def names(self) -> tuple[str | None, str]:
+        """The table's schema and name."""
+        return self.target.schema, self.target.name
+
+    # -- staging
+
+    def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
+        """Send the rows of one batch into a staged table, with exactly one Spark action.
+
+        Raises:
+            SinkError: If the table refuses a row, which is named, or they cannot be sent now.
+        """
+        columns = columns_of(rows.schema, self.sink)
+        check_keys(columns, self._keys, self.sink)
+        place = (generation, batch)
+
+        def make(connection: Connection) -> str:
+            there = columns_there(connection, self.target)
+            if there:
+                check_columns(columns, there, str(self.target), self.sink)
+            return self._staging.make(connection, place, self.target, columns, self._keys)
+
+        table = self._session.run(make)
+        sent = tuple(one.name for one in columns)
+        job = CopyJob(
+            parameters=self._dsn.parameters,
+            statement=self._staging.copy_statement(table, sent),
+            columns=sent,
+            title=(str(self.target), table),
+        )
+        frame = rows.frame.selectExpr(
+            *(f"{one.expression} AS c{n}" for n, one in enumerate(columns))
+        )
+        told = frame.mapInArrow(partial(copy_task, job), RESULT).collect()
+        refused = next((one.refused for one in told if one.refused is not None), None)
+        counted = [(one.task, one.rows, one.bytes, one.sha256) for one in told]
+        if refused is not None:
+            self._drop(table)
+            raise SinkError(self.sink, f"{self.target} refuses a row: {refused}")
+        return self.sent(table, place, counted)
+
+    def sent(
+        self,
+        table: str,
+        place: tuple[Generation, BatchId],
+        counted: Sequence[tuple[int, int, int, str]],
+    ) -> Committable | None:
+        """Describe what tasks have sent into a staged table; None, and no table, if nothing.
+
+        Args:
+            table: The staged table.
+            place: The generation and the batch.
+            counted: Of each task attempt that counts: task, rows, bytes, hash of the text.
+
+        Raises:
+            SinkError: If a key of an upsert comes twice; nothing is staged then.
+        """
+        if not counted:
+            self._drop(table)
+            return None
+        found = self._staging.committable(table, place, counted)
+        if self._keys:
+            twice = self._session.run(
+                lambda connection: self._staging.twice(connection, found, self._keys)
+            )
+            if twice is not None:
+                self._drop(table)
+                times, key = twice
+                raise key_twice(self.sink, times, dict(zip(self._keys, key, strict=True)))
+        return found
+
+    def _drop(self, table: str) -> None:
+        self._session.run(lambda connection: self._staging.drop(connection, table))
+
+    def problem(self, committable: Committable) -> str | None:
+        """Say what is wrong with something staged; None if sound.
+
+        Rows that are committed must still be staged as well: after a rewind to a recovery point
+        that carries them, they are committed again.
+        """
+        return self._session.run(lambda one: self._staging.problem(one, committable))
+
+    # -- one slot
+
+    @property
+    def group(self) -> Hashable:
+        """The server, the database and the role: sinks that share them act together."""
+        return self._group
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
+        """Make what was staged visible, all of it or nothing; also when there is nothing.
+
+        Raises:
+            Superseded: If a later slot was acted on and this one never was.
+            SinkError: If it cannot be done now.
+        """
+        command = CommitSink(permit, self.sink, tuple(committables))
+        return self.act_together([(self, command)])[self.sink]
+
+    def restore(self, permit: CommitPermit, version: Version | None) -> Version:
+        """Take the table back to a version (None: as before the first commit), as a new one.
+
+        Raises:
+            Superseded: If a later slot was acted on and this one never was.
+            SinkError: If it cannot be done now, or somebody else has written what would go.
+        """
+        command = CommitSink(permit, self.sink, (), restore=True, version=version)
+        return self.act_together([(self, command)])[self.sink]
+
+    def act_together(self, acts: Sequence[tuple[OpenSink, CommitSink]]) -> Mapping[SinkId, Version]:
+        """Let sinks of this database act on one decision, in one transaction.
+
+        Raises:
+            Superseded: If one of them has acted on a later slot and never on this one.
+            SinkError: If it cannot be done now; it names the sink that stands against it.
+        """
+        # Always in the same order, so that two who act wait for each other and not in a circle.
+        ordered = sorted(acts, key=lambda one: one[1].sink)
+        at_once = TABLES_MIN
+        if any(len(command.committables) > at_once for _, command in ordered):
+            at_once = self._session.run(lambda one: tables_at_once(one, len(ordered)))
+        together: dict[SinkId, list[Staged] | None] = {}
+        for sink, command in ordered:
+            assert isinstance(sink, OpenPostgresTable)
+            together[command.sink] = sink.bring_together(command, at_once)
+
+        def act(connection: Connection) -> dict[SinkId, Version]:
+            versions = {}
+            for sink, command in ordered:
+                assert isinstance(sink, OpenPostgresTable)
+                versions[command.sink] = sink.act(connection, command, together[command.sink])
+            try:
+                # What is checked at the end of a transaction, while it can be said of whom.
+                connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            except psycopg.IntegrityError as error:
+                raise _blamed(error, [one for one, _ in ordered], self) from None
+            return versions
+
+        versions = self._session.run(act)
+        for sink, command in ordered:
+            if together[command.sink] is not None:
+                assert isinstance(sink, OpenPostgresTable)
+                # The commit is done; `retain` comes back to what could not be deleted.
+                with contextlib.suppress(SinkError):
+                    sink.drop_backlog()
+        return versions
+
+    def bring_together(self, command: CommitSink, at_once: int) -> list[Staged] | None:
+        """Bring a backlog together if it has more tables than a transaction may touch.
+
+        Returns:
+            What to commit instead of what is staged; None if that can be committed as it is.
+
+        Raises:
+            Superseded: If a later slot was acted on and this one never was.
+            SinkError: If it cannot be done now.
+        """
+        if len(command.committables) <= at_once:
+            return None
+        slot = command.permit.slot
+
+        def read(connection: Connection) -> list[Staged] | None:
+            if not self._records.may_act(connection, slot):
+                return None
+            return self._read(connection, command)
+
+        staged = self._session.run(read)
+        if staged is None:
+            return None
+        return self._backlog.bring_together(slot, self.target, staged, at_once)
+
+    def drop_backlog(self) -> None:
+        """Delete the tables in which rows were brought together that are committed by now.
+
+        Raises:
+            SinkError: If it cannot be done now.
+        """
+
+        def left(connection: Connection) -> list[str]:
+            return self._backlog.left(connection, self._records.head(connection).slot)
+
+        self._drop_all(self._session.run(left))
+
+    def _drop_all(self, tables: Sequence[str]) -> None:
+        """Delete tables, a bounded number in each transaction."""
+        if not tables:
+            return
+        at_once = self._session.run(tables_at_once)
+        for some in parts(tables, at_once):
+            self._session.run(partial(self._drop_some, tables=some))
+
+    def _drop_some(self, connection: Connection, tables: Sequence[str]) -> None:
+        for name in tables:
+            self._staging.drop(connection, name)
+
+    def act(
+        self, connection: Connection, command: CommitSink, together: list[Staged] | None = None
+    ) -> Version:
+        """Act on a decision within a transaction, unless that was done.
+
+        Args:
+            connection: The transaction.
+            command: What to do.
+            together: The tables that the staged rows were brought together in, if they were.
+        """
+        permit = command.permit
+        if not self._records.may_act(connection, permit.slot):
+            return str(permit.slot)
+        # In the same transaction: a connection may lead to another server from one to the next.
+        found = self._found(connection)
+        if command.recorded is not None and is_behind(command.recorded, found):
+            raise target_behind(self.sink, command.recorded, found)
+        try:
+            done = self._done(connection, command, together)
+            self._records.add(connection, permit, done)
+        except (errors.SerializationFailure, errors.DeadlockDetected):
+            raise
+        except psycopg.Error as error:
+            if connection.broken:
+                raise
+            raise SinkError(self.sink, _way_out(error, self.target)) from None
+        return str(permit.slot)
+
+    def _done(
+        self, connection: Connection, command: CommitSink, together: list[Staged] | None
+    ) -> Act:
+        """Put rows in, or take them back; return what was done."""
+        target, before = str(self.target), self._records.head(connection).relation
+        if command.restore:
+            rows, is_empty = self._take_back(connection, command)
+            return Act("restore", target, rows, relation=None if is_empty else before)
+        staged = [table_of(one) for one in command.committables]
+        rows = self._put(connection, command, together)
+        relation = relation_of(connection, self.target) if rows else before
+        return Act("commit", target, rows, staged, relation)
+
+    def newest(self) -> Found:
+        """Return the newest slot that was acted on; None if the table is another one since.
+
+        Raises:
+            SinkError: If the database cannot be asked now.
+        """
+        return self._session.run(self._found)
+
+    def _found(self, connection: Connection) -> Found:
+        head = self._records.head(connection)
+        if is_another(connection, head.relation, self.target):
+            return Found(None, NO_TARGET)
+        return Found(None if head.slot == BEGINNING else Slot(head.slot), str(head.slot))
+
+    def _read(self, connection: Connection, command: CommitSink) -> list[Staged]:
+        try:
+            return list(self._staging.read(connection, command.committables))
+        except LookupError as error:
+            raise SinkError(self.sink, str(error)) from None
+
+    def _put(
+        self, connection: Connection, command: CommitSink, together: list[Staged] | None
+    ) -> int:
+        if not command.committables:
+            return 0
+        staged = self._read(connection, command) if together is None else together
+        if not columns_there(connection, self.target):
+            made = self._staging.columns(connection, staged)
+            connection.execute(make_table(self.target, list(made.items()), self._keys))
+        why = obstacle(connection, self.target, self._keys)
+        if why is not None:
+            raise SinkError(self.sink, f"{self.target} {why}")
+        rows = self._writes.put(connection, command.permit.slot, staged)
+        expected = sum(one.rows for one in command.committables)
+        if rows != expected:
+            wrong = (self._staging.problem(connection, one) for one in command.committables)
+            listed = "; ".join(one for one in wrong if one is not None)
+            raise SinkError(self.sink, listed or f"{rows} of {expected} staged rows came through")
+        return rows
+
+    # -- the past
+
+    def look_back(self, version: Version | None) -> Retreat:
+        """Say what `restore` would do, and whether it can; changes nothing.
+
+        Raises:
+            SinkError: If the table cannot be looked at now.
+        """
+
+        def look(connection: Connection) -> Retreat:
+            head = self._records.head(connection)
+            there = bool(columns_there(connection, self.target))
+            rows = _count(connection, self.target) if there else 0
+            then, against = self._against(connection, version, there=there)
+            return Retreat(str(head.slot), rows, None if then is None else rows - then, against)
+
+        return self._session.run(look)
+
+    def _against(
+        self, connection: Connection, version: Version | None, *, there: bool
+    ) -> tuple[int | None, str | None]:
+        """Return how many rows going back takes away, and what stands against it."""
+        head = self._records.head(connection)
+        wanted = _number(version)
+        if wanted < head.floor:
+            return None, f"it remembers {self.target} no further back than version {head.floor}"
+        if wanted > head.slot:
+            return None, f"{self.target} is at version {head.slot} and never was at {wanted}"
+        lost = self._records.lost(connection, wanted)
+        if lost is not None:
+            return None, f"what {self.target} showed then was taken back by the rewind {lost}"
+        if not there or is_another(connection, head.relation, self.target):
+            # Whatever came after the version went with the table; what it showed then did too.
+            shown = head.floor > BEGINNING or self._records.rows_until(connection, wanted)
+            why = "has been made anew" if there else "is not there any more"
+            return 0, f"the table {self.target} {why}" if shown else None
+        undo = self._writes.look(connection, wanted)
+        return undo.rows, None if undo.foreign is None else f"{self.target}: {undo.foreign}"
+
+    def _take_back(self, connection: Connection, command: CommitSink) -> tuple[int, bool]:
+        """Undo what came after a version; return by how many rows, and if none of ours is left."""
+        wanted = _number(command.version)
+        relation = self._records.head(connection).relation
+        there = bool(columns_there(connection, self.target))
+        rows, against = self._against(connection, command.version, there=there)
+        if against is not None:
+            # Found before the decision, as a rule; who wrote since then keeps its rows.
+            reason = f"{against}; rewind once more, with --leave-sinks, to leave it there"
+            raise SinkError(self.sink, reason)
+        if there and not is_another(connection, relation, self.target):
+            self._writes.take_back(connection, wanted)
+        else:
+            self._writes.forget(connection, wanted)
+        self._records.mark_undone(connection, wanted, command.permit.slot, str(self.target))
+        known = self._records.head(connection).floor == BEGINNING
+        return -(rows or 0), known and not self._records.rows_until(connection, wanted)
+
+    def retain(
+        self,
+        generation: Generation,
+        shown: Collection[Version | None],
+        keep: Sequence[Committable],
+    ) -> None:
+        """Give up images and lines that nobody goes back to, and staged rows that are committed.
+
+        What a newer generation has staged stays: this may be a process that was paused, and the
+        tables that are used up by now may be carried by checkpoints of its successor.
+
+        Raises:
+            SinkError: If it cannot be done now.
+        """
+        floor = min(map(_number, shown), default=BEGINNING)
+        kept = {table_of(one) for one in keep}
+
+        def give_up(connection: Connection) -> list[str]:
+            gone = self._records.used_up(connection) - kept
+            staged = self._staging.tables(connection)
+            over = [one for one in staged if one in gone and generation_of(one) <= generation]
+            head = self._records.head(connection, lock=True)
+            # Higher than all of ours is the version of a target that the sink had before.
+            lowest = min(floor, head.slot)
+            if lowest > head.floor:
+                self._writes.prune(connection, lowest)
+                self._records.raise_floor(connection, lowest)
+                self._records.prune(connection, lowest)
+            return over[:_DROPPED_MAX]
+
+        self._drop_all(self._session.run(give_up))
+        self.drop_backlog()
+
+    def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
+        """Delete what generations before this one staged and nobody will commit.
+
+        Raises:
+            SinkError: If it cannot be done now.
+        """
+        kept = {table_of(one) for one in keep}
+
+        def left(connection: Connection) -> list[str]:
+            return [
+                table
+                for table in self._staging.tables(connection)
+                if generation_of(table) < generation and table not in kept
+            ]
+
+        self._drop_all(self._session.run(left))
+
+
+def _number(version: Version | None) -> int:
+    """Return a version as a number; one of another kind of target is before all of ours."""
+    return int(version) if version is not None and version.isdecimal() else BEGINNING
+
+
+def _count(connection: Connection, table: TableName) -> int:
+    found = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(table.sql)).fetchone()
+    return 0 if found is None else int(found[0])
+
+
+def _blamed(
+    error: psycopg.Error, sinks: Sequence[OpenSink], default: OpenPostgresTable
+) -> SinkError:
+    """Name the sink whose table a rule is of."""
+    told = (error.diag.schema_name, error.diag.table_name)
+    for one in sinks:
+        if isinstance(one, OpenPostgresTable) and one.names == told:
+            default = one
+    return SinkError(default.sink, _way_out(error, default.target))
+
+
+def _way_out(error: psycopg.Error, table: TableName) -> str:
+    """Say which row or rule of the table is in the way, and what a person can do."""
+    if isinstance(error, psycopg.IntegrityError):
+        way = f"change that row or that constraint of {table}"
+    elif isinstance(error, psycopg.ProgrammingError | psycopg.DataError):
+        way = f"let {table} take the rows that are staged, by its columns and permissions"
+    else:
+        return words_of(error)
+    return (
+        f"{words_of(error)}; {way}, and the commit goes on by itself; or stop and rewind behind it"
+    )

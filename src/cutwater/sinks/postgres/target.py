@@ -1,0 +1,191 @@
+"""PostgreSQL tables as targets: what a user names, and what is checked before anything runs.
+
+`postgres_table` does the work and is imported when a table is opened, so that a pipeline can be
+planned without the package `psycopg`. A connection string is never shown and never stored.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cutwater.errors import ConfigError
+from cutwater.ids import SinkId
+from cutwater.sinks.base import OpenSink, SinkContext
+from cutwater.sinks.postgres.dsn import Dsn, GivenDsn
+from cutwater.store.records.targets import StoredTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from cutwater.sinks.postgres.catalog import TableName
+
+OWN_SCHEMA = "_cutwater"
+"""Where our own tables are, unless the user names another schema."""
+
+
+def postgres(
+    dsn: GivenDsn,
+    *,
+    table: str,
+    write: str = "append",
+    keys: Sequence[str] = (),
+    own_schema: str = OWN_SCHEMA,
+) -> "PostgresTarget":
+    """Write a step's rows to a PostgreSQL table, exactly once, at every checkpoint.
+
+    All PostgreSQL sinks of a pipeline that use one database and one role are committed in one
+    transaction: a reader sees all of a checkpoint's rows in all of these tables, or none. The
+    table is made at the first commit that has rows, if it is not there; one that is there is
+    checked. Other programs may write to it at the same time.
+
+    Args:
+        dsn: How to connect: `env:NAME` for a variable of the driver's environment, a connection
+            string, or a function that returns one. It is never stored or shown.
+        table: The table, as `table` or `schema.table`. Names are taken literally.
+        write: How rows meet those that are there: `append`, or `upsert`, by which a row takes
+            the place of the one with the same keys.
+        keys: For an upsert: the columns that tell rows apart. An existing table needs a primary
+            key or a unique index on exactly these.
+        own_schema: The schema for staged rows, records and images; made if it is not there.
+
+    Raises:
+        ConfigError: If an option has a value that cannot work.
+    """
+    if write not in {"append", "upsert"}:
+        raise ConfigError("write", f"{write!r} is not a way to write; write 'append' or 'upsert'")
+    if isinstance(keys, str):
+        raise ConfigError("keys", f"{keys!r} is one name; write a list of names")
+    if len(set(keys)) < len(keys):
+        raise ConfigError("keys", f"{list(keys)} names a column twice")
+    if write == "upsert" and not keys:
+        raise ConfigError("keys", "an upsert needs the columns that tell rows apart")
+    if write == "append" and keys:
+        raise ConfigError("keys", "only an upsert has keys; write 'upsert', or leave them out")
+    if not own_schema or {"\0", "%", '"'} & set(own_schema) or len(own_schema.encode()) > 63:
+        raise ConfigError("own_schema", f"{own_schema!r} is no schema's name")
+    if not table or {"\0", "%"} & set(table):
+        raise ConfigError("table", f"{table!r} is no table's name")
+    return PostgresTarget(Dsn(dsn), table, tuple(keys), own_schema)
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresTarget:
+    """A PostgreSQL table to write to; made by `postgres`, fills `Sink`."""
+
+    dsn: Dsn
+    table: str
+    keys: tuple[str, ...] = ()
+    own_schema: str = OWN_SCHEMA
+
+    @property
+    def format(self) -> str:
+        """The kind of target."""
+        return "postgres"
+
+    @property
+    def accepts(self) -> frozenset[str]:
+        """The output modes it takes: rows that are final, and with keys those that change."""
+        return frozenset({"append", "update"} if self.keys else {"append"})
+
+    @property
+    def write(self) -> str:
+        """How rows meet those that are there."""
+        return "upsert" if self.keys else "append"
+
+    def describe(self) -> str:
+        """Name the table as the user wrote it, and nothing of the way to it."""
+        return f"PostgreSQL table {self.table}"
+
+    def open(self, context: SinkContext) -> OpenSink:
+        """Open the table for one generation; makes our own schema, not the table.
+
+        Raises:
+            ConfigError: If `psycopg` is not installed, the connection string is none, or the
+                table is one that rows cannot go into.
+            SinkError: If the database cannot be reached now.
+        """
+        name = self._name()
+        from cutwater.sinks.postgres.table import OpenPostgresTable  # noqa: PLC0415 - an extra
+
+        return OpenPostgresTable(self.dsn, name, self.keys, self.own_schema, context)
+
+    def check_target(self, sink: SinkId, rows: "StructType | None") -> str | None:
+        """Say why the table, as it is now, cannot take the rows; makes nothing.
+
+        Raises:
+            ConfigError: If `psycopg` is not installed, or the connection string is none.
+            SinkError: If the database cannot be reached now.
+        """
+        name = self._name()
+        from cutwater.sinks.postgres.check import check_table  # noqa: PLC0415 - an extra
+
+        return check_table(self.dsn, name, self.keys, sink, rows)
+
+    def check_rows(self, sink: SinkId, rows: "StructType") -> str | None:
+        """Say why no table of PostgreSQL's can hold the rows.
+
+        Raises:
+            ConfigError: If `psycopg` is not installed.
+        """
+        self._name()
+        from cutwater.sinks.postgres.check import check_rows  # noqa: PLC0415 - an extra
+
+        return check_rows(self.keys, sink, rows)
+
+    def identity(self, sink: SinkId) -> str:
+        """Return what tells the table from every other one: its database, its schema, its name.
+
+        Raises:
+            ConfigError: If `psycopg` is not installed, or the connection string is none.
+            SinkError: If the database cannot be reached now.
+        """
+        name = self._name()
+        from cutwater.sinks.postgres.check import identity  # noqa: PLC0415 - an extra
+
+        return identity(self.dsn, name, sink)
+
+    def stored(self) -> StoredTarget:
+        """Say how to find the table again: host, port, database and table, without secrets.
+
+        Raises:
+            ConfigError: If the connection string cannot be resolved, or is none.
+        """
+        name = self._name()
+        options: dict[str, tuple[str, ...]] = {
+            "table": (self.table,),
+            "keys": self.keys,
+            "own_schema": (self.own_schema,),
+        }
+        dsn = self.dsn.stored()
+        if dsn is not None:
+            options["dsn"] = (dsn,)
+        return StoredTarget(self.format, f"{self.dsn.place}/{name}", options)
+
+    def _name(self) -> "TableName":
+        try:
+            from cutwater.sinks.postgres.catalog import TableName  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] != "psycopg":
+                raise
+            reason = "needs the package psycopg: pip install 'cutwater[postgres]'"
+            raise ConfigError("sinks.postgres", reason) from error
+        return TableName.parse(self.table)
+
+
+def reopen_postgres(target: StoredTarget, context: SinkContext) -> OpenSink:
+    """Open a table that a store remembers.
+
+    A password was not stored: the environment variable that had it must have it again, or
+    PostgreSQL's own ways (PGPASSWORD, a password file) must give it.
+
+    Raises:
+        ConfigError: If only the pipeline's own file knows how to connect; as `open` does.
+        SinkError: If the database cannot be reached now.
+    """
+    options = target.options
+    if "dsn" not in options:
+        reason = "only the pipeline's own file knows how to connect; use `cutwater run FILE --from`"
+        raise ConfigError("dsn", reason)
+    keys = tuple(options.get("keys", ()))
+    (dsn,), (table,), (schema,) = options["dsn"], options["table"], options["own_schema"]
+    return PostgresTarget(Dsn(dsn), table, keys, schema).open(context)

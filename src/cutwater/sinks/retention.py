@@ -1,0 +1,67 @@
+"""Lets sinks delete what no kept checkpoint needs: staged rows, and what going back would cost.
+
+Follows the collection of the store (`store.collect`), which deletes the manifests of checkpoints
+that are not kept any more, and is made by the same generation. The log is read again before every
+sink is asked, as the collector does before every delete. Between that reading and the deleting a
+process may be paused for hours; PROTOCOL.md section 12 says why that is safe.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cutwater.ids import SinkId
+from cutwater.protocol.cut import Committable
+from cutwater.protocol.retention import staged_to_keep
+from cutwater.sinks.base import KeepsPast, OpenSink
+from cutwater.store.maintenance.garbage import Collector
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class SinkRetention:
+    """The retention of the sinks of one generation.
+
+    Attributes:
+        collector: Collects for the same generation; knows which checkpoints are kept.
+        sinks: The sinks.
+    """
+
+    collector: Collector
+    sinks: Mapping[SinkId, OpenSink]
+    _discarded: set[SinkId] = field(default_factory=set)
+
+    def collect(self) -> None:
+        """Collect in the store, then let every sink delete what is not needed any more.
+
+        A sink that cannot delete now is asked again after the next collection.
+
+        Raises:
+            StoreError: If the store cannot be read or written now; what is left is deleted by a
+                later call.
+        """
+        collector = self.collector
+        plan = collector.collect()
+        if plan.unreadable:
+            # What these checkpoints need is not known, in the store or in a sink.
+            _LOG.warning("retention: manifests of kept checkpoints cannot be read: %s", plan)
+            return
+        log = collector.store.log.read()
+        keep = staged_to_keep(log, collector.cuts, collector.committed_through)
+        for name, sink in self.sinks.items():
+            if collector.store.log.read().generation != collector.generation:
+                return
+            try:
+                self._ask(name, sink, keep.get(name, ()))
+            except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
+                _LOG.warning("retention: sink %s: %s", name, error)
+
+    def _ask(self, name: SinkId, sink: OpenSink, keep: Sequence[Committable]) -> None:
+        generation, cuts = self.collector.generation, self.collector.cuts
+        if name not in self._discarded:
+            sink.discard(generation, keep)
+            self._discarded.add(name)
+        if isinstance(sink, KeepsPast) and cuts:
+            sink.retain(generation, {one.visible.get(name) for one in cuts}, keep)

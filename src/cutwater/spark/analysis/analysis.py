@@ -1,0 +1,396 @@
+"""What Spark says of a step once its functions were called: its rows, and how it can run.
+
+The declared graph knows names; only the analysed plan knows columns, watermarks and operators. A
+step runs as plain batch jobs if everything it reads is a channel and every node of its plan is on
+the list of stateless ones; anything else is a streaming query (rule F34). What cannot work is
+found here, before anything starts, and names the function and line.
+"""
+
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from cutwater.errors import CutwaterError
+from cutwater.ids import InputId, SinkId
+from cutwater.pipeline.nodes import Kind, Node
+from cutwater.planning.physical_plan import PhysicalStep
+from cutwater.protocol.evolution.identity import StepIdentity
+from cutwater.runtime.channel import ChannelForm
+from cutwater.sinks.base import SelectiveTarget
+from cutwater.sinks.columns import nullable
+from cutwater.spark.analysis.column_types import unheld
+from cutwater.spark.analysis.identity import identify, origins
+from cutwater.spark.analysis.logical_plan import WATERMARK_DELAY, PlanNode, plan_of
+from cutwater.spark.analysis.self_reads import OwnTargets
+from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind
+from cutwater.spark.engine.input_watermarks import EventTime
+from cutwater.spark.jvm.channel_source import ChannelSource
+from cutwater.spark.jvm.empty_batch_source import PulseSource
+from cutwater.spark.jvm.internals import Internals
+from cutwater.spark.jvm.native_source import NativeSource, native_source
+
+_STATELESS: Final = frozenset(
+    {
+        "EventTimeWatermark",
+        "Filter",
+        "Generate",
+        "MapInArrow",
+        "MapInPandas",
+        "PythonMapInArrow",
+        "Project",
+        "StreamingExecutionRelation",
+        "SubqueryAlias",
+        "Union",
+    }
+)
+_FORGETFUL: Final = ("textsocket", "socket", "memory")
+
+
+class Way(Enum):
+    """How a step runs."""
+
+    QUERY = "query"
+    """A streaming query of Spark's, with a checkpoint directory of its own."""
+    BATCH = "batch"
+    """Plain batch jobs over ranges of its channels; its whole state is its positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepForm:
+    """A step as Spark sees it.
+
+    Attributes:
+        frame: Its result: a streaming DataFrame.
+        rows: What its rows look like.
+        way: How it runs.
+        is_stateful: Whether Spark keeps state for it.
+        has_watermark: Whether event time moves in it.
+        natives: The sources of ours among its outside sources.
+        foreign: Descriptions of the outside sources that are not ours.
+        pinned_start: Whether a restart before its first batch begins at the same place (F12).
+        streams: For each outside stream, in the order of its query's offset log, the source node
+            that reads it.
+        lines: What each line of that log is.
+        event_times: Its `withWatermark` calls, in the order of the plan, by Spark's ids.
+        identity: What the step is, as its manifest says it.
+    """
+
+    frame: DataFrame
+    rows: ChannelForm
+    way: Way
+    is_stateful: bool
+    has_watermark: bool
+    natives: tuple[NativeSource, ...] = ()
+    foreign: tuple[str, ...] = ()
+    pinned_start: bool = True
+    streams: tuple[str, ...] = ()
+    lines: tuple[Stream, ...] = ()
+    event_times: Mapping[str, EventTime] = field(default_factory=dict)
+    identity: StepIdentity = field(default_factory=StepIdentity)
+
+    @property
+    def stream_keys(self) -> tuple[str, ...]:
+        """The streams by number and name: offsets are told apart by them (rule F16)."""
+        return tuple(f"{at}:{name}" for at, name in enumerate(self.streams))
+
+    @property
+    def may_owe_batch(self) -> bool:
+        """Whether a batch without data may become due: event-time state may have to be emitted."""
+        return self.is_stateful and self.has_watermark
+
+
+@dataclass(slots=True)
+class Analysis:
+    """Looks at steps, one after the other, and gathers what is wrong with them."""
+
+    internals: Internals
+    own: OwnTargets
+    problems: list[str] = field(default_factory=list)
+
+    def look(self, step: PhysicalStep, frames: Mapping[InputId, DataFrame]) -> StepForm | None:
+        """Call the step's functions on streaming frames and look at the result.
+
+        Returns:
+            What was found; None if something is wrong, which is then among the problems.
+        """
+        before = len(self.problems)
+        names: dict[str, str] = {}
+        made: list[tuple[Node, DataFrame]] = []
+        try:
+            frame = step.evaluate(self.internals.spark, frames, partial(self._note, names, made))
+        except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+            self._add(*failing_place(step, error), first_line(error))
+            return None
+        named = _named_node(step)
+        where = (str(named.place), named.title)
+        if not isinstance(frame, DataFrame):
+            self._add(*where, f"returns {type(frame).__name__}, not a DataFrame")
+            return None
+        if not frame.isStreaming:
+            self._add(*where, "returns a DataFrame that is not streaming; read with readStream")
+            return None
+        plan = plan_of(frame)
+        reason = self.internals.check_streaming(frame, step.output_mode)
+        if reason is not None:
+            self._add(*where, f"cannot run as a stream: {reason}")
+        self._check_columns(where, frame.schema)
+        self._check_sources(step, plan)
+        self._check_reads(plan, made)
+        form = _form(step, frame, plan, names)
+        self._check_watermarks(where, plan, is_stateful=form.is_stateful)
+        if len(self.problems) == before:
+            self._check_sink(step, frame.schema)
+        if len(self.problems) > before:
+            return None
+        if step.sources and form.may_owe_batch:
+            return self._with_pulse(step)
+        return form
+
+    def _note(
+        self, names: dict[str, str], made: list[tuple[Node, DataFrame]], node: Node, frame: object
+    ) -> object:
+        """Note what a node makes; of a source also its streams, so that each is known by name."""
+        if isinstance(frame, DataFrame):
+            made.append((node, frame))
+            for leaf in plan_of(frame).walk() if node.kind is Kind.SOURCE else ():
+                if leaf.source:
+                    names[leaf.source] = node.name
+        return frame
+
+    def _with_pulse(self, step: PhysicalStep) -> StepForm:
+        """Call the functions again, with a source that can make an owed batch run (F22)."""
+        names: dict[str, str] = {}
+
+        def with_pulse(node: Node, frame: object) -> object:
+            assert isinstance(frame, DataFrame)
+            self._note(names, [], node, frame)
+            if node is not step.sources[0]:
+                return frame
+            return frame.unionByName(PulseSource(self.internals, frame.schema).frame())
+
+        frame = step.evaluate(self.internals.spark, {}, with_pulse)
+        assert isinstance(frame, DataFrame)
+        return _form(step, frame, plan_of(frame), names)
+
+    def _add(self, place: str, title: str, reason: str) -> None:
+        self.problems.append(f"{place}: {title} {reason}.")
+
+    def _check_columns(self, where: tuple[str, str], schema: StructType) -> None:
+        if not schema.fields:
+            self._add(*where, "gives no columns; select some")
+        names: dict[str, str] = {}
+        for column in schema.fields:
+            same = names.setdefault(column.name.lower(), column.name)
+            if same is not column.name:
+                self._add(*where, f"gives two columns called {same}; rename one of them")
+        for name, kind in unheld(self.internals, schema):
+            reason = f"gives column {name} of type {kind}, which Parquet cannot hold"
+            self._add(*where, f"{reason}; cast it to another")
+
+    def _check_sink(self, step: PhysicalStep, schema: StructType) -> None:
+        """Let the sink say what no target of its kind can hold, before anything runs."""
+        node = step.sink
+        target: object = None if node is None else node.target
+        if node is None or not isinstance(target, SelectiveTarget):
+            return
+        with suppress(CutwaterError):
+            # A package that is missing is told when the target is opened.
+            problem = target.check_rows(SinkId(node.name), schema)
+            if problem is not None:
+                self.problems.append(f"{node.place}: sink {node.name}: {problem}")
+
+    def _check_sources(self, step: PhysicalStep, plan: PlanNode) -> None:
+        """Refuse sources that forget what they have read before a cut covers it (rule F12)."""
+        for leaf in plan.walk():
+            options = {key.lower(): value.lower() for key, value in leaf.options}
+            node = step.sources[0] if step.sources else step.nodes[0]
+            where = (str(node.place), node.title)
+            if leaf.source.lower().startswith(_FORGETFUL):
+                self._add(
+                    *where, f"reads {leaf.source}, which cannot be read again after a restart"
+                )
+            clean = options.get("cleansource", "off")
+            if clean != "off":
+                self._add(
+                    *where,
+                    f"has cleanSource={clean}: files would be gone before a checkpoint covers "
+                    "them; leave it off",
+                )
+
+    def _check_reads(self, plan: PlanNode, made: Sequence[tuple[Node, DataFrame]]) -> None:
+        """Refuse to read what a sink of this pipeline writes: no cut holds that way (rule F40)."""
+        for path in sorted({one for node in plan.walk() for one in node.reads}):
+            writer = self.own.writer_of(path)
+            if writer is None:
+                continue
+            reads = (
+                one
+                for one, frame in made
+                if any(path in node.reads for node in plan_of(frame).walk())
+            )
+            reader = next(reads)
+            self._add(
+                str(reader.place),
+                reader.title,
+                f"reads {path}, which {writer.title} ({writer.place}) writes: what it finds there "
+                f"would depend on when it looks, and is in no checkpoint; read "
+                f"{writer.inputs[0].node} itself, or let another pipeline read the table",
+            )
+
+    def _check_watermarks(
+        self, where: tuple[str, str], plan: PlanNode, *, is_stateful: bool
+    ) -> None:
+        """Refuse event time over several channels: holding one would make its rows late (F9)."""
+        for node in plan.walk():
+            if node.kind != "EventTimeWatermark":
+                continue
+            channels = _channels_below(node)
+            merged = next((one.channel.form.merged_by for one in channels), "")
+            if len(channels) > 1:
+                self._add(
+                    *where,
+                    "sets a watermark above several channels, so that rows of the slower one "
+                    "would be dropped as late; set the watermark on each input",
+                )
+            elif merged and is_stateful:
+                self._add(
+                    *where,
+                    f"keeps event-time state over {channels[0].channel.id}, which step {merged} "
+                    "merges from several channels: a watermark cannot follow the slower one "
+                    f"through a channel; do this work in {merged}, with a watermark on each input",
+                )
+
+
+def _channels_below(node: PlanNode) -> list[ChannelSource]:
+    found = (native_source(one.source) for one in node.walk() if one.source)
+    return [one for one in found if isinstance(one, ChannelSource)]
+
+
+def failing_place(step: PhysicalStep, error: BaseException) -> tuple[str, str]:
+    """Find the line of the user's code that an error comes from, and the node it belongs to."""
+    files = {node.place.file for node in step.nodes}
+    lines = [one for one in traceback.extract_tb(error.__traceback__) if one.filename in files]
+    functions = {node.function_name: node for node in step.nodes}
+    found = (functions[one.name] for one in reversed(lines) if one.name in functions)
+    node = next(found, _named_node(step))
+    place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else str(node.place)
+    return place, node.title
+
+
+def _named_node(step: PhysicalStep) -> Node:
+    """Return the node that the step is called after: a sink behind it has no code of its own."""
+    return next(one for one in step.nodes if one.name == step.name)
+
+
+def first_line(error: BaseException) -> str:
+    """Give an error in one line: its kind and the first line of its message."""
+    text = str(error).strip().split("\n", 1)[0]
+    if isinstance(error, PySparkException):
+        text = text.split(" SQLSTATE", 1)[0]
+    return f"raises {type(error).__name__}: {text}".rstrip(". ")
+
+
+def _form(
+    step: PhysicalStep, frame: DataFrame, plan: PlanNode, names: Mapping[str, str]
+) -> StepForm:
+    nodes = plan.walk()
+    leaves = [node for node in nodes if not node.children]
+    natives = [native_source(leaf.source) for leaf in leaves if leaf.source]
+    outside = [one for one in natives if one is not None and not isinstance(one, ChannelSource)]
+    foreign = [
+        leaf.source
+        for leaf, native in zip([one for one in leaves if one.source], natives, strict=True)
+        if native is None
+    ]
+    only_channels = all(isinstance(native_source(leaf.source), ChannelSource) for leaf in leaves)
+    stateless = all(node.kind in _STATELESS and not node.has_subquery for node in nodes)
+    way = Way.BATCH if step.inputs and only_channels and stateless else Way.QUERY
+    streaming_joins = any(
+        node.kind == "Join" and all(child.is_streaming for child in node.children) for node in nodes
+    )
+    stateful = streaming_joins or any(
+        node.is_streaming and node.kind not in _STATELESS | {"Join"} and node.children
+        for node in nodes
+    )
+    return StepForm(
+        frame=frame,
+        rows=replace(
+            channel_form(frame.schema),
+            merged_by=_merged_by(step, plan),
+            origins=origins(plan, names),
+        ),
+        way=way,
+        is_stateful=bool(stateful),
+        has_watermark=any(node.kind == "EventTimeWatermark" for node in nodes),
+        natives=tuple(outside),
+        foreign=tuple(foreign),
+        pinned_start=all(source.startswith("FileSource") for source in foreign),
+        streams=tuple(names.get(leaf.source, "pulse") for leaf in leaves if leaf.source),
+        lines=tuple(_line(leaf.source, names) for leaf in leaves if leaf.source),
+        event_times=_event_times(plan, names),
+        identity=identify(step, frame, plan, names, query=way is Way.QUERY),
+    )
+
+
+def _event_times(plan: PlanNode, names: Mapping[str, str]) -> dict[str, EventTime]:
+    found: dict[str, EventTime] = {}
+    for node in plan.walk():
+        if node.watermark is not None and node.is_streaming:
+            call = node.watermark
+            streams = (_stream_name(one.source, names) for one in node.walk() if one.source)
+            # A frame that is used twice is one call.
+            found.setdefault(
+                call.id,
+                EventTime(
+                    call.column, call.delay_ms, tuple(filter(None, streams)), origins(node, names)
+                ),
+            )
+    return found
+
+
+def _stream_name(source: str, names: Mapping[str, str]) -> str:
+    """Name a stream as it is named after a restart too; empty for a pulse."""
+    native = native_source(source)
+    if isinstance(native, ChannelSource):
+        return f"{native.channel.id}/{native.reader.input.ordinal}"
+    return "" if isinstance(native, PulseSource) else names.get(source, source)
+
+
+def _line(source: str, names: Mapping[str, str]) -> Stream:
+    native = native_source(source)
+    if isinstance(native, ChannelSource):
+        return Stream(native.channel.id, StreamKind.CHANNEL)
+    if isinstance(native, PulseSource):
+        return Stream(native.describe(), StreamKind.PULSE)
+    name = names.get(source, source)
+    if native is None:
+        return Stream(name, StreamKind.OUTSIDE, source)
+    return Stream(name, StreamKind.OWN, native.describe())
+
+
+def _merged_by(step: PhysicalStep, plan: PlanNode) -> str:
+    if len(step.inputs) > 1:
+        return step.name
+    return next((one.channel.form.merged_by for one in _channels_below(plan)), "")
+
+
+def channel_form(schema: StructType) -> ChannelForm:
+    """Return the form of a channel that carries such rows.
+
+    Spark keeps a watermark in a column's metadata, and takes none from a source: the column and
+    its delay are noted, so that every reader applies them again, and the metadata is left out.
+    """
+    stripped = nullable(schema)
+    for column in schema.fields:
+        delay = column.metadata.get(WATERMARK_DELAY)
+        if delay is not None:
+            return ChannelForm(stripped, (column.name, f"{delay} milliseconds"))
+    return ChannelForm(stripped)

@@ -1,0 +1,108 @@
+"""What a step is, from its analysed plan: the identity that a manifest holds (rule F16).
+
+Made while a step is looked at, from what Spark says of its plan and what the pipeline says of its
+nodes; `protocol.map_cut` compares it with what a checkpoint remembers.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from cutwater.planning.physical_plan import PhysicalStep
+from cutwater.protocol.evolution.identity import (
+    InputIdentity,
+    InputKind,
+    OperatorIdentity,
+    StepIdentity,
+)
+from cutwater.spark.analysis.logical_plan import PlanNode
+from cutwater.spark.analysis.operators import plain
+from cutwater.spark.jvm.channel_source import ChannelSource
+from cutwater.spark.jvm.empty_batch_source import PulseSource
+from cutwater.spark.jvm.native_source import native_source
+
+_PACE: Final = ("max", "min", "latestfirst")
+"""How the options begin that say how fast a source is read, and not what."""
+
+_PLACES: Final = ("path", "subscribe", "subscribepattern", "assign", "topic", "table")
+
+
+def identify(
+    step: PhysicalStep, frame: DataFrame, plan: PlanNode, names: Mapping[str, str], *, query: bool
+) -> StepIdentity:
+    """Say what a step is.
+
+    Args:
+        step: The step.
+        frame: Its result.
+        plan: The analysed plan of that.
+        names: For each source in the plan, the node that reads it.
+        query: Whether it runs as a streaming query.
+    """
+    nodes = plan.walk()
+    leaves = [node for node in nodes if node.source]
+    operators = tuple(_operator(node, names) for node in nodes if node.state is not None)
+    logs: dict[str, int] = {}
+    return StepIdentity(
+        inputs=tuple(_input(leaf, names, logs) for leaf in leaves),
+        columns=tuple((one.name, one.dataType.simpleString()) for one in frame.schema.fields),
+        operators=operators,
+        partitions=step.options.partitions if operators else None,
+        is_query=query,
+        sources=tuple(one.name for one in step.sources),
+        sinks=(step.sink.name,) if step.sink else (),
+        spark=frame.sparkSession.version,
+        plan_sha256=_digest(plain(plan.text)),
+    )
+
+
+def origins(plan: PlanNode, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the outside sources that rows come from, through all channels, by name."""
+    found: set[str] = set()
+    for leaf in plan.walk():
+        native = native_source(leaf.source) if leaf.source else None
+        if isinstance(native, ChannelSource):
+            found.update(native.channel.form.origins)
+        elif leaf.source in names:
+            found.add(names[leaf.source])
+    return tuple(sorted(found))
+
+
+def _operator(node: PlanNode, names: Mapping[str, str]) -> OperatorIdentity:
+    state = node.state
+    assert state is not None
+    sides = tuple(origins(child, names) for child in node.children) if state.is_join else ()
+    return OperatorIdentity(node.kind, state.keys, state.windows, state.layout, state.values, sides)
+
+
+def _input(leaf: PlanNode, names: Mapping[str, str], logs: dict[str, int]) -> InputIdentity:
+    native = native_source(leaf.source)
+    if isinstance(native, ChannelSource):
+        ordinal, channel = native.reader.input
+        return InputIdentity(InputKind.CHANNEL, channel, ordinal)
+    if isinstance(native, PulseSource):
+        return InputIdentity(InputKind.PULSE, "pulse")
+    name = names.get(leaf.source, leaf.source)
+    if native is not None:
+        described = native.describe()
+        return InputIdentity(InputKind.SOURCE, name, 0, described, described, _digest(described))
+    options = {
+        key.lower(): value for key, value in leaf.options if not key.lower().startswith(_PACE)
+    }
+    places = [options[key] for key in _PLACES if key in options and options[key] not in leaf.source]
+    return InputIdentity(
+        InputKind.SOURCE,
+        name,
+        format=leaf.source.partition("[")[0],
+        place=" ".join([leaf.source, *places]),
+        settings=_digest(json.dumps([leaf.source, sorted(options.items())])),
+        # Spark numbers its own sources alone, and one that is read twice only once.
+        log=logs.setdefault(leaf.relation, len(logs)),
+    )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,284 @@
+"""A query's checkpoint directory: which of its files are "batch N committed", and moving them.
+
+    metadata, offsets/, commits/        the logs (`query_log`)
+    sources/<source>/…                  what sources keep: a log of files, Kafka's first offsets
+    state/<operator>/…                  the state (`state_files`)
+
+A store is at version N+1 after batch N. Spark makes every file under another name and renames it,
+so a hard link keeps what it was made of. What a source keeps is taken whole: entries behind batch
+N are read again as part of the next batch, and a source may have folded older ones into them.
+
+State is RocksDB in checkpoint format 2 where the query began in a session of ours. A query that
+was adopted goes on as it began: format 1, or Spark's default provider, whose files have numbers
+and no ids. There a file of another timeline cannot be told from one of this, so such a directory
+is filled once, with the files of one batch, and never rolled back in place.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cutwater.errors import RecoveryError
+from cutwater.ids import NO_BATCH, BatchId
+from cutwater.spark.checkpoint_dir import state_files_hdfs, state_files_rocksdb
+from cutwater.spark.checkpoint_dir.listing import (
+    LISTINGS_MAX,
+    directories,
+    files_below,
+    names,
+    steady_files,
+)
+from cutwater.spark.checkpoint_dir.logs import (
+    COMMITS,
+    METADATA,
+    OFFSETS,
+    StateVersion,
+    is_committed,
+    read_batch,
+    replace_text,
+    state_ids,
+)
+from cutwater.spark.checkpoint_dir.state_files import (
+    STATE,
+    Provider,
+    check_stores,
+    numbered_partitions,
+    operator_files,
+    operators,
+    stores_in,
+)
+from cutwater.store.backends.directories import exists, is_below, is_file, remove_tree
+
+_SOURCES: Final = "sources"
+_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+
+
+def files_of(checkpoint: Path, batch: BatchId) -> tuple[str, ...]:
+    """Return the files that "this batch is committed" consists of.
+
+    Args:
+        checkpoint: A query's checkpoint directory; the query may be running.
+        batch: A batch that `query_log.is_committed`, or `NO_BATCH`.
+
+    Returns:
+        Paths below the directory, sorted. For `NO_BATCH` what there is of the query's id and its
+        sources' files, which may be nothing.
+
+    Raises:
+        RecoveryError: If a file that is needed is not there, or the state is of another kind
+            than this module knows. The file is named. While the query is running that may pass:
+            Spark may have deleted a file of a version that it has just replaced.
+    """
+    sources = steady_files(checkpoint / _SOURCES)
+    found = [f"{_SOURCES}/{name}" for name in sources]
+    if batch == NO_BATCH:
+        return tuple(sorted([*found, METADATA] if exists(checkpoint / METADATA) else found))
+    found += [METADATA, f"{OFFSETS}/{batch}", f"{COMMITS}/{batch}"]
+    if batch > 0:
+        # Spark reads the batch before the last one to know where that one began.
+        found.append(f"{OFFSETS}/{batch - 1}")
+    for name in found:
+        if not exists(checkpoint / name):
+            raise RecoveryError(f"{checkpoint / name} is not there, and batch {batch} needs it.")
+    if is_committed(checkpoint, BatchId(batch - 1)):
+        found.append(f"{COMMITS}/{batch - 1}")
+    try:
+        found += _state_files(checkpoint, batch)
+    except FileNotFoundError as error:
+        raise RecoveryError(f"{error.filename} went away while it was read.") from error
+    return tuple(sorted(found))
+
+
+def pin(checkpoint: Path, batch: BatchId, into: Path, *, linked: bool = True) -> tuple[str, ...]:
+    """Keep the files of a committed batch, whatever Spark deletes afterwards.
+
+    Args:
+        checkpoint: A query's checkpoint directory; the query may be running.
+        batch: A batch that `query_log.is_committed`, or `NO_BATCH`.
+        into: The directory to make. It is not there after an error.
+        linked: Link the files, where the file system has links to offer; otherwise, copy them,
+            which leaves no trace in the original.
+
+    Returns:
+        The paths below `into` of all files that were kept, as `files_of` gave them.
+
+    Raises:
+        FileExistsError: If there is something of that name.
+        RecoveryError: If `files_of` finds no complete set of files, however often it looks.
+    """
+    into.mkdir(parents=True)
+    try:
+        for left in reversed(range(LISTINGS_MAX)):
+            try:
+                files = files_of(checkpoint, batch)
+                for name in files:
+                    _take(checkpoint / name, into / name, linked=linked)
+            except RecoveryError:
+                # What is missing may have been deleted since it was listed; then the next
+                # listing has what took its place.
+                if not left:
+                    raise
+                remove_tree(into)
+                into.mkdir()
+            else:
+                return files
+    except BaseException:
+        remove_tree(into)
+        raise
+    raise AssertionError("the last try returns or raises")
+
+
+def source_log(checkpoint: Path, number: int | None) -> Path | None:
+    """Return where a source keeps what it keeps, by its number; None if it has none."""
+    return None if number is None else checkpoint / _SOURCES / str(number)
+
+
+def settle(checkpoint: Path, home: Path | None = None) -> None:
+    """Make a directory that was filled from elsewhere one that Spark can start in.
+
+    Operator metadata of format 2 (transformWithState, some joins) names the schemas by absolute
+    paths, which are changed to where the schemas are now. May be repeated. No query may be
+    running in the directory.
+
+    Args:
+        checkpoint: The directory.
+        home: Where it will be when Spark starts; None if it stays where it is.
+
+    Raises:
+        RecoveryError: If a schema is not there, or the metadata cannot be understood.
+    """
+    for file in _described_by_path(checkpoint):
+        operator = file.parents[2]
+        there = (home or checkpoint).absolute() / STATE / operator.name
+        version, _, text = file.read_text(encoding="utf-8").partition("\n")
+        try:
+            metadata = msgspec.json.decode(text)
+            for store in metadata["stateStoreInfo"]:
+                paths = store["stateSchemaFilePaths"]
+                store["stateSchemaFilePaths"] = [_moved(path, operator, there) for path in paths]
+        except (msgspec.DecodeError, KeyError, TypeError) as error:
+            raise RecoveryError(f"{file} makes no sense: {error!r}.") from error
+        replace_text(file, f"{version}\n{msgspec.json.encode(metadata).decode()}")
+
+
+def _described_by_path(checkpoint: Path) -> Iterator[Path]:
+    for operator in directories(checkpoint / STATE):
+        v2 = checkpoint / STATE / operator / "_metadata" / "v2"
+        yield from (v2 / name for name in sorted(names(v2)))
+
+
+def _moved(path: str, operator: Path, home: Path) -> str:
+    """Return where a schema will be, as Spark writes a path."""
+    marker = "/_stateSchema/"
+    schema = f"_stateSchema/{path.rpartition(marker)[2]}"
+    if marker not in path or not is_below(schema) or not is_file(operator / schema):
+        raise RecoveryError(
+            f"{operator / schema} is not there, and the operator's metadata names {path}."
+        )
+    return f"file:{(home / schema).as_posix()}"
+
+
+# -- state
+
+
+def provider_of(checkpoint: Path, batch: BatchId) -> Provider:
+    """Return who keeps the state of a query, as its log says.
+
+    Raises:
+        RecoveryError: If it is somebody unknown, or there is no such batch.
+    """
+    settings = read_batch(checkpoint, batch).settings
+    return Provider.of(settings.get(_PROVIDER, Provider.HDFS.value))
+
+
+def _state_files(checkpoint: Path, batch: BatchId) -> Iterator[str]:
+    if not directories(checkpoint / STATE) and not state_ids(checkpoint, batch):
+        return
+    for operator in directories(checkpoint / STATE):
+        base = f"{STATE}/{operator}"
+        yield from (f"{base}/{name}" for name in operator_files(checkpoint / base, batch))
+    ids = state_ids(checkpoint, batch)
+    if ids is None:
+        yield from _files_by_number(checkpoint, batch)
+        return
+    if sorted(ids) != directories(checkpoint / STATE):
+        raise RecoveryError(
+            f"{checkpoint / STATE} has operators {directories(checkpoint / STATE)}, and batch "
+            f"{batch} committed {sorted(ids)}."
+        )
+    for operator, partitions in ids.items():
+        _check_described(checkpoint, operator, batch)
+        for partition, stores in enumerate(partitions):
+            below = f"{STATE}/{operator}/{partition}"
+            found = _partition_by_lineage(checkpoint / below, batch + 1, frozenset(stores))
+            yield from (f"{below}/{name}" for name in found)
+
+
+def _check_described(checkpoint: Path, operator: str, batch: BatchId) -> None:
+    directory = checkpoint / STATE / operator
+    if not any(name.startswith("_metadata/") for name in operator_files(directory, batch)):
+        raise RecoveryError(f"{directory / '_metadata'} has no file, and batch {batch} needs one.")
+
+
+def _files_by_number(checkpoint: Path, batch: BatchId) -> Iterator[str]:
+    """Find the state of a query in checkpoint format 1, of either provider."""
+    hdfs = provider_of(checkpoint, batch) is Provider.HDFS
+    files = state_files_hdfs.store_files if hdfs else state_files_rocksdb.files_by_number
+    for operator in operators(checkpoint, batch):
+        base = f"{STATE}/{operator.id}"
+        for partition in numbered_partitions(checkpoint / base, operator):
+            found = stores_in(checkpoint / base / partition)
+            check_stores(checkpoint / base / partition, found, operator)
+            for store in found:
+                below = f"{base}/{partition}/{store}" if store else f"{base}/{partition}"
+                directory = checkpoint / below
+                for name in files(directory, names(directory), batch + 1):
+                    yield f"{below}/{name}"
+
+
+def _partition_by_lineage(partition: Path, version: int, ids: frozenset[str]) -> Iterator[str]:
+    left = set(ids)
+    for store in stores_in(partition):
+        there = names(partition / store)
+        kinds = state_files_rocksdb.KINDS
+        own = {one for one in ids for kind in kinds if f"{version}_{one}.{kind}" in there}
+        if len(own) != 1:
+            raise _unknown(partition / store, f"version {version} is none of {sorted(ids)}")
+        left -= own
+        state = StateVersion(version, own.pop())
+        for name in state_files_rocksdb.files_by_lineage(partition / store, there, state):
+            yield f"{store}/{name}" if store else name
+    if left:
+        raise RecoveryError(f"{partition} has no version {version} with id {min(left)}.")
+
+
+def _unknown(directory: Path, reason: str) -> RecoveryError:
+    found = next(iter(sorted(files_below(directory))), "no file")
+    return RecoveryError(
+        f"{directory} is not state of RocksDB in checkpoint format 2: {reason}; found {found}."
+    )
+
+
+# -- the file system
+
+
+def _take(file: Path, target: Path, *, linked: bool) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        try:
+            if linked:
+                os.link(file, target)
+                return
+        except FileNotFoundError:
+            raise
+        except OSError:
+            # Another device, or a file system without links.
+            pass
+        # A file does not change once it is there, so a copy is as good.
+        shutil.copyfile(file, target)
+    except FileNotFoundError as error:
+        raise RecoveryError(f"{file} went away while it was taken.") from error

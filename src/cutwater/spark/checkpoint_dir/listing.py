@@ -1,0 +1,62 @@
+"""Listing the directories that Spark writes to while they are looked at.
+
+Files in the making are hidden, Hadoop's checksums can be missed: neither counts. Everything else
+is Spark's to name; `query_files` and the modules of state know the names.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from cutwater.errors import RecoveryError
+from cutwater.store.backends.directories import entries as listed_entries
+
+LISTINGS_MAX: Final = 10
+"""How often a directory that changes meanwhile is looked at again."""
+
+
+def counts(name: str) -> bool:
+    """Say whether a file counts: files in the making are hidden, checksums can be missed."""
+    return not name.startswith(".") and not name.endswith(".crc")
+
+
+def entries(directory: Path) -> list[os.DirEntry[str]]:
+    """List a directory, in order; nothing if it is not there."""
+    return [one for one in listed_entries(directory) if counts(one.name)]
+
+
+def names(directory: Path) -> set[str]:
+    """Return the names in a directory; none if it is not there."""
+    return {one.name for one in entries(directory)}
+
+
+def directories(directory: Path) -> list[str]:
+    """Return the names of the directories in a directory, in order."""
+    return [entry.name for entry in entries(directory) if entry.is_dir()]
+
+
+def files_below(directory: Path, prefix: str = "") -> Iterator[str]:
+    """Find all files below a directory, in order, as paths that begin with the prefix."""
+    for entry in entries(directory):
+        if entry.is_dir():
+            yield from files_below(directory / entry.name, f"{prefix}{entry.name}/")
+        else:
+            yield f"{prefix}{entry.name}"
+
+
+def steady_files(directory: Path) -> list[str]:
+    """List all files below a directory in which one is made after the other.
+
+    A listing may miss a file and have a later one, which would be a log with a hole. Two equal
+    ones in a row cannot: what the second one misses was made after all that the first one has.
+
+    Raises:
+        RecoveryError: If it never stays the same.
+    """
+    found = list(files_below(directory))
+    for _ in range(LISTINGS_MAX):
+        before, found = found, list(files_below(directory))
+        if before == found:
+            return found
+    raise RecoveryError(f"{directory} changes whenever it is listed.")

@@ -1,0 +1,115 @@
+"""Rebuilds the checkpoint directory of a query whose inputs are others now.
+
+    offsets/<N-1>, offsets/<N>     the same header; one line per source of today, `-` for none
+    commits/<N>                    as it is, or that of a query without state
+    sources/<i>/…                  what each source keeps for itself, under its number of today
+
+State is not touched. Spark reads `offsets/<N-1>` only to ask a source for the last batch once
+more, whose rows it throws away; so both entries say the same. No query may be running in any of
+the directories. `protocol.map_cut` has decided all of it; `query_files` knows the layout.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cutwater.errors import RecoveryError
+from cutwater.ids import NO_BATCH, BatchId
+from cutwater.protocol.evolution.identity import NO_OFFSET
+from cutwater.spark.checkpoint_dir.logs import (
+    COMMITS,
+    METADATA,
+    OFFSETS,
+    mint_query_id,
+    replace_text,
+)
+from cutwater.store.backends.directories import exists, is_directory, remove_tree
+
+SOURCES: Final = "sources"
+_NEXT: Final = ".sources"
+_HEADER: Final = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Donor:
+    """A query of the cut from which another one takes over what belongs to a source."""
+
+    checkpoint: Path
+    batch: BatchId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedQuery:
+    """A query that begins at other offsets than its directory says.
+
+    Attributes:
+        checkpoint: Its directory, with its own files; or not there, for a query without state.
+        batch: The batch behind which it begins.
+        lines: Where each source begins, in the order of today's plan; None for its beginning.
+        logs: For each number of today, the directory of the files that the source kept.
+        donor: Where settings and watermark come from if it has no directory.
+    """
+
+    checkpoint: Path
+    batch: BatchId
+    lines: Sequence[str | None]
+    logs: Mapping[int, Path] = field(default_factory=dict)
+    donor: Donor | None = None
+
+
+def rebuild(queries: Sequence[ChangedQuery]) -> None:
+    """Give queries their new offsets; all together, since they take files from each other.
+
+    Raises:
+        RecoveryError: If a directory is not what it must be.
+    """
+    for one in queries:
+        into = one.checkpoint / _NEXT
+        into.mkdir(parents=True)
+        for number, kept in one.logs.items():
+            if is_directory(kept):
+                shutil.copytree(kept, into / str(number))
+    for one in queries:
+        remove_tree(one.checkpoint / SOURCES)
+        (one.checkpoint / _NEXT).rename(one.checkpoint / SOURCES)
+        _write_logs(one)
+
+
+def _write_logs(query: ChangedQuery) -> None:
+    checkpoint, batch = query.checkpoint, query.batch
+    own = exists(checkpoint / METADATA)
+    donor = Donor(checkpoint, batch) if own else query.donor
+    header = _HEADER if donor is None else _header(donor)
+    if not own:
+        mint_query_id(checkpoint)
+        watermark_ms = msgspec.json.decode(header).get("batchWatermarkMs", 0)
+        commit = {"nextBatchWatermarkMs": watermark_ms, "stateUniqueIds": {}}
+        _write(checkpoint / COMMITS / str(batch), "v2", msgspec.json.encode(commit).decode())
+    lines = [NO_OFFSET if line is None else line for line in query.lines]
+    for number in range(max(batch - 1, 0), batch + 1):
+        _write(checkpoint / OFFSETS / str(number), "v1", header, *lines)
+
+
+def _header(donor: Donor) -> str:
+    file = donor.checkpoint / OFFSETS / str(donor.batch)
+    try:
+        version, header, *_ = file.read_text(encoding="utf-8").split("\n")
+    except (FileNotFoundError, ValueError) as error:
+        raise RecoveryError(f"{file} is not there or makes no sense: {error!r}.") from error
+    if version != "v1":
+        raise RecoveryError(f"{file} begins with {version!r}; expected v1.")
+    return header
+
+
+def _write(file: Path, *lines: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(file, "\n".join(lines))
+
+
+def donor_of(checkpoint: Path, batch: BatchId) -> Donor | None:
+    """Return a query as a donor; None if it has run no batch."""
+    return None if batch == NO_BATCH else Donor(checkpoint, batch)

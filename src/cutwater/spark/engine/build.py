@@ -1,0 +1,393 @@
+"""Builds a generation from a cut: channels with what was in flight, queries at their batch.
+
+Always into a fresh scratch directory, and all steps together: nothing of an older generation is
+reused in place (rules F10, F26). The steps' functions are called here, once, in the order of the
+plan, since a channel's columns are those of its producer's result.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from cutwater.errors import CodeChanged, PlanError
+from cutwater.ids import NO_BATCH, ChannelId, InputId, ReaderId, SinkId, StepId
+from cutwater.planning.physical_plan import PhysicalStep
+from cutwater.protocol.channel_log import ChannelLog
+from cutwater.protocol.checkpoint.events import Standing
+from cutwater.protocol.cut import Cut
+from cutwater.protocol.evolution.change import Allowances, Change, Line
+from cutwater.protocol.evolution.identity import StepIdentity
+from cutwater.protocol.evolution.mapping import map_cut
+from cutwater.protocol.messages import START
+from cutwater.protocol.recovery import Restore
+from cutwater.protocol.showing import ShowPermit, grant_shows
+from cutwater.protocol.step.machine import Step
+from cutwater.protocol.step.restored import Restored
+from cutwater.protocol.topology import StepSpec, Topology
+from cutwater.runtime.channel import Channel, ChannelForm, Signal
+from cutwater.runtime.channel_restore import check_in_flight, restore_channel
+from cutwater.runtime.context import RunContext
+from cutwater.runtime.output import ChannelOutput, Output, SinkOutput
+from cutwater.runtime.reporting.recovery_timing import Phase, Phases
+from cutwater.runtime.scratch import generation_directory
+from cutwater.runtime.step import RunningStep, Services, Wiring
+from cutwater.spark.analysis.analysis import Analysis, StepForm, Way
+from cutwater.spark.analysis.column_pruning import columns_read, rows_depend_on_columns
+from cutwater.spark.analysis.self_reads import OwnTargets
+from cutwater.spark.checkpoint_dir import files as query_files
+from cutwater.spark.checkpoint_dir import logs as query_log
+from cutwater.spark.checkpoint_dir.rewrite import SOURCES, ChangedQuery, donor_of, rebuild
+from cutwater.spark.engine.batch_step import BatchStep
+from cutwater.spark.engine.query_step import PARTITIONS, QueryStep
+from cutwater.spark.jvm.channel_source import ChannelOffset, ChannelSource, Reading
+from cutwater.store.backends.directories import exists, try_to_remove_tree
+from cutwater.store.blobs.blobs import Blobs
+
+_FETCHERS: Final = 4
+
+
+@dataclass(slots=True)
+class Build:
+    """One generation on its way from a cut to steps that can be started."""
+
+    context: RunContext
+    restore: Restore
+    services: Services
+    on_control: Callable[[ChannelId], None]
+    phases: Phases = field(default_factory=Phases)
+    _channels: dict[ChannelId, Channel] = field(default_factory=dict)
+    _signals: dict[StepId, Signal] = field(default_factory=dict)
+    _sources: dict[StepId, list[ChannelSource]] = field(default_factory=dict)
+    _forms: dict[StepId, StepForm] = field(default_factory=dict)
+    _read: dict[ReaderId, frozenset[str]] = field(default_factory=dict)
+    _change: Change | None = None
+
+    def run(self) -> "Built":
+        """Call the steps' functions, make channels, fetch state, connect everything.
+
+        Raises:
+            PlanError: If a step cannot run on Spark; it names the function and line.
+            CodeChanged: If the cut cannot be restored into the steps of today.
+            StoreError: If state cannot be fetched.
+        """
+        self.directory.mkdir(parents=True)
+        self._evaluate()
+        self._choose_columns()
+        self._map()
+        for step in self.context.plan.steps:
+            self._restore(step)
+        with self.phases.during(Phase.FETCH):
+            self._fetch()
+            self._rebuild()
+        topology = self._topology()
+        steps = {spec.step: self._connect(spec) for spec in topology.steps}
+        return Built(topology, steps, self._channels, self._standing(), self._change)
+
+    @property
+    def directory(self) -> Path:
+        """Where the generation keeps its files."""
+        return generation_directory(self.context.scratch, self.restore.generation)
+
+    @property
+    def _blobs(self) -> Blobs:
+        return self.context.store.blobs(self.restore.generation, self.context.stock)
+
+    @property
+    def _cut(self) -> Cut | None:
+        """The cut as the steps of today see it."""
+        return None if self._change is None else self._change.cut
+
+    def _standing(self) -> Standing:
+        standing = self.restore.standing
+        if self._cut is None:
+            return standing
+        decided = {step: one.batch for step, one in self._cut.snapshots.items()}
+        return replace(standing, decided=decided)
+
+    def _map(self) -> None:
+        """Find what the cut is to the steps of today (rule F16)."""
+        cut = self.restore.cut
+        if cut is None:
+            return
+        now = {name: form.identity for name, form in self._forms.items()}
+        self._change = mapped(cut, now, self.context.allowed)
+
+    def _topology(self) -> Topology:
+        pinned = [name for name, form in self._forms.items() if form.pinned_start]
+        known = {} if self._cut is None else self._cut.identities
+        default = int(str(self.context.spark.conf.get(PARTITIONS)))
+        identities = {}
+        for name, form in self._forms.items():
+            identity = known.get(name, form.identity)
+            if identity.operators and identity.partitions is None:
+                identity = replace(identity, partitions=self._divided_into(name) or default)
+            identities[name] = identity
+        return self.context.plan.topology(pinned, identities)
+
+    def _divided_into(self, step: StepId) -> int | None:
+        """Return into how many partitions a query's state is divided, as its own log says.
+
+        A manifest of the first versions does not; None for a query that has not run.
+        """
+        batch = NO_BATCH if self._cut is None else self._cut.snapshots[step].batch
+        directory = self._query_directory(step)
+        if batch == NO_BATCH or not exists(directory):
+            return None
+        number = query_log.read_batch(directory, batch).settings.get(PARTITIONS, "")
+        return int(number) if number.isdecimal() else None
+
+    # -- calling the functions
+
+    def _evaluate(self) -> None:
+        plan, spark = self.context.plan, self.context.spark
+        analysis = Analysis(self.context.internals, OwnTargets.of(plan, spark))
+        for step in self.context.plan.steps:
+            frames = self._frames(step)
+            if frames is None:
+                continue
+            form = analysis.look(step, frames)
+            if form is None:
+                continue
+            self._forms[step.name] = form
+            if step.output is not None:
+                self._channels[step.output.id] = self._channel(step, form.rows)
+                for reader in step.output.readers:
+                    signal = self._signals.setdefault(reader.step, Signal())
+                    self._channels[step.output.id].subscribe(reader, signal)
+        if self.context.available_now:
+            analysis.problems += _endless(self.context.plan.steps, self._forms)
+            # Only a query with sources of Spark's has the trigger by which Spark would tell them.
+            for native in (one for form in self._forms.values() for one in form.natives):
+                native.prepareForTriggerAvailableNow()
+        if analysis.problems:
+            raise PlanError(self.context.plan.pipeline, *analysis.problems)
+
+    def _frames(self, step: PhysicalStep) -> Mapping[InputId, DataFrame] | None:
+        """Return the step's inputs as streams; None if a producer could not be evaluated."""
+        signal = self._signals.setdefault(step.name, Signal())
+        frames = {}
+        for one in step.inputs:
+            channel = self._channels.get(one.id.channel)
+            if channel is None:
+                return None
+            source = ChannelSource(
+                self.context.internals,
+                channel,
+                ReaderId(step.name, one.id),
+                signal,
+                Reading(one.batch_bytes(step.options.max_batch_bytes), one.keys),
+            )
+            self._sources.setdefault(step.name, []).append(source)
+            frames[one.id] = source.frame()
+        return frames
+
+    # -- channels
+
+    def _choose_columns(self) -> None:
+        """Let channels carry only what their readers read (docs/adr/0024).
+
+        Behind a step with state they carry everything: what it puts out is part of what it keeps,
+        and a reader that is added later must not change that. So do they behind one whose rows
+        would be others if fewer columns were asked for.
+        """
+        internals, narrow = self.context.internals, []
+        for step in self.context.plan.steps:
+            form = self._forms[step.name]
+            if step.inputs:
+                self._read.update(columns_read(internals, form.frame))
+            if step.output is None or form.is_stateful:
+                continue
+            if not rows_depend_on_columns(internals, form.frame):
+                narrow.append(step.output)
+        for one in narrow:
+            if self._read.keys() >= set(one.readers):
+                columns = set[str]().union(*(self._read[reader] for reader in one.readers))
+                self._channels[one.id].carry(columns)
+
+    def _channel(self, step: PhysicalStep, form: ChannelForm) -> Channel:
+        assert step.output is not None
+        log = ChannelLog(step.output.id, dict.fromkeys(step.output.readers, START))
+        directory = self.directory / step.name / "channel"
+        return Channel(log, directory, form, self.context.bound, self.on_control)
+
+    def _restore(self, step: PhysicalStep) -> None:
+        if step.output is None or self._cut is None:
+            return
+        channel = self._channels[step.output.id]
+        with self.phases.during(Phase.FETCH):
+            restore_channel(channel, step.output.readers, self._cut, self._blobs)
+        for reader in step.output.readers:
+            check_in_flight(channel, reader, self._read.get(reader))
+
+    # -- steps
+
+    def _fetch(self) -> None:
+        if self._cut is None:
+            return
+        cut = self._cut
+        blobs = self._blobs
+
+        def fetch(step: PhysicalStep) -> None:
+            state = cut.snapshots[step.name].state
+            if state and self._forms[step.name].way is Way.QUERY:
+                into = self._query_directory(step.name)
+                into.mkdir(parents=True)
+                blobs.fetch_tree(state, into)
+                query_files.settle(into)
+                if self.context.is_fork:
+                    # Spark runs one query of an id at a time, and the original may be running.
+                    query_log.mint_query_id(into)
+
+        with ThreadPoolExecutor(_FETCHERS, thread_name_prefix="fetch") as pool:
+            list(pool.map(fetch, self.context.plan.steps))
+
+    def _rebuild(self) -> None:
+        """Rebuild the directories of queries that read something else now."""
+        change, cut = self._change, self.restore.cut
+        if change is None or cut is None:
+            return
+        blobs = self._blobs
+        old: dict[StepId, Path] = {}
+
+        def directory_of(step: StepId) -> Path:
+            """Return where the files of a query of the cut are; fetch them if nobody has."""
+            if step in self._forms and self._forms[step].way is Way.QUERY:
+                return self._query_directory(step)
+            if step not in old:
+                old[step] = self.directory / ".gone" / step
+                blobs.fetch_tree(cut.snapshots[step].state, old[step])
+            return old[step]
+
+        changed = []
+        for step, lines in change.queries.items():
+            giver = next((one.origin for one in lines if one.origin is not None), None)
+            donor = None
+            if giver is not None:
+                donor = donor_of(directory_of(giver), cut.snapshots[giver].batch)
+            changed.append(
+                ChangedQuery(
+                    checkpoint=self._query_directory(step),
+                    batch=change.cut.snapshots[step].batch,
+                    lines=[_text(one) for one in lines],
+                    logs={
+                        one.log: directory_of(one.origin) / SOURCES / str(one.origin_log)
+                        for one in lines
+                        if one.log is not None and one.origin is not None
+                    },
+                    donor=donor,
+                )
+            )
+        rebuild(changed)
+        try_to_remove_tree(self.directory / ".gone")
+
+    def _query_directory(self, step: StepId) -> Path:
+        return self.directory / step / "query"
+
+    def _connect(self, spec: StepSpec) -> RunningStep:
+        plan = self.context.plan[spec.step]
+        form = self._forms[spec.step]
+        restored = None
+        if self._cut is not None:
+            restored = Restored.from_snapshot(self._cut.snapshots[spec.step])
+        machine = Step(spec, self.context.options, self.restore.generation, restored)
+        channel = self._channels.get(spec.output)
+        directory = self.directory / spec.step
+        directory.mkdir(exist_ok=True)
+        wiring = Wiring(
+            inputs={source: self._channels[source.channel] for source in spec.inputs},
+            channel=channel,
+            output=self._output(spec, channel),
+            directory=directory,
+            signal=self._signals[spec.step],
+        )
+        if form.way is Way.BATCH:
+            return BatchStep(plan, machine, wiring, self.services, form)
+        query = QueryStep(plan, machine, wiring, self.services, form)
+        query.available_now = self.context.available_now
+        query.read(self._sources.get(spec.step, ()))
+        return query
+
+    def _output(self, spec: StepSpec, channel: Channel | None) -> Output:
+        if spec.sink is not None:
+            return SinkOutput(
+                self.context.sinks[SinkId(spec.sink)],
+                self.restore.generation,
+                self._shows(SinkId(spec.sink)),
+            )
+        assert channel is not None
+        return ChannelOutput(channel)
+
+    def _shows(self, sink: SinkId) -> ShowPermit | None:
+        """Return the permit of a sink that shows batches: recovery has taken it back."""
+        target = self.context.targets.get(sink)
+        if target is None or not target.shows_batches:
+            return None
+        claim = self.restore.standing.slot
+        return grant_shows(self.context.pipeline, claim, self.restore.generation)
+
+
+def _text(line: Line) -> str | None:
+    """Give where an input begins as its query's offset log says it; None for the beginning."""
+    if line.channel is None:
+        return line.text
+    source, place = line.channel
+    return ChannelOffset(place.position).text(source) if place.position else None
+
+
+def _endless(steps: Iterable[PhysicalStep], forms: Mapping[StepId, StepForm]) -> list[str]:
+    """Find sources of ours that never end, where everything there is now shall be processed."""
+    return [
+        f"{step.sources[0].place}: {step.sources[0].title} has no end, and all that is there "
+        "now shall be processed; give it a total."
+        for step in steps
+        if step.name in forms and any(not one.has_end for one in forms[step.name].natives)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A generation that is ready to start.
+
+    Attributes:
+        topology: Its shape.
+        steps: Its steps, in plan order.
+        channels: Its channels.
+        standing: What was decided before it, in terms of its steps.
+        change: What became of the cut that it was built from; None without one.
+    """
+
+    topology: Topology
+    steps: Mapping[StepId, RunningStep]
+    channels: Mapping[ChannelId, Channel]
+    standing: Standing
+    change: Change | None
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether sinks have staged what no decided cut holds yet."""
+        return any(one.machine.staged for one in self.steps.values())
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether something lies in a channel that a reader has not read yet."""
+        return any(
+            backlog.messages
+            for channel in self.channels.values()
+            for backlog in channel.backlogs().values()
+        )
+
+
+def mapped(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
+    """Return what a cut is to the steps of today.
+
+    Raises:
+        CodeChanged: If it cannot be restored into them.
+    """
+    change = map_cut(cut, now, allowed)
+    if change.refusals:
+        raise CodeChanged(cut.checkpoint_id, tuple(map(str, change.refusals)))
+    return change

@@ -1,0 +1,157 @@
+"""The event-time watermark of each input of a query, kept through restarts.
+
+A query with several `withWatermark` calls has one watermark per call. Spark follows the smallest
+of them, and keeps only that one in its logs: after a restart every call begins at 0 again, so an
+input that is ahead of the others, or delivers nothing more, holds back all windows. Therefore a
+snapshot has the watermark of each call beside Spark's own files, which take no notice of it:
+
+    watermarks.json    [{"column":"at","delay_ms":1000,"streams":["orders"],…},…]
+
+A query's first batch after a restart puts them back. A snapshot without the file is of an earlier
+version, or of an adopted query: nothing is known then, and Spark's own behaviour stays
+(PROTOCOL.md, rule F9b; docs/adr/0033).
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from pyspark.sql.streaming.query import StreamingQuery
+
+from cutwater.errors import RecoveryError
+from cutwater.spark.checkpoint_dir.logs import replace_text
+from cutwater.spark.jvm.internals import Internals
+
+FILE: Final = "watermarks.json"
+
+
+class EventTime(msgspec.Struct, frozen=True):
+    """What one `withWatermark` call is applied to.
+
+    Attributes:
+        column: The event-time column.
+        delay_ms: How late a row may be.
+        streams: What the query reads there, in the order of the plan: sources by name, channels
+            by name and ordinal.
+        origins: The outside sources that those rows come from, through all channels.
+    """
+
+    column: str
+    delay_ms: int
+    streams: tuple[str, ...]
+    origins: tuple[str, ...]
+
+
+class InputWatermark(EventTime, frozen=True):
+    """One line of the file: a call, and where it stands; None before its first row."""
+
+    watermark_ms: int | None = None
+
+
+_LINES: Final = msgspec.json.Decoder(tuple[InputWatermark, ...])
+
+
+def read_watermarks(directory: Path) -> tuple[InputWatermark, ...]:
+    """Read the file of a snapshot; empty if there is none.
+
+    Raises:
+        RecoveryError: If it makes no sense.
+    """
+    file = directory / FILE
+    try:
+        return _LINES.decode(file.read_bytes())
+    except FileNotFoundError:
+        return ()
+    except msgspec.DecodeError as error:
+        raise RecoveryError(f"{file} does not tell the inputs' watermarks: {error}.") from error
+
+
+def carried_over(
+    stored: Sequence[InputWatermark], now: Sequence[EventTime]
+) -> tuple[int | None, ...]:
+    """Return where each call of today's plan stands, as far as a snapshot tells.
+
+    A plan over the same streams is matched call by call. In another one, a call is found by its
+    column and the sources that its rows come from, where that leaves no choice; a call that is
+    new, or cannot be told from another, begins without a watermark, which holds results back
+    until it has seen a row and never makes one late. A delay that has changed counts from the
+    newest row that was seen.
+
+    Returns:
+        A watermark for each call, in milliseconds; None for one that is unknown.
+    """
+    if [(one.column, one.streams) for one in stored] == [(one.column, one.streams) for one in now]:
+        return tuple(_at(old, new) for old, new in zip(stored, now, strict=True))
+    before, after = Counter(map(_key, stored)), Counter(map(_key, now))
+    known = {_key(one): one for one in stored}
+    return tuple(
+        _at(known[_key(one)], one) if before[_key(one)] == after[_key(one)] == 1 else None
+        for one in now
+    )
+
+
+def _key(one: EventTime) -> tuple[str, tuple[str, ...]]:
+    return one.column, one.origins
+
+
+def _at(old: InputWatermark, new: EventTime) -> int | None:
+    if old.watermark_ms is None:
+        return None
+    return old.watermark_ms + old.delay_ms - new.delay_ms
+
+
+class QueryWatermarks:
+    """The watermarks of one query's inputs, from its restore on."""
+
+    def __init__(self, internals: Internals, calls: Mapping[str, EventTime]) -> None:
+        """Follow the calls of a plan, by the ids that Spark has given them."""
+        self._internals = internals
+        self._calls = dict(calls)
+        self._restored: dict[str, int] = {}
+        self._is_put_back = True
+
+    def restore(self, directory: Path) -> None:
+        """Take over what a snapshot tells; the query has not started.
+
+        Raises:
+            RecoveryError: If its file makes no sense.
+        """
+        found = carried_over(read_watermarks(directory), tuple(self._calls.values()))
+        pairs = zip(self._calls, found, strict=True)
+        self._restored = {call: at_ms for call, at_ms in pairs if at_ms is not None}
+        self._is_put_back = not self._restored
+
+    def put_back(self, query: StreamingQuery) -> None:
+        """Give the query what was restored; called inside each batch, and acts in the first.
+
+        Spark computes new watermarks when a batch ends. Until then it goes by the smallest one,
+        which is in its own log.
+        """
+        if not self._is_put_back:
+            self._internals.set_watermarks(query, self._restored)
+            self._is_put_back = True
+
+    def note(self, query: StreamingQuery | None, directory: Path) -> tuple[str, ...]:
+        """Write the file for the last committed batch; no batch may end meanwhile.
+
+        Returns:
+            The names of the files written: one, or none for a plan without event time.
+        """
+        if not self._calls:
+            return ()
+        found = {} if query is None else self._internals.watermarks(query)
+        lines = [
+            InputWatermark(
+                **msgspec.structs.asdict(one),
+                watermark_ms=_newest(self._restored.get(call), found.get(call)),
+            )
+            for call, one in self._calls.items()
+        ]
+        replace_text(directory / FILE, msgspec.json.encode(lines).decode())
+        return (FILE,)
+
+
+def _newest(*moments_ms: int | None) -> int | None:
+    return max((one for one in moments_ms if one is not None), default=None)

@@ -1,0 +1,141 @@
+"""The port on which the JVM calls Python: closed to every other program on this machine.
+
+py4j authenticates calls to the JVM, but not calls from it: in Spark's threading mode py4j's client
+in the JVM drops its token when PySpark tells it the port. So the ids of Python objects are made
+secrets: the counter of ids starts at 128 random bits, and a connection must name an object that
+exists, in its first message and within seconds, or it is closed. The number of connections that
+have not done so is bounded, and a lack of file descriptors does not end the server, as it does in
+py4j. A session whose callback server was started before `secure` keeps that server; the ids of
+everything that a pipeline hands to it are secret all the same.
+"""
+
+import logging
+import secrets
+import socket
+import threading
+import time
+from typing import Any, Final
+
+from py4j.clientserver import ClientServer, ClientServerConnection, PythonServer
+
+_LOG: Final = logging.getLogger(__name__)
+_ID_BITS: Final = 128
+_UNPROVEN_MAX: Final = 64
+_FIRST_MESSAGE_S: Final = 10.0
+_LOOK_S: Final = 0.01
+_PEEKED_BYTES: Final = 256
+"""A command of one letter, an id of at most 40 digits, and a line feed behind each."""
+_COMMANDS: Final = frozenset({b"c", b"g"})
+_PAUSE_S: Final = 0.5
+_LOCK: Final = threading.Lock()
+
+
+def secure(gateway: Any) -> None:
+    """Make the ids of this gateway's Python objects secret, and its callback server ours.
+
+    Called before a pipeline hands anything to Spark; may be called again.
+    """
+    pool = gateway.gateway_property.pool
+    with _LOCK, pool.lock:
+        if pool.next_id < 1 << (_ID_BITS - 1):
+            # The highest bit is set, so that a second call finds the counter started.
+            pool.next_id = 1 << (_ID_BITS - 1) | secrets.randbits(_ID_BITS - 1)
+        if isinstance(gateway, ClientServer):
+            gateway._create_callback_server = lambda _: _Server(
+                gateway._gateway_client,
+                gateway.java_parameters,
+                gateway.python_parameters,
+                gateway.gateway_property,
+            )
+
+
+class _Server(PythonServer):  # type: ignore[misc]
+    """Accepts connections as long as few of them are unproven."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._unproven = threading.BoundedSemaphore(_UNPROVEN_MAX)
+        self._has_told = False
+
+    def run(self) -> None:
+        """Accept until the end; an error, such as no free file descriptor, is waited out."""
+        super().run()
+        while not self.is_shutdown and self.server_socket is not None:
+            time.sleep(_PAUSE_S)
+            super().run()
+
+    def _create_connection(
+        self,
+        accepted: socket.socket,
+        stream: Any,
+    ) -> "_Connection":
+        # Waits, and lets others wait in the kernel's queue, until a slot is free.
+        self._unproven.acquire()
+        connection = _Connection(
+            self.java_parameters,
+            self.python_parameters,
+            self.gateway_property,
+            self.gateway_client,
+            python_server=self,
+        )
+        connection.init_socket_from_python_server(accepted, stream)
+        return connection
+
+    def not_started(self) -> None:
+        """Note that a connection has no thread that could look at it."""
+        self._unproven.release()
+
+    def proved(self, *, is_proven: bool) -> None:
+        """Note what became of an unproven connection."""
+        self._unproven.release()
+        if not is_proven and not self._has_told and not self.is_shutdown:
+            self._has_told = True
+            _LOG.warning(
+                "another program on this machine connected to port %s, on which only Spark calls, "
+                "and was refused; this is said once",
+                self.port,
+            )
+
+
+class _Connection(ClientServerConnection):  # type: ignore[misc]
+    """Carries out commands once it has proven that it is the JVM's."""
+
+    def start(self) -> None:
+        """Start the thread of the connection, or close it where no thread can be started."""
+        try:
+            super().start()
+        except RuntimeError as error:
+            _LOG.warning("a call of the JVM cannot be answered: %s", error)
+            self.python_server.not_started()
+            self.close(reset=True)
+
+    def wait_for_commands(self) -> None:
+        """Look at the first message, and go on as py4j does if it names an object of ours."""
+        is_proven = False
+        try:
+            is_proven = self._names_an_object()
+        finally:
+            self.python_server.proved(is_proven=is_proven)
+        if is_proven:
+            super().wait_for_commands()
+        else:
+            self.close(reset=True)
+
+    def _names_an_object(self) -> bool:
+        """Say whether the first message is a command on an object that exists; takes nothing."""
+        end_s = time.monotonic() + _FIRST_MESSAGE_S
+        try:
+            self.socket.settimeout(_FIRST_MESSAGE_S)
+            while time.monotonic() < end_s:
+                start = self.socket.recv(_PEEKED_BYTES, socket.MSG_PEEK)
+                command, *rest = start.split(b"\n", 2)
+                if len(rest) > 1:
+                    known = rest[0].decode("ascii", "replace") in self.pool
+                    self.socket.settimeout(None)
+                    return command in _COMMANDS and known
+                if not start or len(start) == _PEEKED_BYTES:
+                    return False
+                time.sleep(_LOOK_S)
+        except OSError:
+            pass
+        return False

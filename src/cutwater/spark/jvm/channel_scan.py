@@ -1,0 +1,130 @@
+"""Events of a channel as rows: Spark's own Parquet scan, whoever reads them and in whichever way.
+
+A channel carries only the columns that one of its readers reads (docs/adr/0024). Everybody still
+sees all of them; one that is not carried says so, loudly, if a row of it is ever looked at.
+"""
+
+from functools import cached_property
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from cutwater.errors import RunError
+from cutwater.runtime.channel import Channel
+from cutwater.spark.jvm.internals import Internals
+from cutwater.spark.jvm.plan_template import PlanTemplate
+
+_EVENT: Final = "__cutwater_event"
+_RANK: Final = "__cutwater_rank"
+
+
+class ChannelScan:
+    """Scans one channel; made before the channel knows what it carries, used after."""
+
+    def __init__(self, internals: Internals, channel: Channel, keys: tuple[str, ...] = ()) -> None:
+        """Scan for one reader.
+
+        Args:
+            internals: Spark's internal classes.
+            channel: The channel.
+            keys: It carries updates, and of the Events of a batch only the newest rows for each
+                value of these columns are wanted. Empty for appended rows.
+        """
+        self._internals = internals
+        self._channel = channel
+        self._keys = keys
+        self._templates: dict[bool, PlanTemplate] = {}
+
+    def rows(self, start: int, end: int, *, streaming: bool) -> DataFrame:
+        """Return the rows of the Events between two positions.
+
+        Args:
+            start: Where the first Event begins.
+            end: Where the last one ends.
+            streaming: Whether the frame counts as streaming.
+
+        Raises:
+            RunError: If a file of them is gone, or not as large as it was: rows would be missing.
+        """
+        template = self._templates.get(streaming)
+        columns = None if template is None else template.columns
+        leaf = self._leaf(start, end, streaming=streaming, columns=columns)
+        if self._keys and end - start > 1:
+            return self._all_columns_of(_newest(self._internals.frame(leaf), self._keys))
+        if template is not None:
+            return template.over(leaf)
+        frame = self._all_columns_of(self._internals.frame(leaf))
+        self._templates[streaming] = PlanTemplate(self._internals, frame)
+        return frame
+
+    def _leaf(self, start: int, end: int, *, streaming: bool, columns: Any) -> Any:
+        """Plan the scan, of all that was appended: Spark leaves out files that it does not find."""
+        while True:
+            events = self._channel.events(start, end)
+            files = [str(path) for path in self._channel.paths(events)]
+            leaf = self._internals.parquet.leaf(
+                files or [str(self._channel.empty)],
+                self._java_schema,
+                streaming=streaming,
+                columns=columns,
+            )
+            if leaf.found_bytes == sum(event.size_bytes for event in events):
+                return leaf.plan
+            if events == self._channel.events(start, end):
+                why = self._channel.problem(events) or "Spark does not find all of its files"
+                raise RunError(
+                    f"channel {self._channel.id} has lost rows that were not read yet: {why}. "
+                    "Nothing but Cutwater may write below the scratch directory."
+                )
+            # Some of them were freed meanwhile: what is read again is thrown away.
+
+    def _all_columns_of(self, rows: DataFrame) -> DataFrame:
+        return rows if self._all_columns is None else rows.select(self._all_columns)
+
+    @cached_property
+    def _java_schema(self) -> Any:
+        return self._internals.java_schema(self._channel.carried)
+
+    @cached_property
+    def _all_columns(self) -> list[Column] | None:
+        """The columns of the channel's form; None if those are what it carries."""
+        carried, schema = self._channel.carried, self._channel.form.schema
+        if carried == schema:
+            return None
+        missing = F.raise_error(
+            F.lit(f"channel {self._channel.id} does not carry a column that is read from it")
+        )
+        return [
+            F.col(quoted(one.name))
+            if one.name in carried.names
+            else missing.cast(one.dataType).alias(one.name)
+            for one in schema.fields
+        ]
+
+
+def narrowed(frame: DataFrame, channel: Channel) -> DataFrame:
+    """Return what a channel carries of a step's rows."""
+    if channel.carried == channel.form.schema:
+        return frame
+    return frame.select(*map(quoted, channel.carried.names))
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as Spark reads it as one name."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def _newest(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """Keep for each key the rows of the last Event that has some (rule F31).
+
+    An Event is a directory, named so that they sort in the order of Events.
+    """
+    columns = [quoted(one) for one in rows.columns]
+    # A key may also be what Spark takes for one: in other letters, or a part of a column.
+    named_keys = [quoted(one) if one in rows.columns else one for one in keys]
+    latest_first = Window.partitionBy(*named_keys).orderBy(F.col(_EVENT).desc())
+    directory = F.substring_index("_metadata.file_path", "/", -2)
+    named = rows.select("*", F.substring_index(directory, "/", 1).alias(_EVENT))
+    ranked = named.withColumn(_RANK, F.rank().over(latest_first))
+    return ranked.where(F.col(_RANK) == 1).select(*columns)

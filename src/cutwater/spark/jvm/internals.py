@@ -1,0 +1,377 @@
+"""Spark's internal classes, and the check that they are there.
+
+Beside it, `parquet_files`, `plan_nodes`, `plan_template`, `operators` and `columns_read` use such
+classes through py4j, and `session` names some in settings; no other module does. Spark promises to
+keep none of them. `self_check` asks for every one that is called or set by its name when a pipeline
+starts, so that a Spark without it says so at once (docs/adr/0007). The nodes of a plan are known by
+their simple names only, which nobody can ask for; so no other version of Spark is let in than the
+one that is tested (`version`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from py4j.java_gateway import JavaPackage
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from cutwater.errors import SessionError
+from cutwater.spark.jvm.callbacks import secure
+from cutwater.spark.jvm.parquet import ParquetFiles
+from cutwater.spark.session.session import NEEDED
+from cutwater.spark.session.version import PYSPARK, is_supported
+
+SOURCE_INTERFACE: Final = "org.apache.spark.sql.execution.streaming.Source"
+SINK_INTERFACE: Final = "org.apache.spark.sql.execution.streaming.Sink"
+ADMISSION_INTERFACE: Final = (
+    "org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow"
+)
+
+_RUNTIME: Final = "org.apache.spark.sql.execution.streaming.runtime"
+_READS_ONCE: Final = "SingleBatchExecutor"
+_WATERMARKS: Final = f"{_RUNTIME}.WatermarkTracker"
+_WATERMARK_FIELD: Final = "operatorToWatermarkMap"
+_FILES: Final = "org.apache.spark.sql.execution.datasources"
+_CATALYST: Final = "org.apache.spark.sql.catalyst"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewQuery:
+    """A streaming query to start.
+
+    Attributes:
+        frame: What it computes.
+        title: Its name in Spark.
+        checkpoint: Its checkpoint directory.
+        output_mode: Spark's output mode.
+        trigger_ms: How often a batch may begin at most; None for as soon as there is something.
+        available_now: Let it end by itself when it has read what is there.
+    """
+
+    frame: DataFrame
+    title: str
+    checkpoint: str
+    output_mode: str
+    trigger_ms: int | None = None
+    available_now: bool = False
+
+
+class Internals:
+    """Spark's internal classes, as one session sees them."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        """Use this session's JVM; nothing is looked up yet."""
+        self.spark = spark
+        self.jvm: Any = spark._jvm
+        self.session: Any = spark._jsparkSession
+
+    def self_check(self) -> None:
+        """Ask for every class that is called or set by its name.
+
+        Raises:
+            SessionError: If this is another Spark than the one that is tested, or naming the class
+                that is missing.
+        """
+        if not is_supported(self.spark.version):
+            message = (
+                f"This is Spark {self.spark.version}, and pipelines run on Spark {PYSPARK}: "
+                "start the session with one of those."
+            )
+            raise SessionError(message)
+        for name in (
+            SOURCE_INTERFACE,
+            ADMISSION_INTERFACE,
+            SINK_INTERFACE,
+            f"{_RUNTIME}.StreamingExecutionRelation",
+            f"{_RUNTIME}.SerializedOffset",
+            f"{_RUNTIME}.MicroBatchExecution",
+            f"{_RUNTIME}.{_READS_ONCE}",
+            _WATERMARKS,
+            f"{_FILES}.LogicalRelation",
+            f"{_FILES}.HadoopFsRelation",
+            f"{_FILES}.InMemoryFileIndex",
+            f"{_FILES}.DataSource",
+            f"{_FILES}.NoopCache",
+            f"{_FILES}.FileFormatWriter",
+            f"{_FILES}.FileFormatWriter$OutputSpec",
+            f"{_FILES}.parquet.ParquetFileFormat",
+            "org.apache.spark.sql.execution.CoalesceExec",
+            "org.apache.spark.api.python.PythonUtils",
+            "org.apache.spark.internal.io.FileCommitProtocol",
+            "org.apache.spark.sql.classic.Dataset",
+            "org.apache.spark.util.SystemClock",
+            f"{_CATALYST}.plans.logical.Range",
+            f"{_CATALYST}.analysis.UnsupportedOperationChecker",
+            f"{_CATALYST}.optimizer.ColumnPruning",
+            f"{_CATALYST}.streaming.InternalOutputModes",
+            *(name for key, name in NEEDED.items() if key.endswith("Class")),
+        ):
+            try:
+                self.jvm.java.lang.Class.forName(name)
+            except Py4JError as error:
+                message = (
+                    f"Spark {self.spark.version} here has no class {name}, which pipelines need: "
+                    "start the session with the Spark that Apache publishes, unchanged."
+                )
+                raise SessionError(message) from error
+        tracker = self.jvm.java.lang.Class.forName(_WATERMARKS)
+        if _WATERMARK_FIELD not in {one.getName() for one in tracker.getDeclaredFields()}:
+            message = (
+                f"{_WATERMARKS} of this Spark has no {_WATERMARK_FIELD}, which restarts need: "
+                "start the session with the Spark that Apache publishes, unchanged."
+            )
+            raise SessionError(message)
+        if isinstance(self.jvm.org.apache.spark.sql.classic.Dataset, JavaPackage):
+            message = "The session's JVM cannot be reached from Python."
+            raise SessionError(message)
+
+    @cached_property
+    def _runtime(self) -> Any:
+        return self.jvm.org.apache.spark.sql.execution.streaming.runtime
+
+    @staticmethod
+    def scala_object(package: Any, name: str) -> Any:
+        """Return a Scala object, or the companion of a Scala class."""
+        return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+    def _let_java_call(self) -> None:
+        """Open the port for calls from the JVM, before it is handed an object that it may call."""
+        gateway = self.spark.sparkContext._gateway
+        secure(gateway)
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+
+    # -- sources that live in this process
+
+    def streaming_frame(self, source: object) -> DataFrame:
+        """Return a streaming DataFrame over a source that Python answers for.
+
+        Args:
+            source: A py4j proxy of Spark's `Source` (see `native_source`).
+        """
+        self._let_java_call()
+        companion = self.scala_object(self._runtime, "StreamingExecutionRelation")
+        return self.frame(companion.apply(source, self.session))
+
+    def frame(self, logical_plan: Any) -> DataFrame:
+        """Return a DataFrame of a logical plan."""
+        return DataFrame(self._datasets.ofRows(self.session, logical_plan), self.spark)
+
+    @cached_property
+    def _datasets(self) -> Any:
+        return self.jvm.org.apache.spark.sql.classic.Dataset
+
+    def streaming_range(self, start: int, end: int, slices: int) -> DataFrame:
+        """Return the numbers from start up to end, column `id`, as a frame that is streaming."""
+        batch = self.spark.range(start, end, 1, slices)._jdf.queryExecution().analyzed()
+        return self.frame(self.range_leaf(start, end, slices, batch.output()))
+
+    def range_leaf(self, start: int, end: int, slices: int, columns: Any) -> Any:
+        """Return the leaf of a `streaming_range`, over other numbers."""
+        some_slices = self.some(self.jvm.java.lang.Integer.valueOf(slices))
+        return self._range(start, end, 1, some_slices, columns, True)
+
+    @cached_property
+    def _range(self) -> Any:
+        return self.jvm.org.apache.spark.sql.catalyst.plans.logical.Range
+
+    # -- sinks that live in this process
+
+    def start_query(self, query: NewQuery, sink: object) -> StreamingQuery:
+        """Start a streaming query that ends in a sink which Python answers for.
+
+        Args:
+            query: What to run.
+            sink: A py4j proxy of Spark's `Sink` (see `native_sink`).
+        """
+        self._let_java_call()
+        manager = query.frame.sparkSession._jsparkSession.sessionState().streamingQueryManager()
+        triggers = self.jvm.org.apache.spark.sql.streaming.Trigger
+        trigger = (
+            triggers.AvailableNow()
+            if query.available_now
+            else triggers.ProcessingTime(int(query.trigger_ms or 0))
+        )
+        java = manager.startQuery(
+            self.some(query.title),
+            # The name of the sink, which only Spark's own sink evolution asks for.
+            self.some(None),
+            self.some(query.checkpoint),
+            query.frame._jdf,
+            self.no_options,
+            sink,
+            self._output_mode(query.output_mode),
+            False,
+            True,
+            trigger,
+            self.jvm.org.apache.spark.util.SystemClock(),
+            self.some(None),
+            self.some(None),
+        )
+        return StreamingQuery(java)
+
+    def batch_frame(self, java_frame: Any) -> Any:
+        """Return a planned batch as a Java Dataset that is not streaming any more."""
+        rows = java_frame.queryExecution().toRdd()
+        return java_frame.sparkSession().internalCreateDataFrame(rows, java_frame.schema(), False)
+
+    def no_columns(self) -> Any:
+        """Return an empty schema, as Java knows it."""
+        return self.jvm.org.apache.spark.sql.types.StructType()
+
+    def no_capabilities(self) -> Any:
+        """Return an empty set, as Java knows it."""
+        return self.jvm.java.util.Collections.emptySet()
+
+    @cached_property
+    def parquet(self) -> ParquetFiles:
+        """Spark's own reader and writer of Parquet files."""
+        return ParquetFiles(self)
+
+    # -- values of Spark's
+
+    @cached_property
+    def nil(self) -> Any:
+        """The empty list of Scala's."""
+        return self.scala_object(self.jvm.scala.collection.immutable, "Nil")
+
+    @cached_property
+    def no_options(self) -> Any:
+        """The empty map of Scala's."""
+        return self.scala_object(self.jvm.scala.collection.immutable, "Map").empty()
+
+    @cached_property
+    def none(self) -> Any:
+        """The empty option of Scala's."""
+        return self.some(None)
+
+    def offset(self, text: str) -> Any:
+        """Return an offset of Spark's that holds this text."""
+        return self._serialized_offset(text)
+
+    @cached_property
+    def _serialized_offset(self) -> Any:
+        return self._runtime.SerializedOffset
+
+    def some(self, value: Any) -> Any:
+        """Return a Scala Option; None gives the empty one."""
+        return self._option.empty() if value is None else self._option.apply(value)
+
+    @cached_property
+    def _option(self) -> Any:
+        return self.jvm.scala.Option
+
+    def java_schema(self, schema: StructType) -> Any:
+        """Return a schema as Java knows it."""
+        return self.jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+
+    def read_all(self) -> Any:
+        """Return Spark's read limit without a limit."""
+        return self.jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable()
+
+    def late_rows(self, query: StreamingQuery, since: str) -> tuple[str, int]:
+        """Count the rows that a query's operators have dropped as late after a moment.
+
+        Args:
+            query: The query.
+            since: The trigger of the last batch that was counted, as Spark writes it.
+
+        Returns:
+            The trigger of the newest batch, and how many rows were dropped since the other one.
+            A batch is told from others by its trigger: an idle query reports the number of the
+            batch to come.
+        """
+        told = query._jsq.recentProgress()
+        newest, dropped = since, 0
+        for index in range(len(told) - 1, -1, -1):
+            trigger = str(told[index].timestamp())
+            if trigger <= since:
+                break
+            newest = max(newest, trigger)
+            dropped += sum(
+                int(one.numRowsDroppedByWatermark()) for one in told[index].stateOperators()
+            )
+        return newest, dropped
+
+    # -- how a query has ended
+
+    def is_told_to_stop(self, query: StreamingQuery) -> bool:
+        """Say whether a query was told to stop, as far as a batch of it can see.
+
+        A JVM that has gone tells nothing; then the batch has an error of its own.
+        """
+        try:
+            return not query.isActive
+        except Py4JError:
+            return False
+
+    def found_no_more(self, query: StreamingQuery) -> bool:
+        """Say whether there was nothing left when the query last looked for a batch to run."""
+        return bool(query._jsq.streamingQuery().noNewData())
+
+    def reads_once(self, query: StreamingQuery) -> bool:
+        """Say whether the query has read what is there in a single batch.
+
+        Spark does so if one of its sources cannot tell where it ends now.
+        """
+        executor = query._jsq.streamingQuery().triggerExecutor()
+        return executor is not None and executor.getClass().getSimpleName() == _READS_ONCE
+
+    # -- the watermarks of a query's inputs
+
+    def watermarks(self, query: StreamingQuery) -> dict[str, int]:
+        """Return the watermarks that a query has for its `withWatermark` calls, by their ids.
+
+        Returns:
+            What was computed when its last batch ended; calls without a row are left out.
+        """
+        tracker = query._jsq.streamingQuery().watermarkTracker()
+        if tracker is None:
+            # The query is about to start.
+            return {}
+        found = {}
+        pairs = tracker.watermarkMap().iterator()
+        while pairs.hasNext():
+            pair = pairs.next()
+            if pair._2().isDefined():
+                found[str(pair._1().toString())] = int(pair._2().get())
+        return found
+
+    def set_watermarks(self, query: StreamingQuery, watermarks: Mapping[str, int]) -> None:
+        """Give a query the watermarks of its `withWatermark` calls, by their ids.
+
+        Called on the query's own thread, inside a batch: Spark uses them when the batch ends.
+        """
+        tracker = query._jsq.streamingQuery().watermarkTracker()
+        field = tracker.getClass().getDeclaredField(_WATERMARK_FIELD)
+        field.setAccessible(True)
+        calls = field.get(tracker)
+        options, numbers = self.jvm.scala.jdk.javaapi.OptionConverters, self.jvm.java.util
+        for call, at_ms in watermarks.items():
+            # py4j makes an Integer of a small number, where Spark expects a Long.
+            value = options.toScala(numbers.OptionalLong.of(at_ms))
+            key = numbers.UUID.fromString(call)
+            if calls.contains(key):
+                calls.put(key, value)
+
+    # -- looking at plans
+
+    def check_streaming(self, frame: DataFrame, output_mode: str) -> str | None:
+        """Let Spark say why a streaming plan cannot run in an output mode; None if it can."""
+        mode = self._output_mode(output_mode)
+        checker = self.scala_object(
+            self.jvm.org.apache.spark.sql.catalyst.analysis, "UnsupportedOperationChecker"
+        )
+        try:
+            checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)
+        except AnalysisException as error:
+            return str(error).split("\n", 1)[0]
+        return None
+
+    def _output_mode(self, name: str) -> Any:
+        return self.jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(name)

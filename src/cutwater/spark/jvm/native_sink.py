@@ -1,0 +1,127 @@
+"""The end of a streaming query, in the driver's own process: it is handed Spark's planned batch.
+
+`foreachBatch` would turn a batch into rows and let the write be planned again. This is the `Sink`
+interface below it: what arrives is the batch as Spark has planned it, so that Spark's own file
+writer runs on that very plan (docs/adr/0010).
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from cutwater.ids import BatchId
+from cutwater.sinks.rows import FrameRows
+from cutwater.spark.jvm.internals import SINK_INTERFACE, Internals
+
+
+class PlannedBatch:
+    """One batch that Spark has planned and nobody has computed yet; use it once. Fills `Rows`."""
+
+    def __init__(
+        self,
+        internals: Internals,
+        java_frame: Any,
+        session: Callable[[Any], SparkSession],
+        *,
+        one_file: bool = False,
+    ) -> None:
+        """Hold the batch that Spark handed over.
+
+        Args:
+            internals: Spark's internal classes.
+            java_frame: The batch.
+            session: Gives the query's own session, which is made once.
+            one_file: Let one task write everything.
+        """
+        self._internals = internals
+        self._java_frame = java_frame
+        self._session = session
+        self._one_file = one_file
+
+    @property
+    def schema(self) -> StructType:
+        """The columns of the batch."""
+        return StructType.fromJson(json.loads(self._java_frame.schema().json()))
+
+    @property
+    def frame(self) -> DataFrame:
+        """The batch as a DataFrame that anything can be done with."""
+        java = self._internals.batch_frame(self._java_frame)
+        frame = DataFrame(java, self._session(java))
+        return frame.coalesce(1) if self._one_file else frame
+
+    def gathered(self) -> "PlannedBatch":
+        """Return the same batch, to be written by one task into one file."""
+        return PlannedBatch(self._internals, self._java_frame, self._session, one_file=True)
+
+    def count(self) -> int:
+        """Compute the batch and keep nothing of it."""
+        return int(self._java_frame.queryExecution().toRdd().count())
+
+    def write_parquet(
+        self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
+    ) -> int:
+        """Compute the batch into the files of a directory that does not exist yet."""
+        if partition_by:
+            # Spark's public writer sorts the rows by partition first.
+            return FrameRows(self.frame).write_parquet(directory, options, partition_by)
+        execution = self._java_frame.queryExecution()
+        return self._internals.parquet.write(execution, directory, options, one_file=self._one_file)
+
+
+class NativeSink:
+    """Hands each batch of one query to a function, on the query's own thread."""
+
+    def __init__(
+        self, internals: Internals, take: Callable[[PlannedBatch, BatchId], None], title: str
+    ) -> None:
+        """Call a function for each batch, in order; what it raises ends the query."""
+        self._internals = internals
+        self._take = take
+        self._title = title
+        self._session: SparkSession | None = None
+
+    def _session_of(self, java_frame: Any) -> SparkSession:
+        """Return the query's own session, a copy of the user's with the query's settings."""
+        if self._session is None:
+            context = self._internals.spark.sparkContext
+            self._session = SparkSession(context, java_frame.sparkSession())
+        return self._session
+
+    # -- org.apache.spark.sql.execution.streaming.Sink
+
+    def addBatch(self, number: int, java_frame: Any) -> None:
+        """Answer Spark: take a batch."""
+        self._take(PlannedBatch(self._internals, java_frame, self._session_of), BatchId(number))
+
+    def name(self) -> str:
+        """Answer Spark."""
+        return self._title
+
+    def schema(self) -> Any:
+        """Answer Spark; it never looks at the columns of a v1 sink."""
+        return self._internals.no_columns()
+
+    def capabilities(self) -> Any:
+        """Answer Spark; a v1 sink has none."""
+        return self._internals.no_capabilities()
+
+    def toString(self) -> str:
+        """Name the sink in Spark's own messages and progress."""
+        return self._title
+
+    def hashCode(self) -> int:
+        """Be found in Spark's maps."""
+        return id(self) % 2**31
+
+    def equals(self, other: object) -> bool:
+        """Be found in Spark's maps."""
+        return self is other
+
+    class Java:
+        """Tells py4j which interface a sink answers for."""
+
+        implements: ClassVar[list[str]] = [SINK_INTERFACE]

@@ -1,0 +1,202 @@
+"""Spark's own reader and writer of Parquet files, without what its public ones look for first.
+
+Uses Spark's internal classes like `internals`, which holds what both need. Finding a class costs
+calls into the JVM, so each is looked up once.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cutwater.sinks.rows import STRICT_READING
+
+if TYPE_CHECKING:
+    from cutwater.spark.jvm.internals import Internals
+
+_ROWS: Final = "numOutputRows"
+"""What Spark's file writer calls the number of rows that it has written."""
+
+
+class _Scanning(NamedTuple):
+    """What a scan is built with: each of these costs calls into the JVM to find."""
+
+    sources: Any
+    sequences: Any
+    anything: Any
+    index: Any
+    cache: Any
+    relation: Any
+    no_columns: Any
+    parquet: Any
+    logical: Any
+    strict: Any
+
+
+class Leaf(NamedTuple):
+    """The plan of a scan.
+
+    Attributes:
+        plan: The plan.
+        found_bytes: How many bytes the files have that Spark found.
+    """
+
+    plan: Any
+    found_bytes: int
+
+
+class _Writing(NamedTuple):
+    """What a write is built with, for the same reason."""
+
+    protocol: Any
+    writer: Any
+    spec: Any
+    parquet: Any
+    nothing: Any
+    counting: Any
+    counter: Any
+    settings: Any
+
+
+class ParquetFiles:
+    """Scans and writes of one session."""
+
+    def __init__(self, internals: "Internals") -> None:
+        """Look nothing up yet."""
+        self._known = internals
+
+    @cached_property
+    def _files(self) -> Any:
+        return self._known.jvm.org.apache.spark.sql.execution.datasources
+
+    @cached_property
+    def _hadoop(self) -> Any:
+        return self._known.session.sessionState().newHadoopConf()
+
+    def leaf(
+        self, files: Sequence[str], java_schema: Any, *, streaming: bool, columns: Any = None
+    ) -> Leaf:
+        """Return the plan of Spark's own scan, without what a reader looks for on the way.
+
+        A file that is not there is left out of the plan, so the caller compares the bytes. One
+        that is lost or damaged after that is an error, whatever the session says.
+
+        Args:
+            files: Absolute paths, each of a file that is there.
+            java_schema: The columns, as Java knows them.
+            streaming: Whether the plan counts as streaming.
+            columns: The columns of another such leaf, to be taken over; None for new ones.
+        """
+        known = self._scanning
+        paths = known.sources.checkAndGlobPathIfNecessary(
+            known.sequences.toSeq(list(files)), self._hadoop, False, False, 1, False, known.anything
+        )
+        index = known.index(
+            self._known.session,
+            paths,
+            known.strict,
+            self._known.some(java_schema),
+            known.cache,
+            self._known.none,
+            self._known.none,
+        )
+        relation = known.relation(
+            index,
+            known.no_columns,
+            java_schema,
+            self._known.none,
+            known.parquet,
+            known.strict,
+            self._known.session,
+        )
+        found_bytes = int(index.sizeInBytes())
+        if columns is None:
+            return Leaf(known.logical.apply(relation, streaming), found_bytes)
+        nothing = self._known.none
+        plan = known.logical.apply(relation, columns, nothing, streaming, nothing)
+        return Leaf(plan, found_bytes)
+
+    def holds(self, java_schema: Any) -> bool:
+        """Say whether a file can hold these columns, as Spark's own writer asks before it writes.
+
+        Args:
+            java_schema: The columns, as Java knows them.
+        """
+        return bool(self._writing.parquet.supportDataType(java_schema))
+
+    @cached_property
+    def _scanning(self) -> "_Scanning":
+        sources = self._known.scala_object(self._files, "DataSource")
+        return _Scanning(
+            sources=sources,
+            sequences=self._known.jvm.PythonUtils,
+            anything=getattr(sources, "checkAndGlobPathIfNecessary$default$7")(),
+            index=self._files.InMemoryFileIndex,
+            cache=self._known.scala_object(self._files, "NoopCache"),
+            relation=self._files.HadoopFsRelation,
+            no_columns=self._known.no_columns(),
+            parquet=self._files.parquet.ParquetFileFormat(),
+            logical=self._known.scala_object(self._files, "LogicalRelation"),
+            strict=self._known.jvm.PythonUtils.toScalaMap(STRICT_READING),
+        )
+
+    def write(
+        self, execution: Any, directory: str, options: Mapping[str, str], *, one_file: bool
+    ) -> int:
+        """Run Spark's file writer on a plan that is ready to run.
+
+        Args:
+            execution: A query execution of Spark's.
+            directory: Where the files appear; it does not exist yet.
+            options: Settings of Hadoop's.
+            one_file: Let one task write everything.
+
+        Returns:
+            How many rows the tasks wrote that were committed, as they counted them.
+        """
+        session = execution.sparkSession()
+        settings = session.sessionState().newHadoopConf()
+        for name, value in options.items():
+            settings.set(name, value)
+        plan = execution.executedPlan()
+        if one_file:
+            plan = self._known.jvm.org.apache.spark.sql.execution.CoalesceExec(1, plan)
+        known = self._writing
+        committer = known.protocol.instantiate(
+            session.sessionState().conf().fileCommitProtocolClass(),
+            uuid.uuid4().hex,
+            directory,
+            False,
+        )
+        counts = known.counting.metrics()
+        known.writer.write(
+            session,
+            plan,
+            known.parquet,
+            committer,
+            known.spec(directory, self._known.no_options, execution.analyzed().output()),
+            settings,
+            self._known.nil,
+            self._known.none,
+            self._known.nil.appended(known.counter(known.settings(settings), counts)),
+            self._known.no_options,
+            0,
+            known.nothing,
+        )
+        return int(counts.apply(_ROWS).value())
+
+    @cached_property
+    def _writing(self) -> "_Writing":
+        writer = self._files.FileFormatWriter
+        return _Writing(
+            protocol=self._known.scala_object(
+                self._known.jvm.org.apache.spark.internal.io, "FileCommitProtocol"
+            ),
+            writer=writer,
+            spec=writer.OutputSpec,
+            parquet=self._files.parquet.ParquetFileFormat(),
+            nothing=getattr(writer, "write$default$12")(),
+            counting=self._known.scala_object(self._files, "BasicWriteJobStatsTracker"),
+            counter=self._files.BasicWriteJobStatsTracker,
+            settings=self._known.jvm.org.apache.spark.util.SerializableConfiguration,
+        )

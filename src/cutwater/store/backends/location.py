@@ -1,0 +1,214 @@
+"""Where a store is: the one module that knows which addresses there are and opens them.
+
+    a directory, file:///a/directory      on a disk that lasts
+    s3://bucket/prefix                    S3, or what speaks like it (?endpoint=…, ?region=…)
+    gs://bucket/prefix                    Google Cloud Storage
+    az://container/prefix                 Azure Blob Storage (?account=…)
+    abfss://container@account.dfs.core.windows.net/prefix
+
+Addresses are shown in messages and logs, so they hold no secrets: credentials come from the
+environment, or from the machine, as docs/reference/stores.md says. `memory://name` lives as long
+as the process and is for tests.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from cutwater.errors import ConfigError
+from cutwater.store.backends.backend import Backend
+from cutwater.store.backends.directories import is_directory
+from cutwater.store.backends.local import LocalBackend
+from cutwater.store.backends.memory import MemoryBackend
+from cutwater.store.backends.probe import probe
+from cutwater.store.paths import NAMES
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+ACCEPTED: Final = (
+    "a directory, file:///directory, s3://bucket/prefix, gs://bucket/prefix, "
+    "az://container/prefix or abfss://container@account.dfs.core.windows.net/prefix"
+)
+"""What an address may be, in words."""
+
+_S3_ENDPOINT: Final = "aws_endpoint_url_s3"
+"""Of several names for it, the one that wins over all that the environment says."""
+
+_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "s3": {"endpoint": _S3_ENDPOINT, "region": "region"},
+    "gs": {"endpoint": "base_url"},
+    "az": {"account": "account_name", "endpoint": "endpoint"},
+}
+"""What may follow the question mark, and what obstore calls it."""
+
+_SAME_AS: Final = {"s3a": "s3", "abfss": "az", "abfs": "az"}
+_ENDPOINT_NAMES: Final = (_S3_ENDPOINT, "endpoint", "base_url")
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_SHARED: Final[dict[str, MemoryBackend]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The place of a store; nothing is opened yet.
+
+    Attributes:
+        text: The address, for messages.
+        kind: `file`, `memory`, `s3`, `gs` or `az`.
+        bucket: The bucket or container; the name of a store in memory; empty for a directory.
+        path: The directory, or the prefix in the bucket.
+        options: What obstore is told about it, by obstore's names.
+    """
+
+    text: str
+    kind: str
+    bucket: str
+    path: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, store: str | Path, option: str = "store") -> "Location":
+        """Read an address.
+
+        Args:
+            store: The address.
+            option: What the user calls it.
+
+        Raises:
+            ConfigError: If it is none, or the package for it is not installed.
+        """
+        text = str(store)
+        if isinstance(store, Path) or "://" not in text:
+            if not text.strip():
+                raise ConfigError(option, f"is empty; it may be {ACCEPTED}")
+            return cls(text, "file", "", text)
+        address = urlsplit(text)
+        kind = _SAME_AS.get(address.scheme, address.scheme)
+        if kind == "file" and address.netloc in {"", "localhost"} and address.path:
+            return cls(text, "file", "", unquote(address.path))
+        if kind == "memory":
+            return cls(text, "memory", address.netloc, "")
+        if kind not in _OPTIONS:
+            shown = f"{address.scheme}://…{address.path}" if "@" in address.netloc else text
+            raise ConfigError(option, f"{shown!r} is no place for a store; it may be {ACCEPTED}")
+        return _in_a_bucket(text, kind, option)
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory, if it is one."""
+        return Path(self.path) if self.kind == "file" else None
+
+    def backend(self) -> Backend:
+        """Open it, making the directory if it is one.
+
+        Raises:
+            ConfigError: If it cannot be opened as it is written.
+        """
+        if self.kind == "file":
+            return LocalBackend(Path(self.path))
+        if self.kind == "memory":
+            return _SHARED.setdefault(self.bucket, MemoryBackend())
+        from cutwater.store.backends.object_store import ObjectBackend  # noqa: PLC0415 - an extra
+
+        return ObjectBackend(self.text.partition("?")[0], self.opener())
+
+    def opener(self) -> "Callable[[ClientConfig, RetryConfig], ObjectStore]":
+        """Return what opens the bucket as obstore does, for an `ObjectBackend`."""
+        from obstore import store  # noqa: PLC0415 - an extra
+
+        # Each class has names of its own for its options; they were checked by `of`.
+        classes: dict[str, Any] = {
+            "s3": partial(store.S3Store, conditional_put="etag"),
+            "gs": store.GCSStore,
+            "az": store.AzureStore,
+        }
+        endpoint = next((one for name, one in self.options.items() if name in _ENDPOINT_NAMES), "")
+
+        def opened(client_options: "ClientConfig", retry_config: "RetryConfig") -> "ObjectStore":
+            if endpoint.startswith("http://"):
+                # Whoever writes http:// means it; without, obstore would refuse to talk.
+                client_options["allow_http"] = True
+            try:
+                made: ObjectStore = classes[self.kind](
+                    self.bucket,
+                    prefix=self.path or None,
+                    config=dict(self.options),
+                    client_options=client_options,
+                    retry_config=retry_config,
+                )
+            except Exception as error:
+                reason = str(error).partition("\n")[0].rstrip(".")
+                raise ConfigError("store", f"{self.text} cannot be opened: {reason}") from error
+            return made
+
+        return opened
+
+
+def backend_at(store: str | Path) -> Backend:
+    """Open the store at an address.
+
+    Raises:
+        ConfigError: If there is no such kind of store, or it cannot be opened.
+    """
+    return Location.of(store).backend()
+
+
+def existing_backend(store: str | Path, option: str = "--store") -> Backend:
+    """Open a store that is there; none is made, since whoever looks for one has mistyped it.
+
+    Raises:
+        ConfigError: If there is none at that address, or the address is none of a store.
+    """
+    location = Location.of(store, option)
+    if location.directory is not None and not is_directory(location.directory / NAMES):
+        reason = f"there is no store with a pipeline in it at {location.directory}"
+        raise ConfigError(option, reason)
+    return location.backend()
+
+
+def backend_for_writing(store: str | Path) -> Backend:
+    """Open the store at an address and prove that it can be trusted, before a run writes to it.
+
+    Raises:
+        ConfigError: If there is no such kind of store, or it lacks what the protocol needs.
+        StoreError: If it cannot be read or written now.
+    """
+    backend = backend_at(store)
+    if isinstance(backend, LocalBackend):
+        backend.clean()
+    probe(backend)
+    return backend
+
+
+def _in_a_bucket(text: str, kind: str, option: str) -> Location:
+    """Read the address of a bucket; what may be a secret in it is not repeated in messages."""
+    address = urlsplit(text)
+    shown = f"{address.scheme}://…{address.path}"
+    bucket, at, account = address.netloc.partition("@")
+    options = {}
+    if at and kind == "az" and ":" not in bucket:
+        options["account_name"] = account.partition(".")[0]
+    elif at:
+        reason = f"{shown} has a user or a password in it, which the environment must give"
+        raise ConfigError(option, reason)
+    if not bucket:
+        raise ConfigError(option, f"{text!r} names no bucket; it may be {ACCEPTED}")
+    known = _OPTIONS[kind]
+    for name, value in parse_qsl(address.query, keep_blank_values=True):
+        if name not in known:
+            listed = " and ".join(f"?{one}=" for one in known)
+            reason = f"{shown} has an option {name!r}; {address.scheme}:// knows {listed}"
+            raise ConfigError(option, f"{reason}, and the environment gives credentials")
+        options[known[name]] = value
+    if kind == "s3" and _S3_ENDPOINT not in options:
+        found = next((os.environ[one] for one in _ENDPOINTS if os.environ.get(one)), None)
+        options |= {_S3_ENDPOINT: found} if found else {}
+    if find_spec("obstore") is None:
+        reason = f"{shown} needs the package obstore: pip install 'cutwater[objects]'"
+        raise ConfigError(option, reason)
+    return Location(text, kind, bucket, unquote(address.path).strip("/"), options)

@@ -1,0 +1,361 @@
+"""A backend in an object store: S3 and what speaks like it, Google Cloud Storage, Azure.
+
+`create` is a conditional put: the store itself refuses a name that is taken, so exactly one writer
+wins (rule F5). Whether a store does that is not believed but tried (`probe`). Every request has a
+time limit. One that fails is sent again after a growing pause, if that is safe; what cannot be
+known after that is `OutcomeUnknown`, never "not there" (rule F15). Big files are sent in parts and
+fetched in ranges, so none is ever held in memory. Needs the package obstore (docs/adr/0011).
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from threading import BoundedSemaphore
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import obstore
+from obstore.exceptions import AlreadyExistsError
+
+from cutwater.errors import NotFound, OutcomeUnknown, StoreError, Unavailable
+from cutwater.store.backends.object_store_errors import (
+    Failed,
+    Failure,
+    failure_of,
+    name_is_taken,
+    object_is_absent,
+    words,
+)
+from cutwater.store.paths import ObjectPath, object_path
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+T = TypeVar("T")
+
+PART_BYTES: Final = 8 << 20
+"""A file of more bytes is sent in parts, and fetched in ranges, of this size."""
+
+_PARTS_MAX: Final = 9_000
+"""Stores take 10,000 parts of one object: those of a file that is bigger still are bigger."""
+
+_PARTS_AT_ONCE: Final = 4
+UPLOADS_AT_ONCE: Final = 4
+"""How many big files one backend sends at the same time, each some parts at once."""
+
+REQUESTS_AT_ONCE: Final = 16
+"""How many other requests are on their way; so a heartbeat never waits for a big file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a store is waited for.
+
+    Attributes:
+        connect_s: The limit for a connection to be made.
+        request_s: The limit for one request, its answer included.
+        tries: How often a request is sent at most.
+        pause_s: The pause before the second try; each further one is twice as long.
+        pause_max_s: The longest pause.
+        total_s: After this time nothing is sent again.
+    """
+
+    connect_s: float = 5.0
+    request_s: float = 20.0
+    tries: int = 6
+    pause_s: float = 0.1
+    pause_max_s: float = 5.0
+    total_s: float = 60.0
+
+    @property
+    def client_options(self) -> "ClientConfig":
+        """The limits of one request."""
+        return {
+            "connect_timeout": timedelta(seconds=self.connect_s),
+            "timeout": timedelta(seconds=self.request_s),
+        }
+
+    def retry_config(self, tries: int) -> "RetryConfig":
+        """How often obstore itself sends a request again."""
+        return {
+            "max_retries": tries - 1,
+            "retry_timeout": timedelta(seconds=self.total_s),
+            "backoff": {
+                "init_backoff": timedelta(seconds=self.pause_s),
+                "max_backoff": timedelta(seconds=self.pause_max_s),
+            },
+        }
+
+    def pauses(self) -> Iterator[float]:
+        """Yield the pause before each further try, until the time is up.
+
+        With jitter, so that many who lost one server do not come back to it at one moment.
+        """
+        end_s = time.monotonic() + self.total_s
+        for number in range(self.tries - 1):
+            pause_s = min(self.pause_s * 2**number, self.pause_max_s) * random.uniform(0.5, 1)
+            if time.monotonic() + pause_s > end_s:
+                return
+            yield pause_s
+
+
+Opener = Callable[["ClientConfig", "RetryConfig"], "ObjectStore"]
+"""Opens a store of obstore's with these limits."""
+
+
+class ObjectBackend:
+    """Objects in a bucket, below a prefix; fills the port `Backend`."""
+
+    def __init__(self, url: str, opener: Opener, patience: Patience | None = None) -> None:
+        """Open a bucket; no request is sent yet.
+
+        Args:
+            url: The address for messages, without secrets.
+            opener: Opens the bucket with the limits it is given.
+            patience: How long to wait for an answer.
+        """
+        self._url = url
+        self._patience = patience or Patience()
+        client_options = self._patience.client_options
+        # Requests are repeated here and not in obstore: only so is it known what became of each.
+        self._store = opener(client_options, self._patience.retry_config(1))
+        # Except for the parts of a big file, which nobody sees before the upload is completed.
+        self._parts = opener(client_options, self._patience.retry_config(self._patience.tries))
+        self._slots = BoundedSemaphore(REQUESTS_AT_ONCE)
+        self._uploads = BoundedSemaphore(UPLOADS_AT_ONCE)
+
+    @property
+    def url(self) -> str:
+        """The bucket's address, and the prefix in it."""
+        return self._url
+
+    # -- writing
+
+    def create(self, path: ObjectPath, data: bytes) -> bool:
+        """Write an object unless there is one of that name."""
+        asking = self._asking(path, writes=True)
+
+        def create() -> bool:
+            try:
+                self._send(lambda: obstore.put(self._store, path, data, mode="create"))
+            except AlreadyExistsError as error:
+                if not self._is_taken(path, error):
+                    raise
+                if asking.is_lost:
+                    reason = f"{self._url}: it is there, and an answer was lost: it may be ours"
+                    raise OutcomeUnknown(path, reason) from error
+                return False
+            return True
+
+        return asking.until_answered(create)
+
+    def _is_taken(self, path: ObjectPath, error: Exception) -> bool:
+        """Say whether a create was refused for good; otherwise it may be repeated."""
+        try:
+            return name_is_taken(error) or self.exists(path)
+        except Unavailable:
+            return False
+
+    def put(self, path: ObjectPath, data: bytes) -> None:
+        """Write an object, replacing one of that name."""
+        self._write(path, lambda: obstore.put(self._store, path, data, use_multipart=False))
+
+    def put_file(self, path: ObjectPath, local_file: Path) -> None:
+        """Write the content of a local file, replacing an object of that name."""
+        object_path(path)
+        size_bytes = local_file.stat().st_size
+        if size_bytes <= PART_BYTES:
+            self.put(path, local_file.read_bytes())
+            return
+        part_bytes = max(PART_BYTES, size_bytes // _PARTS_MAX)
+
+        def put_parts() -> None:
+            reader = _Reader(local_file, part_bytes)
+            try:
+                obstore.put(
+                    self._parts,
+                    path,
+                    iter(reader),
+                    use_multipart=True,
+                    chunk_size=part_bytes,
+                    max_concurrency=_PARTS_AT_ONCE,
+                )
+            except OSError:
+                # obstore's own "not found" is one too.
+                if reader.error is not None:
+                    raise _LocalError(reader.error) from reader.error
+                raise
+
+        try:
+            with self._uploads:
+                self._asking(path, writes=True).until_answered(put_parts)
+        except _LocalError as error:
+            raise error.cause from None
+
+    def delete(self, path: ObjectPath) -> None:
+        """Delete an object if it is there."""
+
+        def delete() -> None:
+            try:
+                obstore.delete(self._store, path)
+            except FileNotFoundError as error:
+                if not object_is_absent(error):
+                    raise
+
+        self._write(path, delete)
+
+    def _write(self, path: ObjectPath, call: Callable[[], object]) -> None:
+        self._asking(path, writes=True).until_answered(lambda: self._send(call))
+
+    # -- reading
+
+    def read(self, path: ObjectPath) -> bytes:
+        """Return an object whole."""
+        return self._read(path, lambda: bytes(obstore.get(self._store, path).bytes()))
+
+    def read_to_file(self, path: ObjectPath, local_file: Path) -> None:
+        """Write an object's content to a local file."""
+        found = self._head(path)
+        with local_file.open("wb") as copy:
+            for start in range(0, found["size"], PART_BYTES):
+                end = min(start + PART_BYTES, found["size"])
+                copy.write(self._range(path, found, start, end))
+
+    def _range(self, path: ObjectPath, found: "ObjectMeta", start: int, end: int) -> bytes:
+        """Return a part of the object that was found; one that has replaced it is refused."""
+
+        def get() -> bytes:
+            options: obstore.GetOptions = {"range": (start, end), "if_match": found["e_tag"]}
+            return bytes(obstore.get(self._store, path, options=options).bytes())
+
+        return self._read(path, get)
+
+    def exists(self, path: ObjectPath) -> bool:
+        """Say whether there is an object of that name."""
+        try:
+            self._head(path)
+        except NotFound:
+            return False
+        return True
+
+    def size(self, path: ObjectPath) -> int:
+        """Return how many bytes an object has."""
+        return self._head(path)["size"]
+
+    def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> tuple[ObjectPath, ...]:
+        """Return the paths of all objects below a prefix, sorted."""
+
+        def find() -> tuple[ObjectPath, ...]:
+            found = obstore.list(self._store, prefix, offset=after)
+            return tuple(sorted(ObjectPath(one["path"]) for chunk in found for one in chunk))
+
+        return self._asking(prefix).until_answered(lambda: self._send(find))
+
+    def _head(self, path: ObjectPath) -> "ObjectMeta":
+        return self._read(path, lambda: obstore.head(self._store, path))
+
+    def _read(self, path: ObjectPath, call: Callable[[], T]) -> T:
+        try:
+            return self._asking(path, reads=True).until_answered(lambda: self._send(call))
+        except FileNotFoundError as error:
+            if not object_is_absent(error):
+                # A bucket that is not there must not look like an empty one: it cannot be listed.
+                self.list(path)
+            raise NotFound(path) from error
+
+    # -- requests
+
+    def _asking(self, path: ObjectPath, *, reads: bool = False, writes: bool = False) -> "_Asking":
+        return _Asking(
+            url=self._url,
+            patience=self._patience,
+            path=object_path(path),
+            reads=reads,
+            writes=writes,
+        )
+
+    def _send(self, call: Callable[[], T]) -> T:
+        with self._slots:
+            return call()
+
+
+class _Reader:
+    """The parts of a local file; remembers if it could not be read."""
+
+    def __init__(self, local_file: Path, part_bytes: int) -> None:
+        self._local_file = local_file
+        self._part_bytes = part_bytes
+        self.error: OSError | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            with self._local_file.open("rb") as file:
+                while part := file.read(self._part_bytes):
+                    yield part
+        except OSError as error:
+            self.error = error
+            raise
+
+
+class _LocalError(Exception):
+    """Carries the error of a local file past those of the store."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asking:
+    """One call of a backend, sent until it is answered or patience ends.
+
+    Attributes:
+        url: The store's address, for messages.
+        patience: How long to ask.
+        path: What the call is about.
+        reads: Whether it reads one object, so that "not found" is an answer.
+        writes: Whether it changes something, so that a lost answer matters.
+        is_lost: Whether an answer was lost, so that it may have been carried out.
+    """
+
+    url: str
+    patience: Patience
+    path: ObjectPath
+    reads: bool
+    writes: bool
+    is_lost: bool = False
+
+    def until_answered(self, call: Callable[[], T]) -> T:
+        """Return the answer.
+
+        Raises:
+            FileNotFoundError: If the object that is to be read, or its bucket, is not there.
+            OutcomeUnknown: If a write may or may not have happened.
+            Unavailable: If nothing was changed.
+        """
+        pauses = self.patience.pauses()
+        while True:
+            try:
+                return call()
+            except Failed as error:
+                pause_s = self._pause_s(error, pauses)
+                if pause_s is None:
+                    raise self._given_up(error) from error
+            time.sleep(pause_s)
+
+    def _pause_s(self, error: Exception, pauses: Iterator[float]) -> float | None:
+        """Return the pause before the call is repeated; None if it is not."""
+        failure = failure_of(error)
+        if failure is Failure.ABSENT and self.reads:
+            raise error
+        if failure in {Failure.ABSENT, Failure.REFUSED}:
+            return None
+        self.is_lost = self.is_lost or failure is Failure.LOST
+        return next(pauses, None)
+
+    def _given_up(self, error: Exception) -> StoreError:
+        kind = OutcomeUnknown if self.is_lost and self.writes else Unavailable
+        return kind(self.path, f"{self.url}: {words(error)}")

@@ -1,0 +1,154 @@
+"""Bundles: the small files of a snapshot in one object, without those that an older one holds.
+
+    <bundle>  = <header> <newline> <bytes of the small files, one after the other>
+    <header>  = {"files":[{"offset":0,"path":"offsets/7","sha256":…,"size_bytes":…},…],"format":1}
+
+A file that is not small is a blob of its own (`"offset":null`). A file that an older bundle holds
+is not sent again: `"bundle"` is that bundle's hash, and the offset counts there (format 2). Only
+bundles that a kept cut names are referred to (rule F7), only while at least half of their bytes are
+still needed, and only a few of them, so that a snapshot stays a few objects and old bytes go away.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+
+from cutwater.errors import Corrupt, NewerFormat
+from cutwater.protocol.cut import BlobRef
+from cutwater.store.backends.directories import is_below, is_name
+
+FORMAT: Final = 2
+"""The newest format of bundles that is read; one without older bundles is written as format 1."""
+
+OLDER_MAX: Final = 4
+"""How many older bundles one bundle may refer to."""
+
+_REMEMBERED: Final = 1024
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class BundledFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A file of a tree.
+
+    Attributes:
+        path: Where it is in the tree.
+        size_bytes: Its size.
+        sha256: Its hash.
+        offset: Where it begins behind the header; None if it is the blob that has its hash.
+        bundle: The hash of the older bundle that holds it; None for this one.
+    """
+
+    path: str
+    size_bytes: _Count
+    sha256: str
+    offset: _Count | None
+    bundle: str | None = None
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a bundle says of itself."""
+
+    format: Annotated[int, msgspec.Meta(ge=1)]
+    files: tuple[BundledFile, ...]
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """All that may be asked of a header of any format."""
+
+    format: int
+
+
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_VERSIONS: Final = msgspec.json.Decoder(_Version)
+_HEADERS: Final = msgspec.json.Decoder(Header)
+
+
+def encode_header(files: Sequence[BundledFile]) -> bytes:
+    """Return the header line of a bundle."""
+    version = 1 if all(one.bundle is None for one in files) else FORMAT
+    return _ENCODER.encode(Header(version, tuple(files))) + b"\n"
+
+
+def decode_header(ref: BlobRef, line: bytes) -> Header:
+    """Read the header of a bundle whose hash has been checked.
+
+    Raises:
+        Corrupt: If it is no header.
+        NewerFormat: If it was written by a newer Cutwater.
+    """
+    try:
+        version = _VERSIONS.decode(line).format
+        if version > FORMAT:
+            raise NewerFormat(ref.name, version, FORMAT)
+        header = _HEADERS.decode(line)
+    except ValueError as error:
+        raise Corrupt(ref.name, f"it is no bundle: {error}") from error
+    for one in header.files:
+        if not is_below(one.path):
+            raise Corrupt(ref.name, f"{one.path!r} is no path of a file in a bundle")
+        for sha256 in (one.sha256, one.bundle):
+            if sha256 is not None and not is_name(sha256):
+                raise Corrupt(ref.name, f"{sha256!r} is no hash of {one.path}")
+    return header
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the body of one stored bundle holds: offset and size of each file, by hash."""
+
+    sha256: str
+    files: Mapping[str, tuple[int, int]]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its body."""
+        return sum(size for _, size in self.files.values())
+
+
+def older_places(needed: Mapping[str, int], older: Iterable[Held]) -> dict[str, tuple[str, int]]:
+    """Choose which files are left in older bundles.
+
+    Args:
+        needed: The size of each small file, by hash.
+        older: The bundles that may be referred to.
+
+    Returns:
+        Bundle and offset of each file that need not be packed again, by the file's hash.
+    """
+    live = {
+        one.sha256: (sum(size for name, (_, size) in one.files.items() if name in needed), one)
+        for one in older
+    }
+    worth = [(size, one) for size, one in live.values() if size > 0 and 2 * size >= one.size_bytes]
+    worth.sort(key=lambda pair: (-pair[0], pair[1].sha256))
+    places: dict[str, tuple[str, int]] = {}
+    for _, one in worth[:OLDER_MAX]:
+        for name, (offset, _) in one.files.items():
+            if name in needed and name not in places:
+                places[name] = (one.sha256, offset)
+    return places
+
+
+class BundleMemory:
+    """What the newest bundles of this process hold; may be used by several threads."""
+
+    def __init__(self) -> None:
+        """Know of no bundle."""
+        self._held: OrderedDict[str, Held] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def remember(self, held: Held) -> None:
+        """Note a bundle that has been stored."""
+        with self._lock:
+            self._held[held.sha256] = held
+            while len(self._held) > _REMEMBERED:
+                self._held.popitem(last=False)
+
+    def among(self, names: Collection[str]) -> tuple[Held, ...]:
+        """Return the bundles that are among these hashes."""
+        with self._lock:
+            return tuple(held for name, held in self._held.items() if name in names)

@@ -1,0 +1,85 @@
+"""Deciding while nobody runs the pipeline: a claim, a number, a manifest and a decision, in order.
+
+A rewind, a fork and an adoption decide one cut each, by the same durable writes as a checkpoint
+(PROTOCOL.md section 9), and differ only in the cut. Interrupted before the decision nothing has
+happened but a claim and a number; both are there to be passed over. Upholds I7 and I8.
+"""
+
+import uuid
+from collections.abc import Callable
+
+from cutwater.clock import wall_ms
+from cutwater.errors import Fenced, OutcomeUnknown
+from cutwater.ids import CheckpointId, Generation, Slot
+from cutwater.protocol.cut import CheckpointKind, Cut
+from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogEntry, LogView
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.codecs import Attempt
+
+
+def claim_next(store: OpenStore, log: LogView) -> Claim:
+    """Claim the pipeline right behind what has been read of its log.
+
+    Args:
+        store: The pipeline in its store.
+        log: Its log: whoever has written to it since makes the claim fail.
+
+    Raises:
+        Fenced: If somebody else has claimed or decided meanwhile; nothing was written.
+        OutcomeUnknown: If nobody can say whether it is claimed.
+        StoreError: If the store cannot be read.
+    """
+    claim = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), uuid.uuid4().hex)
+    _write(store, claim)
+    return claim
+
+
+def decide_cut(
+    store: OpenStore, claim: Claim, kind: CheckpointKind, make: Callable[[Attempt], Cut]
+) -> tuple[Decision, Cut]:
+    """Take a number, make the cut of that number, publish its manifest and write its decision.
+
+    Args:
+        store: The pipeline in its store.
+        claim: The claim of this process; the decision takes the slot behind it.
+        kind: What is decided.
+        make: Makes the cut, and stores what it needs, once its number is taken.
+
+    Raises:
+        Fenced: If somebody else has claimed the pipeline meanwhile; nothing was decided.
+        OutcomeUnknown: If nobody can say whether it is decided.
+        StoreError: If the store cannot be read or written.
+    """
+    cut = make(_take_number(store, claim.generation, kind))
+    decision = Decision(
+        slot=Slot(claim.slot + 1),
+        generation=claim.generation,
+        nonce=uuid.uuid4().hex,
+        kind=cut.kind,
+        checkpoint_id=cut.checkpoint_id,
+        manifest_sha256=store.manifests.publish(cut),
+        commit_point=cut.commit_point,
+        origin=cut.origin,
+    )
+    _write(store, decision)
+    return decision, cut
+
+
+def _take_number(store: OpenStore, generation: Generation, kind: CheckpointKind) -> Attempt:
+    """Take the next number that nobody has, as every attempt does (docs/adr/0003)."""
+    decided = store.log.read().highest_id
+    number = max(store.attempts.highest(decided), decided)
+    while True:
+        number = CheckpointId(number + 1)
+        attempt = Attempt(number, generation, kind, wall_ms())
+        if store.attempts.reserve(attempt):
+            return attempt
+
+
+def _write(store: OpenStore, entry: LogEntry) -> None:
+    outcome = store.log.create(entry)
+    if outcome is DecisionOutcome.TAKEN:
+        raise Fenced(store.pipeline, entry.generation, store.log.read().generation)
+    if outcome is DecisionOutcome.UNKNOWN:
+        doubt = store.log.doubt(entry.slot)
+        raise OutcomeUnknown(doubt.path, f"{doubt.reason}; the next run tells")

@@ -1,0 +1,87 @@
+"""Everything a pipeline keeps in a store, opened together.
+
+The parts know how one kind of object is written and read; this only puts them side by side, so
+that whoever runs, inspects or repairs a pipeline opens the same things in the same way.
+"""
+
+from dataclasses import dataclass
+
+from cutwater.ids import CheckpointId, Generation, PipelineId
+from cutwater.protocol.recovery import lacks_decision
+from cutwater.store.backends.backend import Backend
+from cutwater.store.blobs.blobs import Blobs, Near
+from cutwater.store.records.attempts import Attempts
+from cutwater.store.records.commits import Commits
+from cutwater.store.records.decision_log import DecisionLog
+from cutwater.store.records.manifests import Manifests
+from cutwater.store.records.reports import Reports
+from cutwater.store.records.requests import Requests
+from cutwater.store.records.savepoints import Savepoints
+from cutwater.store.records.targets import Targets
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStore:
+    """One pipeline in one store.
+
+    Attributes:
+        backend: Where the objects are.
+        pipeline: The pipeline's uuid.
+        log: Its decision log, as this process has read it.
+        manifests: Its manifests.
+        attempts: The numbers its attempts have taken.
+        commits: The records of its commits.
+        savepoints: The names of its savepoints.
+        reports: What its drivers tell of attempts and recoveries.
+        requests: What is asked of the process that runs it.
+        targets: Where its sinks write.
+    """
+
+    backend: Backend
+    pipeline: PipelineId
+    log: DecisionLog
+    manifests: Manifests
+    attempts: Attempts
+    commits: Commits
+    savepoints: Savepoints
+    reports: Reports
+    requests: Requests
+    targets: Targets
+
+    @classmethod
+    def of(cls, backend: Backend, pipeline: PipelineId) -> "OpenStore":
+        """Open a pipeline; nothing is read yet."""
+        return cls(
+            backend,
+            pipeline,
+            DecisionLog(backend, pipeline),
+            Manifests(backend, pipeline),
+            Attempts(backend, pipeline),
+            Commits(backend, pipeline),
+            Savepoints(backend, pipeline),
+            Reports(backend, pipeline),
+            Requests(backend, pipeline),
+            Targets(backend, pipeline),
+        )
+
+    def lacks_decision(self) -> bool:
+        """Say whether sinks have committed a decision that the log does not hold any more.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        through = self.commits.through(self.log.read())
+        # Read again: what is committed was decided before, perhaps by somebody else just now.
+        return lacks_decision(self.log.read(), through)
+
+    def blobs(
+        self,
+        generation: Generation,
+        near: Near | None = None,
+        attempt: CheckpointId | None = None,
+    ) -> Blobs:
+        """Return the state and in-flight objects, as one attempt of a generation writes them.
+
+        What is near is not fetched.
+        """
+        return Blobs(self.backend, self.pipeline, generation, near, attempt)

@@ -1,0 +1,164 @@
+"""The pipelines of a store: a name is a label that leads to a uuid, minted once.
+
+Everything a pipeline owns lies under its uuid, and so do its sinks' idempotence keys; the name is
+only how people find it (PROTOCOL.md section 11). Two processes that open one name at once agree
+on one uuid, because the name is created if absent. Beside the name lies a record of how each
+pipeline was called: a name that somebody has deleted leads to its old pipeline again, and never
+silently to a new one, which would read everything from its beginning. Upholds I8.
+"""
+
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from cutwater.errors import ConfigError, Corrupt, NotFound, OutcomeUnknown, StoreError
+from cutwater.ids import PipelineId
+from cutwater.store.backends.backend import Backend
+from cutwater.store.paths import LABELS, NAMES, ObjectPath, label_of, name, pipeline_of_label
+from cutwater.store.paths import label as label_path
+from cutwater.store.records.codecs import LABEL, NAME
+from cutwater.store.records.envelope import decode, encode
+
+_LISTED_MAX: Final = 20
+
+Value = TypeVar("Value")
+
+
+def open_pipeline(
+    backend: Backend, label: str, mint: Callable[[], uuid.UUID] = uuid.uuid4
+) -> PipelineId:
+    """Return the uuid of the pipeline with that name, giving it one if it is new.
+
+    Args:
+        backend: The store.
+        label: The pipeline's name.
+        mint: Makes a uuid that nobody else has.
+
+    Raises:
+        ConfigError: If the name is empty, too long or not text.
+        Corrupt: If the name's record is damaged.
+        NewerFormat: If it is of a newer Cutwater.
+        Unavailable: If the store does not answer.
+        OutcomeUnknown: If the name may or may not have been written; opening it again tells.
+    """
+    path = name(label)
+    try:
+        pipeline = _read(backend, path)
+    except NotFound:
+        pipeline = _named(backend, label, _called(backend, label) or PipelineId(str(mint())))
+    # After the name: a pipeline that has none is nobody's. Whoever opens it next makes up for it.
+    remembered = label_path(pipeline)
+    if not backend.exists(remembered):
+        backend.create(remembered, encode(LABEL, remembered, label))
+    return pipeline
+
+
+def _named(backend: Backend, label: str, pipeline: PipelineId) -> PipelineId:
+    """Let a name lead to a pipeline, unless it leads somewhere; return where it leads."""
+    path = name(label)
+    try:
+        if backend.create(path, encode(NAME, path, pipeline)):
+            return pipeline
+    except OutcomeUnknown as unknown:
+        # Whatever is there now is the pipeline's, be it ours or another process's.
+        try:
+            return _read(backend, path)
+        except NotFound:
+            raise unknown from None
+    return _read(backend, path)
+
+
+def find_pipeline(backend: Backend, label: str) -> PipelineId:
+    """Return the uuid of the pipeline with that name, also if only the name has been deleted.
+
+    Raises:
+        ConfigError: If the name is empty, too long or not text.
+        NotFound: If no pipeline has that name, or ever had.
+        Corrupt: If the name's record is damaged, or is gone and several pipelines had that name.
+        NewerFormat: If it is of a newer Cutwater.
+        Unavailable: If the store does not answer.
+    """
+    path = name(label)
+    try:
+        return _read(backend, path)
+    except NotFound:
+        found = _called(backend, label)
+        if found is None:
+            raise
+        return found
+
+
+def _read(backend: Backend, path: ObjectPath) -> PipelineId:
+    return decode(NAME, path, backend.read(path))
+
+
+def _called(backend: Backend, label: str) -> PipelineId | None:
+    """Return the pipeline that was called so, by its own record; None if none was."""
+    found = sorted(one for one, text in _labels(backend).items() if text == label)
+    if len(found) > 1:
+        reason = f"it is gone, and these pipelines were called so: {', '.join(found)}"
+        raise Corrupt(name(label), reason)
+    return found[0] if found else None
+
+
+def _labels(backend: Backend) -> dict[PipelineId, str]:
+    return {
+        pipeline_of_label(path): decode(LABEL, path, backend.read(path))
+        for path in backend.list(LABELS)
+    }
+
+
+def identify(backend: Backend, text: str, option: str = "PIPELINE") -> tuple[str, PipelineId]:
+    """Return name and uuid of the pipeline that a person names by either.
+
+    A pipeline that is named by its uuid is found also if records of another one are damaged.
+
+    Raises:
+        ConfigError: If the store has none; it says which it has.
+        StoreError: If the store cannot be read, or a damaged record may be the one that is meant.
+    """
+    try:
+        return text, find_pipeline(backend, text)
+    except (NotFound, Corrupt) as error:
+        known = list_pipelines(backend)
+        for label, pipeline in known.items():
+            if pipeline == text:
+                return label, PipelineId(text)
+        if isinstance(error, Corrupt):
+            raise
+    listed = ", ".join(list(known)[:_LISTED_MAX]) or "no pipeline at all"
+    more = f" and {len(known) - _LISTED_MAX} more" if len(known) > _LISTED_MAX else ""
+    raise ConfigError(option, f"{backend.url} has no {text!r}; it has {listed}{more}")
+
+
+def list_pipelines(backend: Backend) -> dict[str, PipelineId | StoreError]:
+    """Return all pipelines of a store by name, sorted; an error for each that cannot be told.
+
+    A pipeline whose own record of its name is damaged, and that no name leads to, is listed by its
+    uuid.
+
+    Raises:
+        Unavailable: If the store does not answer at all.
+    """
+    found: dict[str, PipelineId | StoreError] = {}
+    for path in backend.list(NAMES):
+        found[label_of(path)] = _read_or_error(partial(_read, backend, path))
+    for path in backend.list(LABELS):
+        pipeline = pipeline_of_label(path)
+        if pipeline not in found.values():
+            text = _read_or_error(partial(_read_label, backend, path))
+            label = pipeline if isinstance(text, StoreError) else text
+            found.setdefault(label, text if isinstance(text, StoreError) else pipeline)
+    return dict(sorted(found.items()))
+
+
+def _read_label(backend: Backend, path: ObjectPath) -> str:
+    return decode(LABEL, path, backend.read(path))
+
+
+def _read_or_error(read: Callable[[], Value]) -> Value | StoreError:
+    try:
+        return read()
+    except StoreError as error:
+        return error

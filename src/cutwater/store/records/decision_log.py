@@ -1,0 +1,141 @@
+"""The decision log in the store: consecutive slots, each created once (PROTOCOL.md section 9).
+
+Reads facts and carries out one create; `protocol.decisions` says what they mean and who may
+decide. Nothing is ever overwritten or deleted here. Upholds I7 and I8.
+"""
+
+from cutwater.errors import Corrupt, NotFound, OutcomeUnknown, StoreError
+from cutwater.ids import NO_SLOT, PipelineId, Slot
+from cutwater.protocol.decisions import DecisionOutcome, LogEntry, LogView
+from cutwater.protocol.invariants import invariant
+from cutwater.store.backends.backend import Backend
+from cutwater.store.backends.parallel import each
+from cutwater.store.paths import PipelinePaths
+from cutwater.store.records.codecs import LOG_ENTRY
+from cutwater.store.records.envelope import decode, encode
+from cutwater.store.records.log_segments import Volumes
+
+
+class DecisionLog:
+    """The log of one pipeline, as one process reads and writes it."""
+
+    def __init__(
+        self, backend: Backend, pipeline: PipelineId, volumes: Volumes | None = None
+    ) -> None:
+        """Know nothing yet."""
+        self._backend = backend
+        self._paths = PipelinePaths(pipeline)
+        self._volumes = volumes or Volumes(backend, pipeline)
+        self._view: LogView | None = None
+        self._written = NO_SLOT
+        self._bound = NO_SLOT
+        self._problem: StoreError | None = None
+
+    def read(self) -> LogView:
+        """Read the log from its first slot to the first free one.
+
+        What has been read never changes, so only new slots are read again. The first call takes
+        what is bound into volumes from there, and lists the rest of the log, to notice a slot that
+        is missing in the middle.
+
+        Raises:
+            Corrupt: If an entry cannot be read, or a slot is empty before one that is not.
+            NewerFormat: If an entry is of a newer Cutwater.
+            Unavailable: If the store does not answer.
+        """
+        view = self._view or LogView()
+        entries = list(view.entries)
+        last = self._written
+        if self._view is None:
+            entries = self._volumes.read()
+            self._bound = Slot(len(entries))
+            # Listed before it is read: what is listed was created after all slots before it.
+            last = max(last, self._last_listed(self._bound))
+        # What is listed is read several at once: a log grows with every checkpoint.
+        new = each(self._entry, [Slot(one) for one in range(len(entries) + 1, last + 1)])
+        while True:
+            entry = new.pop(0) if new else self._entry(Slot(len(entries) + 1))
+            if entry is None:
+                break
+            entries.append(entry)
+        if last > len(entries):
+            path = self._paths.log_entry(Slot(len(entries) + 1))
+            raise Corrupt(path, f"the slot is empty, but the log goes on to slot {last}")
+        if self._view is None or len(entries) > len(view.entries):
+            self._view = LogView(tuple(entries))
+        return self._view
+
+    def bind(self) -> None:
+        """Bind what has been read into volumes, if there is enough of it; may be left undone.
+
+        Raises:
+            StoreError: If a volume could not be written.
+        """
+        if self._view is not None:
+            self._bound = self._volumes.bind(self._view.entries, self._bound)
+
+    def create(self, entry: LogEntry) -> DecisionOutcome:
+        """Create exactly this slot, once, and say what became of it.
+
+        Whatever the store answers but "created", the slot is read back and the nonce compared:
+        an answer may have been lost and the slot be ours (rule F15).
+
+        Args:
+            entry: What to write, with a nonce that no other entry has.
+
+        Raises:
+            InvariantBroken: If the slot is not the one after the last, which would leave a hole.
+            StoreError: If the log had to be read first and could not be; nothing was written.
+        """
+        if entry.slot > self._reached + 1:
+            self.read()
+        last = self._reached
+        invariant(1 <= entry.slot <= last + 1, "I7", f"slot {entry.slot} does not follow {last}")
+        path = self._paths.log_entry(entry.slot)
+        data = encode(LOG_ENTRY, path, entry)
+        created, self._problem = False, None
+        try:
+            created = self._backend.create(path, data)
+        except StoreError as error:
+            self._problem = error
+        outcome = DecisionOutcome.WRITTEN if created else self._read_back(entry)
+        if outcome is DecisionOutcome.WRITTEN:
+            self._written = max(self._written, entry.slot)
+        return outcome
+
+    def doubt(self, slot: Slot) -> OutcomeUnknown:
+        """Return what is to be told of the last create if its outcome is not known."""
+        why = f"{self._problem.reason}; " if self._problem else ""
+        reason = f"{why}it may or may not be written"
+        doubt = OutcomeUnknown(self._paths.log_entry(slot), reason)
+        doubt.__cause__ = self._problem
+        return doubt
+
+    @property
+    def _reached(self) -> Slot:
+        """The last slot that is known to be filled."""
+        return max(self._written, self._view.last_slot if self._view else NO_SLOT)
+
+    def _last_listed(self, bound: Slot) -> Slot:
+        after = self._paths.log_entry(bound) if bound else None
+        listed = self._backend.list(self._paths.log_entries, after)
+        return max((self._paths.slot_of_log_entry(path) for path in listed), default=bound)
+
+    def _entry(self, slot: Slot) -> LogEntry | None:
+        path = self._paths.log_entry(slot)
+        try:
+            data = self._backend.read(path)
+        except NotFound:
+            return None
+        return decode(LOG_ENTRY, path, data)
+
+    def _read_back(self, entry: LogEntry) -> DecisionOutcome:
+        try:
+            found = self._entry(entry.slot)
+        except StoreError as error:
+            self._problem = self._problem or error
+            return DecisionOutcome.UNKNOWN
+        if found is None:
+            # A create that is still on its way may yet arrive.
+            return DecisionOutcome.UNKNOWN
+        return DecisionOutcome.WRITTEN if found.nonce == entry.nonce else DecisionOutcome.TAKEN

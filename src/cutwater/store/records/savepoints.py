@@ -1,0 +1,135 @@
+"""Savepoints by name, and how their owner gives up one of them, or any other cut.
+
+A name is part of the savepoint's manifest and belongs to one savepoint of a pipeline at a time.
+The log holds a decision for ever; a record beside it says that its owner has given the cut up, and
+from then on retention treats it like nothing (PROTOCOL.md section 12). The record is written
+before anything is deleted and never changes, so a crash at any moment leaves either the cut or
+something that the next collection removes. Upholds I9.
+"""
+
+import re
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from cutwater.errors import ConfigError, Corrupt, NewerFormat, NotFound
+from cutwater.ids import CheckpointId, PipelineId
+from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.decisions import LogView
+from cutwater.store.backends.backend import Backend, write_once
+from cutwater.store.paths import PipelinePaths
+from cutwater.store.records.envelope import RecordKind, encode
+from cutwater.store.records.manifests import Manifests
+from cutwater.store.records.reports import Reports
+
+NAME_LENGTH_MAX: Final = 100
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_RESERVED: Final = frozenset({"latest", "none"})
+
+
+def savepoint_name(text: str, option: str = "savepoint name") -> str:
+    """Check that a text can name a savepoint, and cannot be taken for a number or a time.
+
+    Raises:
+        ConfigError: If it cannot; it says why.
+    """
+    problem = ""
+    if not _NAME.fullmatch(text):
+        problem = "must be letters, digits, dots, dashes and underscores, and begin with one of "
+        problem += "the first two"
+    elif len(text) > NAME_LENGTH_MAX:
+        problem = f"has {len(text)} characters, and {NAME_LENGTH_MAX} are allowed"
+    elif text.isdecimal():
+        problem = "would be taken for the number of a checkpoint"
+    elif text in _RESERVED:
+        problem = "has a meaning of its own where a checkpoint is named"
+    elif _is_moment(text):
+        problem = "would be taken for a moment in time"
+    if problem:
+        raise ConfigError(option, f"{text!r} {problem}")
+    return text
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+class DroppedForm(msgspec.Struct, frozen=True):
+    """The number of a cut that was given up."""
+
+    checkpoint_id: CheckpointId
+
+
+def _pack(checkpoint_id: CheckpointId) -> DroppedForm:
+    return DroppedForm(checkpoint_id)
+
+
+def _unpack(form: DroppedForm) -> CheckpointId:
+    return form.checkpoint_id
+
+
+DROPPED: Final = RecordKind("dropped", _pack, msgspec.json.Decoder(DroppedForm), _unpack)
+
+
+class Savepoints:
+    """The savepoints of one pipeline."""
+
+    def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
+        """Read and write in this store."""
+        self._backend = backend
+        self._paths = PipelinePaths(pipeline)
+        self._manifests = Manifests(backend, pipeline)
+        self._reports = Reports(backend, pipeline)
+        self._known: dict[CheckpointId, str | None] = {}
+
+    def drop(self, checkpoint_id: CheckpointId) -> None:
+        """Note that a cut was given up. May be repeated after any error.
+
+        Raises:
+            StoreError: If that was not written, or may not have been.
+        """
+        path = self._paths.dropped(checkpoint_id)
+        write_once(self._backend, path, encode(DROPPED, path, checkpoint_id))
+
+    def dropped(self) -> frozenset[CheckpointId]:
+        """Return the numbers of all cuts that were given up.
+
+        Raises:
+            Corrupt: If there is something else among them.
+            Unavailable: If the store does not answer.
+        """
+        found = self._backend.list(self._paths.all_dropped)
+        return frozenset(self._paths.id_of_dropped(path) for path in found)
+
+    def names(self, log: LogView) -> dict[CheckpointId, str | None]:
+        """Return all savepoints that were not given up, by number, with their names.
+
+        A name that the manifest does not tell, because it cannot be read, is taken from the
+        savepoint's report; None if that is lost too.
+
+        Args:
+            log: The log.
+
+        Raises:
+            Unavailable: If the store does not answer.
+        """
+        dropped = self.dropped()
+        return {
+            one.checkpoint_id: self._name(one.checkpoint_id, one.manifest_sha256)
+            for one in log.decisions
+            if one.kind is CheckpointKind.SAVEPOINT and one.checkpoint_id not in dropped
+        }
+
+    def _name(self, checkpoint_id: CheckpointId, sha256: str) -> str | None:
+        if checkpoint_id not in self._known:
+            try:
+                self._known[checkpoint_id] = self._manifests.read(checkpoint_id, sha256).name
+            except (NotFound, Corrupt, NewerFormat):
+                report = self._reports.attempt(checkpoint_id)
+                return None if report is None else report.name
+        return self._known[checkpoint_id]

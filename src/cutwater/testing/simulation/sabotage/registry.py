@@ -1,0 +1,67 @@
+"""Named mutations of the protocol, to prove that the simulator would notice.
+
+Each breaks one rule on purpose, in the real code where the rule lives there, in the simulated
+runtime where it concerns effects. A test runs the simulator with each and expects a verdict within
+500 seeds. A mutation that nobody notices means the simulator is too kind.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+from unittest import mock
+
+Patch = tuple[object, str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sabotage:
+    """A mutation: its name, the rule it breaks, and what it does instead.
+
+    Attributes:
+        name: Its name.
+        rule: The rule it breaks.
+        does: What it does instead.
+        patches: What it replaces.
+        shape: The only pipeline to look for it in, where others show it too seldom.
+        mode: The only way to checkpoint to look for it in, likewise.
+    """
+
+    name: str
+    rule: str
+    does: str
+    patches: Callable[[], list[Patch]]
+    shape: str | None = None
+    mode: str | None = None
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Break the rule while the context lasts."""
+        with ExitStack() as stack:
+            for owner, attribute, replacement in self.patches():
+                stack.enter_context(mock.patch.object(owner, attribute, replacement))
+            yield
+
+
+SABOTAGES: Final[dict[str, Sabotage]] = {}
+
+
+def sabotage(
+    name: str, rule: str, *, shape: str | None = None, mode: str | None = None
+) -> Callable[[Callable[[], list[Patch]]], Sabotage]:
+    """Register a mutation; its docstring says what it does."""
+
+    def register(patches: Callable[[], list[Patch]]) -> Sabotage:
+        does = " ".join((patches.__doc__ or "").split())
+        SABOTAGES[name] = Sabotage(name, rule, does, patches, shape, mode)
+        return SABOTAGES[name]
+
+    return register
+
+
+def load() -> dict[str, Sabotage]:
+    """Return all mutations, by name."""
+    for part in ("cut", "commit", "visibility", "store"):
+        import_module(f"cutwater.testing.simulation.sabotage.{part}")
+    return dict(sorted(SABOTAGES.items()))

@@ -1,0 +1,217 @@
+"""The DAG of a pipeline, as it is drawn, with what it does just now.
+
+From the plan and the status of one that runs, or from the cut that a stopped one stands on. Values
+only. Where the barrier is follows from what the steps tell: it is in a channel when its
+producer has sent it and the reader has not sent it on.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Required, TypedDict
+
+from cutwater.ids import StepId
+from cutwater.planning.physical_plan import PhysicalPlan, PhysicalStep
+from cutwater.protocol.cut import Cut
+from cutwater.protocol.evolution.identity import InputKind, StepIdentity
+from cutwater.runtime.reporting.status import AlignmentStatus, BarrierAt, RunStatus, StepStatus
+from cutwater.store.records.targets import SinkTargets
+from cutwater.views.pipeline_models import ChannelEdge, Dag, InputAlignment, StepNode
+
+_SENT: Final = frozenset({BarrierAt.SENT, BarrierAt.ACKNOWLEDGED})
+_NOT_SENT: Final = frozenset({BarrierAt.AWAITED, BarrierAt.ALIGNING})
+NOTHING: Final[Mapping[StepId, StepIdentity]] = {}
+
+
+def live_dag(
+    pipeline_id: str,
+    plan: PhysicalPlan,
+    status: RunStatus,
+    targets: SinkTargets,
+    identities: Mapping[StepId, StepIdentity] = NOTHING,
+) -> Dag:
+    """Return the DAG of a pipeline that runs.
+
+    Args:
+        pipeline_id: The pipeline's uuid.
+        plan: Its plan.
+        status: How it is just now.
+        targets: Where its sinks write.
+        identities: What its steps are, as far as a checkpoint has said it.
+    """
+    now = {one.name: one for one in status.steps}
+    opened = [one.id for one in status.checkpoints if one.status == "IN_PROGRESS"]
+    steps = [
+        _planned(step, now.get(step.name), targets, identities.get(step.name))
+        for step in plan.steps
+    ]
+    backlog = {(one.name, one.reader): one for one in status.channels}
+    channels = []
+    for step in plan.steps:
+        if step.output is None:
+            continue
+        for reader in dict.fromkeys(one.step for one in step.output.readers):
+            before, after = now.get(step.name), now.get(reader)
+            behind = backlog.get((step.output.id, reader))
+            channels.append(
+                ChannelEdge(
+                    channel=step.output.id,
+                    source=step.name,
+                    reader=reader,
+                    reason=step.output.reason,
+                    rows_per_second=round(before.rows_per_second, 1) if before else None,
+                    watermark=before.watermark_ms if before else None,
+                    backlog_messages=behind.messages if behind else None,
+                    backlog_bytes=behind.size_bytes if behind else None,
+                    barrier=_between(before, after),
+                )
+            )
+    return Dag(
+        jid=pipeline_id,
+        name=status.pipeline,
+        live=True,
+        checkpoint=opened[-1] if opened else None,
+        steps=steps,
+        channels=channels,
+    )
+
+
+def stored_dag(pipeline_id: str, name: str, cut: Cut | None, targets: SinkTargets) -> Dag:
+    """Return the DAG of a pipeline as a cut remembers it.
+
+    Args:
+        pipeline_id: The pipeline's uuid.
+        name: Its name.
+        cut: The cut it stands on; None if it has none.
+        targets: Where its sinks write.
+    """
+    if cut is None:
+        return Dag(jid=pipeline_id, name=name, live=False, steps=[], channels=[])
+    reads = {step: _reads(cut, step) for step in cut.snapshots}
+    steps = []
+    for step in _in_order(reads):
+        snapshot, identity = cut.snapshots[step], cut.identities.get(step)
+        sink = next(iter(identity.sinks), None) if identity else None
+        steps.append(
+            StepNode(
+                id=step,
+                kind="query" if identity is None or identity.is_query else "batch",
+                sources=list(identity.sources) if identity else sorted(snapshot.offsets),
+                sink=sink,
+                target=_target(sink, targets),
+                is_source=not reads[step],
+                stateful=bool(identity.operators) if identity else None,
+                batch=snapshot.batch,
+                watermark=snapshot.watermark_ms,
+                finished=snapshot.finished,
+            )
+        )
+    channels = [
+        ChannelEdge(
+            channel=channel,
+            source=channel,
+            reader=step,
+            watermark=cut.snapshots[StepId(channel)].watermark_ms,
+        )
+        for step in _in_order(reads)
+        for channel in reads[step]
+        if StepId(channel) in cut.snapshots
+    ]
+    return Dag(jid=pipeline_id, name=name, live=False, steps=steps, channels=channels)
+
+
+def _planned(
+    step: PhysicalStep,
+    now: StepStatus | None,
+    targets: SinkTargets,
+    identity: StepIdentity | None,
+) -> StepNode:
+    sink = step.sink.name if step.sink else None
+    return StepNode(
+        id=step.name,
+        description=", ".join(f"{node.kind.value} {node.name}" for node in step.nodes),
+        sources=[node.name for node in step.sources],
+        sink=sink,
+        target=_target(sink, targets),
+        is_source=not step.inputs,
+        stateful=bool(identity.operators) if identity else None,
+        **_live(now),
+    )
+
+
+class _Live(TypedDict, total=False):
+    kind: Required[str]
+    batch: int
+    rows: int
+    rows_per_second: float
+    late_rows: int
+    watermark: int | None
+    finished: bool
+    barrier: str
+    alignment: InputAlignment | None
+
+
+def _live(now: StepStatus | None) -> _Live:
+    """Return what a step does just now, as far as it is known."""
+    if now is None:
+        return {"kind": "query"}
+    return {
+        "kind": now.kind,
+        "batch": now.batch,
+        "rows": now.rows,
+        "rows_per_second": round(now.rows_per_second, 1),
+        "late_rows": now.late_rows,
+        "watermark": now.watermark_ms,
+        "finished": now.finished,
+        "barrier": now.barrier.value,
+        "alignment": _alignment(now.alignment),
+    }
+
+
+def _alignment(found: AlignmentStatus | None) -> InputAlignment | None:
+    if found is None:
+        return None
+    return InputAlignment(
+        inputs=found.inputs,
+        aligned=list(found.aligned),
+        waiting=list(found.waiting),
+        held=found.held_bytes,
+        behind=found.behind_bytes,
+        recorded=found.recorded_bytes,
+    )
+
+
+def _between(before: StepStatus | None, after: StepStatus | None) -> bool:
+    if before is None or after is None:
+        return False
+    return before.barrier in _SENT and after.barrier in _NOT_SENT
+
+
+def _target(sink: str | None, targets: SinkTargets) -> str | None:
+    found = {str(one): target for one, target in targets.items()}.get(sink or "")
+    return None if found is None else f"{found.format} {found.uri}"
+
+
+def _reads(cut: Cut, step: StepId) -> list[str]:
+    """Return the channels that a step reads, each once."""
+    identity = cut.identities.get(step)
+    if identity is not None and identity.inputs:
+        names: Iterable[str] = (
+            one.name for one in identity.inputs if one.kind is InputKind.CHANNEL
+        )
+    else:
+        names = (one.channel for one in sorted(cut.snapshots[step].positions))
+    return list(dict.fromkeys(str(one) for one in names))
+
+
+def _in_order(reads: Mapping[StepId, list[str]]) -> list[StepId]:
+    """Return the steps, each after those it reads; a cycle, which no plan has, by name."""
+    ordered: list[StepId] = []
+    left = sorted(reads)
+    while left:
+        ready = [
+            one
+            for one in left
+            if all(name in ordered or name not in reads for name in map(StepId, reads[one]))
+        ]
+        ordered += ready or left
+        left = [one for one in left if one not in ordered]
+    return ordered

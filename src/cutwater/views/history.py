@@ -1,0 +1,182 @@
+"""The checkpoints of a pipeline as its store tells of them, read once and kept.
+
+A list of hundreds of checkpoints is asked for every second by every open dashboard; what is over
+does not change, so only what is new is read. A look costs three lists and the new records, at most
+once a second however many ask, and never runs on a thread that the pipeline needs. Newest first:
+a store that answers late shows the newest at once and the rest in a while.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from cutwater.errors import Corrupt
+from cutwater.ids import CheckpointId, Generation
+from cutwater.protocol.cut import CheckpointKind
+from cutwater.store.backends.parallel import each
+from cutwater.store.maintenance.inspect import CheckpointView, Inspector, Overview, Status
+from cutwater.store.paths import PipelinePaths
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.views.build import checkpoint_of, recovery_of, without_steps
+from cutwater.views.models import Checkpoint, CheckpointDetail
+from cutwater.views.pipeline_models import Recovery
+
+LISTED_MAX: Final = 1_000
+"""How many checkpoints are listed at most; savepoints stay in the list beyond that."""
+
+SAVEPOINTS_MAX: Final = 200
+RECOVERIES_MAX: Final = 100
+_EVERY_S: Final = 1.0
+_BUDGET_S: Final = 1.0
+_CHUNK: Final = 50
+_MAY_CHANGE: Final = 20
+"""How many of the newest are read again until everything about them is known."""
+
+
+class Listed(NamedTuple):
+    """What is known at one moment.
+
+    Attributes:
+        checkpoints: Newest first.
+        recoveries: Newest first.
+        version: Another one when any of it is another.
+        complete: Whether everything was read that is to be listed.
+    """
+
+    checkpoints: tuple[Checkpoint, ...] = ()
+    recoveries: tuple[Recovery, ...] = ()
+    version: int = 0
+    complete: bool = False
+
+
+class History:
+    """One pipeline's. Every method may be called from any thread."""
+
+    def __init__(self, store: OpenStore, is_running: Callable[[], bool]) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            store: The pipeline, opened for this alone: its log is read here.
+            is_running: Says whether somebody runs it.
+        """
+        self.store = store
+        self.location = f"{store.backend.url}/{PipelinePaths(store.pipeline).manifests}"
+        self._is_running = is_running
+        self._lock = threading.Lock()
+        self._read_s: float | None = None
+        self._known: dict[CheckpointId, Checkpoint] = {}
+        self._settled: set[CheckpointId] = set()
+        self._recoveries: dict[Generation, Recovery] = {}
+        self._listed = Listed()
+
+    def listed(self) -> Listed:
+        """Return what is known, after a look at the store if the last one was a second ago.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        is_first = self._read_s is None
+        # Whoever comes while somebody reads takes what is there, unless there is nothing yet.
+        if not self._lock.acquire(blocking=is_first):
+            return self._listed
+        try:
+            if self._read_s is None or time.monotonic() - self._read_s >= _EVERY_S:
+                self._read()
+        finally:
+            self._lock.release()
+        return self._listed
+
+    def one(self, checkpoint_id: CheckpointId) -> CheckpointDetail | None:
+        """Read one checkpoint with its steps; None if there never was one.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        # Its own log: that of the list may be read by another thread at this moment.
+        store = OpenStore.of(self.store.backend, self.store.pipeline)
+        view = Inspector(store, self._is_running()).one(checkpoint_id)
+        return None if view is None else checkpoint_of(view, self.location)
+
+    # -- reading, by whoever holds the lock
+
+    def _read(self) -> None:
+        inspector = Inspector(self.store, self._is_running())
+        overview = inspector.look()
+        wanted = _wanted(overview)
+        newest = frozenset(wanted[:_MAY_CHANGE])
+        missing = [one for one in wanted if one not in self._settled]
+        end_s = time.monotonic() + _BUDGET_S
+        while missing:
+            chunk, missing = missing[:_CHUNK], missing[_CHUNK:]
+            for view in each(lambda one: inspector.view(one, overview), chunk):
+                if view is not None:
+                    self._keep(view, is_old=view.id not in newest)
+            if time.monotonic() >= end_s:
+                break
+        self._follow(overview, wanted)
+        self._read_recoveries()
+        self._publish(wanted, complete=not missing)
+        self._read_s = time.monotonic()
+
+    def _keep(self, view: CheckpointView, *, is_old: bool) -> None:
+        self._known[view.id] = without_steps(checkpoint_of(view, self.location))
+        commits = view.decision is not None and view.decision.commit_point
+        is_known = view.report is not None and (view.versions is not None or not commits)
+        is_over = view.status is not Status.IN_PROGRESS
+        if is_over and (is_known or is_old):
+            self._settled.add(view.id)
+
+    def _follow(self, overview: Overview, wanted: list[CheckpointId]) -> None:
+        """Bring what may change of a settled one up to date: where the pipeline stands."""
+        head = overview.log.head
+        head_id = None if head is None else head.checkpoint_id
+        for one in wanted:
+            known = self._known.get(one)
+            if known is None or known.status != "COMPLETED":
+                continue
+            gone = one not in overview.present
+            changes: dict[str, object] = {"is_current": one == head_id, "discarded": gone}
+            if gone:
+                changes["external_path"] = None
+            if any(getattr(known, name) != value for name, value in changes.items()):
+                self._known[one] = known.model_copy(update=changes)
+        for one in self._known.keys() - set(wanted):
+            del self._known[one]
+            self._settled.discard(one)
+
+    def _read_recoveries(self) -> None:
+        paths = PipelinePaths(self.store.pipeline)
+        found = self.store.backend.list(paths.recoveries)[-RECOVERIES_MAX:]
+        generations = []
+        for path in found:
+            try:
+                generations.append(paths.generation_of_recovery(path))
+            except Corrupt:
+                continue
+        # The newest may still be told anew, once its first batch is there.
+        new = [one for one in generations if one not in self._recoveries or one == generations[-1]]
+        for report in each(self.store.reports.recovery, new):
+            if report is not None:
+                self._recoveries[report.generation] = recovery_of(report)
+        for one in self._recoveries.keys() - set(generations):
+            del self._recoveries[one]
+
+    def _publish(self, wanted: list[CheckpointId], *, complete: bool) -> None:
+        before = self._listed
+        checkpoints = tuple(self._known[one] for one in wanted if one in self._known)
+        recoveries = tuple(one for _, one in sorted(self._recoveries.items(), reverse=True))
+        made = (checkpoints, recoveries, complete)
+        changed = made != (before.checkpoints, before.recoveries, before.complete)
+        self._listed = Listed(checkpoints, recoveries, before.version + changed, complete)
+
+
+def _wanted(overview: Overview) -> list[CheckpointId]:
+    """Return the numbers to list, newest first: the newest of all, and older savepoints."""
+    ids = overview.ids
+    saved = [
+        one.checkpoint_id
+        for one in overview.log.decisions
+        if one.kind is CheckpointKind.SAVEPOINT and one.checkpoint_id in overview.present
+    ]
+    return sorted({*ids[-LISTED_MAX:], *saved[-SAVEPOINTS_MAX:]}, reverse=True)

@@ -1,0 +1,322 @@
+"""What the API answers and takes, field by field; the OpenAPI document is made from it.
+
+Names are those of Flink's REST interface where it has one, and follow it otherwise. Times are
+milliseconds since 1970, durations milliseconds, sizes bytes; what nobody knows is null. A step is
+what Flink calls a vertex, with one subtask.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+from cutwater.store.records.requests import REASON_MAX
+
+COUNT_MAX = 2**53 - 1
+"""The largest whole number that every reader of JSON understands."""
+
+Status = Literal["IN_PROGRESS", "COMPLETED", "FAILED"]
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+TriggerId = Annotated[str | None, Field(alias="triggerId", pattern="^[0-9a-f]{32}$")]
+Format = Annotated[Literal["CANONICAL", "NATIVE"], Field(alias="formatType")]
+
+# Flink writes it in one way for savepoints and in another for stops; both are understood.
+_TARGET = Field(validation_alias=AliasChoices("target-directory", "targetDirectory"))
+
+
+class Form(BaseModel):
+    """Base of all answers."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+
+class Question(BaseModel):
+    """Base of all that is asked: what is not known is refused, and 1 is not `true`."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True, extra="forbid", strict=True)
+
+
+class Problem(Form):
+    """Why a request was not answered. `errors` is as in Flink."""
+
+    errors: list[str]
+    code: str = ""
+    next_step: str = ""
+
+
+class Spread(Form):
+    """How a number was distributed over checkpoints."""
+
+    min: int
+    max: int
+    avg: int
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    p999: float
+
+
+class Task(Form):
+    """One step's part of a checkpoint."""
+
+    id: int
+    status: Status
+    latest_ack_timestamp: int | None = None
+    checkpointed_size: int | None = None
+    state_size: int | None = None
+    end_to_end_duration: int | None = None
+    alignment_buffered: int = 0
+    processed_data: int = 0
+    persisted_data: int | None = None
+    num_subtasks: int = 1
+    num_acknowledged_subtasks: int = 0
+    inputs: int | None = None
+    aligned_inputs: int | None = None
+    start_delay: int | None = None
+    alignment_duration: int | None = None
+    sync_duration: int | None = None
+    async_duration: int | None = None
+    unaligned_checkpoint: bool | None = None
+    batch: int | None = None
+    watermark: int | None = None
+    offsets: dict[str, str] = Field(default_factory=dict)
+    positions: dict[str, int] = Field(default_factory=dict)
+    in_flight_events: int | None = None
+    cause: str | None = None
+    finished: bool | None = None
+    objects: int | None = None
+
+
+class Checkpoint(Form):
+    """One attempt to take a checkpoint, or a rewind."""
+
+    class_name: Annotated[str, Field(alias="className")]
+    id: int
+    status: Status
+    is_savepoint: bool
+    savepoint_format: Annotated[str | None, Field(alias="savepointFormat")] = None
+    trigger_timestamp: int | None
+    latest_ack_timestamp: int | None = None
+    checkpointed_size: int | None = None
+    state_size: int | None = None
+    end_to_end_duration: int | None = None
+    alignment_buffered: int = 0
+    processed_data: int = 0
+    persisted_data: int | None = None
+    num_subtasks: int = 0
+    num_acknowledged_subtasks: int = 0
+    checkpoint_type: str
+    external_path: str | None = None
+    discarded: bool | None = None
+    failure_timestamp: int | None = None
+    failure_message: str | None = None
+    kind: str | None = None
+    name: str | None = None
+    generation: int | None = None
+    slot: int | None = None
+    commit_point: bool | None = None
+    commit_duration: int | None = None
+    is_current: bool = False
+    rewinds_to: int | None = None
+    sink_versions: dict[str, str] | None = None
+    problem: str | None = None
+
+
+class CheckpointDetail(Checkpoint):
+    """A checkpoint with its steps."""
+
+    tasks: dict[str, Task] = Field(default_factory=dict)
+
+
+class Restored(Form):
+    """Where the newest generation began."""
+
+    id: int
+    restore_timestamp: int
+    is_savepoint: bool
+    external_path: str | None = None
+
+
+class Counts(Form):
+    """How many checkpoints there were, among those that are listed."""
+
+    restored: int
+    total: int
+    in_progress: int
+    completed: int
+    failed: int
+
+
+class Latest(Form):
+    """The newest of each kind."""
+
+    completed: Checkpoint | None = None
+    savepoint: Checkpoint | None = None
+    failed: Checkpoint | None = None
+    restored: Restored | None = None
+
+
+class Summary(Form):
+    """How the completed checkpoints that are listed went; null for a number nobody knows."""
+
+    checkpointed_size: Spread | None = None
+    state_size: Spread | None = None
+    end_to_end_duration: Spread | None = None
+    commit_duration: Spread | None = None
+    alignment_buffered: Spread | None = None
+    processed_data: Spread | None = None
+    persisted_data: Spread | None = None
+
+
+class CheckpointList(Form):
+    """The newest checkpoints, newest first, with what they have in common."""
+
+    counts: Counts
+    summary: Summary
+    latest: Latest
+    history: list[Checkpoint]
+    version: int
+    """Changes when anything in the list has."""
+    complete: bool
+    """Whether all that was asked for has been read from the store yet."""
+
+
+class Externalization(Form):
+    """What becomes of checkpoints when the pipeline ends: they stay."""
+
+    enabled: bool = True
+    delete_on_cancellation: bool = False
+
+
+class CheckpointSettings(Form):
+    """How checkpoints are taken; null where nobody runs the pipeline and so nobody knows."""
+
+    mode: str = "exactly_once"
+    interval: int | None = None
+    timeout: int | None = None
+    savepoint_timeout: int | None = None
+    min_pause: int | None = None
+    max_concurrent: int | None = None
+    externalization: Externalization = Externalization()
+    state_backend: str = "spark"
+    checkpoint_storage: str
+    unaligned_checkpoints: bool | None = None
+    forced_unaligned: bool | None = None
+    max_inflight_bytes: int | None = None
+    tolerable_failed_checkpoints: int | None = None
+    aligned_checkpoint_timeout: int | None = None
+    retained: int | None = None
+    incremental: bool | None = None
+    commit_unaligned: bool | None = None
+    checkpoints_after_tasks_finish: bool = True
+    state_changelog_enabled: bool = False
+
+
+class Phased(Form):
+    """What a step did while it could not go on, and after."""
+
+    sync: int | None = None
+    async_: Annotated[int | None, Field(alias="async")] = None
+
+
+class Alignment(Form):
+    """How a step's inputs met the barrier."""
+
+    buffered: int = 0
+    processed: int = 0
+    persisted: int | None = None
+    duration: int | None = None
+
+
+class Subtask(Form):
+    """A step as its own only subtask."""
+
+    index: int = 0
+    status: str
+    ack_timestamp: int | None = None
+    end_to_end_duration: int | None = None
+    checkpointed_size: int | None = None
+    state_size: int | None = None
+    checkpoint: Phased = Phased()
+    alignment: Alignment = Alignment()
+    start_delay: int | None = None
+    unaligned_checkpoint: bool | None = None
+    aborted: bool = False
+
+
+class TaskDetail(Task):
+    """One step's part of a checkpoint, with its only subtask."""
+
+    subtasks: list[Subtask]
+
+
+class CheckpointQuestion(Question):
+    """Asks for a checkpoint."""
+
+    checkpoint_type: Annotated[
+        Literal["CONFIGURED", "FULL", "INCREMENTAL"], Field(alias="checkpointType")
+    ] = "CONFIGURED"
+    trigger_id: TriggerId = None
+
+
+class AbortQuestion(Question):
+    """Asks for the end of a pending checkpoint, without a checkpoint."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=REASON_MAX)]
+    checkpoint_id: Annotated[int | None, Field(alias="checkpointId", ge=1, le=COUNT_MAX)] = None
+    trigger_id: TriggerId = None
+
+
+class SavepointQuestion(Question):
+    """Asks for a savepoint."""
+
+    name: Name | None = None
+    cancel_job: Annotated[bool, Field(alias="cancel-job")] = False
+    format_type: Format = "NATIVE"
+    target_directory: Annotated[str | None, _TARGET] = None
+    trigger_id: TriggerId = None
+
+
+class StopQuestion(Question):
+    """Asks for the end, with a last checkpoint, or with a savepoint if it names one."""
+
+    savepoint: Name | None = None
+    drain: bool = False
+    format_type: Format = "NATIVE"
+    target_directory: Annotated[str | None, _TARGET] = None
+    trigger_id: TriggerId = None
+
+
+class Triggered(Form):
+    """Where to ask what becomes of it."""
+
+    request_id: Annotated[str, Field(alias="request-id")]
+
+
+class OperationStatus(Form):
+    """How far it is."""
+
+    id: Literal["IN_PROGRESS", "COMPLETED"]
+
+
+class FailureCause(Form):
+    """Why it failed."""
+
+    message: str
+
+
+class Operation(Form):
+    """What became of it."""
+
+    checkpoint_id: Annotated[int | None, Field(alias="checkpointId")] = None
+    location: str | None = None
+    name: str | None = None
+    message: str = ""
+    failure_cause: Annotated[FailureCause | None, Field(alias="failure-cause")] = None
+
+
+class OperationState(Form):
+    """How far something is that was asked for; `operation` is null until it is over."""
+
+    status: OperationStatus
+    operation: Operation | None = None
