@@ -40,7 +40,7 @@ from cutwater.sinks.checks import check_targets
 from cutwater.sinks.executors import share_disk
 from cutwater.sinks.places import placed
 from cutwater.spark.analysis.explain import identities
-from cutwater.spark.engine.build import mapped
+from cutwater.spark.engine.build import SparkEngine, mapped
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import hush_callbacks
 from cutwater.spark.session.session import prepare_session
@@ -321,7 +321,7 @@ def start(
     scratch = Scratch.make(options.scratch, identity, shared=not share_disk(spark))
     context = RunContext(
         plan=physical,
-        internals=internals,
+        engine=SparkEngine(internals),
         store=store,
         sinks=sinks,
         options=paced(options.checkpoint.options(), [one for _, one in _targets(physical)]),

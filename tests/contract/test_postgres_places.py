@@ -94,7 +94,7 @@ def recover(store: OpenStore, target: Sink, directory: Path, moved: tuple[str, .
     targets = placed({ORDERS: target}, store, moved)
     context = RunContext(
         plan=cast(Any, None),
-        internals=cast(Any, None),
+        engine=cast(Any, None),
         store=store,
         sinks={ORDERS: target.open(SinkContext(None, PIPELINE, ORDERS))},
         options=CheckpointOptions(),

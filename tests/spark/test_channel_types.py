@@ -21,7 +21,7 @@ from cutwater.runtime.channel import Channel, Signal
 from cutwater.runtime.output import ChannelOutput
 from cutwater.sinks.rows import FrameRows
 from cutwater.spark.analysis.analysis import channel_form
-from cutwater.spark.jvm.channel_scan import ChannelScan
+from cutwater.spark.jvm.channel_scan import ChannelScan, carry, columns_of
 from cutwater.spark.jvm.channel_source import ChannelSource, Reading
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_sink import PlannedBatch
@@ -174,7 +174,9 @@ def test_every_type_comes_back_as_it_was(spark: SparkSession, tmp_path: Path) ->
     found, _ = through(spark, channel, lambda one: one, tmp_path / "query")
 
     assert ordered(map(tuple, found)) == ordered(map(tuple, frame.collect()))
-    assert [one.dataType for one in channel.form.schema] == [one.dataType for one in frame.schema]
+    assert [one.dataType for one in columns_of(channel.form.schema)] == [
+        one.dataType for one in frame.schema
+    ]
 
 
 def test_rare_types_come_back_as_they_were(all_types: SparkSession, tmp_path: Path) -> None:
@@ -193,11 +195,11 @@ def test_rare_types_come_back_as_they_were(all_types: SparkSession, tmp_path: Pa
     assert sorted(map(tuple, found)) == expected
     assert sorted(map(tuple, batch.selectExpr("id", *SHOWN.values()).collect())) == expected
     types = [one.dataType.simpleString() for one in frame.schema]
-    assert [one.dataType.simpleString() for one in channel.form.schema] == types
+    assert [one.dataType.simpleString() for one in columns_of(channel.form.schema)] == types
     assert [one.dataType.simpleString() for one in batch.schema] == types
     assert batch.where("lcase = 'aB' AND collated[0] = 'aB'").count() == 2
     # Nor does it hurt to know of one that is not carried.
-    channel.carry(["id"])
+    carry(channel, ["id"])
     assert ChannelScan(Internals(all_types), channel).rows(0, 1, streaming=False).count() == 3
 
 
@@ -218,6 +220,6 @@ def test_a_pipeline_knows_its_columns(spark: SparkSession) -> None:
     """The form of a channel has no metadata and no column that must not be null."""
     frame = spark.range(3).select(F.col("id").alias("id", metadata={"note": "x"}))
 
-    (column,) = channel_form(frame.schema).schema.fields
+    (column,) = columns_of(channel_form(frame.schema).schema).fields
     assert column.nullable
     assert not column.metadata

@@ -20,7 +20,7 @@ from cutwater.runtime.output import ChannelOutput
 from cutwater.sinks.rows import FrameRows
 from cutwater.spark.analysis.analysis import channel_form
 from cutwater.spark.analysis.column_pruning import columns_read, rows_depend_on_columns
-from cutwater.spark.jvm.channel_scan import ChannelScan, narrowed
+from cutwater.spark.jvm.channel_scan import ChannelScan, carried, carry
 from cutwater.spark.jvm.channel_source import ChannelSource, Reading
 from cutwater.spark.jvm.internals import Internals
 
@@ -120,8 +120,8 @@ def test_what_is_not_carried_is_never_read_as_nothing(spark: SparkSession, tmp_p
     frame = spark.sql(
         "select 1L id, 2 key, timestamp'2026-01-01' at, 'x' `a.b`, struct(1 as x, 2 as y) deep"
     )
-    channel.carry({"key", "a.b"})
-    written = ChannelOutput(channel).write(FrameRows(narrowed(frame, channel)), BatchId(0))
+    carry(channel, {"key", "a.b"})
+    written = ChannelOutput(channel).write(FrameRows(carried(frame, channel)), BatchId(0))
     assert written.event is not None
     channel.append(written.event)
 

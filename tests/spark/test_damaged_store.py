@@ -18,6 +18,7 @@ from cutwater.protocol.cut import Cut
 from cutwater.run import _open_sinks
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.recovery import Recovery
+from cutwater.spark.engine.build import SparkEngine
 from cutwater.spark.jvm.internals import Internals
 from cutwater.store.backends.local import LocalBackend
 from cutwater.store.pipeline_store import OpenStore
@@ -100,7 +101,7 @@ def test_every_object_of_a_store_damaged_in_turn(spark: SparkSession, tmp_path: 
     identity = open_pipeline(backend, "counting")
     context = RunContext(
         plan=physical,
-        internals=Internals(spark),
+        engine=SparkEngine(Internals(spark)),
         store=OpenStore.of(backend, identity),
         sinks=_open_sinks(physical, spark, identity),
         options=options(tmp_path).checkpoint.options(),

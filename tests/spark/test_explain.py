@@ -255,9 +255,7 @@ def test_a_table_that_cannot_take_the_rows_is_refused_before_anything_is_made(
     planned = plan(pipeline)
 
     with pytest.raises(PlanError, match="sink table: column value is string in the table"):
-        check_targets(
-            planned, {name: one.rows.schema for name, one in look(planned, spark).items()}
-        )
+        check_targets(planned, {name: one.schema for name, one in look(planned, spark).items()})
     log = table / "_delta_log" / f"{1:020d}.json"
     features = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}
     log.write_text(json.dumps({"protocol": features}))

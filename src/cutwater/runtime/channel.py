@@ -7,11 +7,10 @@ locked while it is held.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from pyspark.sql.types import StructType
+from typing import Protocol
 
 from cutwater.ids import ChannelId, CheckpointId, ReaderId
 from cutwater.protocol.channel_log import Bound, ChannelLog, Placed
@@ -57,6 +56,12 @@ class Signal:
             self._changed.wait_for(lambda: self._closed or self._count != seen, timeout_s)
 
 
+class Columns(Protocol):
+    """The columns of a channel's rows, in the engine's own description of them."""
+
+    names: list[str]
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelForm:
     """What the rows of a channel look like.
@@ -70,7 +75,7 @@ class ChannelForm:
         origins: The outside sources that the rows come from, however far up.
     """
 
-    schema: StructType
+    schema: Columns
     watermark: tuple[str, str] | None = None
     merged_by: str = ""
     origins: tuple[str, ...] = ()
@@ -117,10 +122,9 @@ class Channel:
         """A directory without files: what a scan of no Events reads."""
         return self.directory / "empty"
 
-    def carry(self, columns: Collection[str]) -> None:
-        """Carry only these columns, before anybody writes or reads; one at least, of all it has."""
-        fields = [one for one in self.form.schema.fields if one.name in columns]
-        self.carried = StructType(fields or self.form.schema.fields[:1])
+    def carry(self, columns: Columns) -> None:
+        """Carry only these of its columns; called before the first write or read."""
+        self.carried = columns
 
     def subscribe(self, reader: ReaderId, signal: Signal) -> None:
         """Wake this signal when something happens that concerns the reader."""

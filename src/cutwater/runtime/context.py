@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 from cutwater.ids import PipelineId, SinkId
 from cutwater.planning.physical_plan import PhysicalPlan
 from cutwater.protocol.channel_log import Bound
 from cutwater.protocol.evolution.change import Allowances
 from cutwater.protocol.options import CheckpointOptions
+from cutwater.runtime.engine import Engine
 from cutwater.sinks.base import OpenSink
-from cutwater.spark.jvm.internals import Internals
 from cutwater.store.blobs.local_cache import Stock
 from cutwater.store.pipeline_store import OpenStore
 from cutwater.store.records.targets import SinkTargets
@@ -27,7 +25,7 @@ class RunContext:
 
     Attributes:
         plan: The steps.
-        internals: Spark's internal classes, checked.
+        engine: What runs the steps.
         store: The pipeline in its store.
         sinks: All sinks, opened.
         options: The protocol's options.
@@ -41,7 +39,7 @@ class RunContext:
     """
 
     plan: PhysicalPlan
-    internals: Internals
+    engine: Engine
     store: OpenStore
     sinks: Mapping[SinkId, OpenSink]
     options: CheckpointOptions
@@ -52,11 +50,6 @@ class RunContext:
     is_fork: bool = False
     allowed: Allowances = field(default_factory=Allowances)
     stock: Stock | None = None
-
-    @property
-    def spark(self) -> SparkSession:
-        """The session."""
-        return self.internals.spark
 
     @property
     def pipeline(self) -> PipelineId:

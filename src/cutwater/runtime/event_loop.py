@@ -32,12 +32,11 @@ from cutwater.protocol.step.events import Ended
 from cutwater.runtime.clock import now_ms
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.effects import Effects
+from cutwater.runtime.engine import Built
 from cutwater.runtime.outcome import End, LastCheckpoint, Outcome
 from cutwater.runtime.reporting.attempt_history import AttemptBook
 from cutwater.runtime.reporting.recovery_timing import FirstBatch, Phase, Phases
-from cutwater.runtime.step import RunningStep, Services
-from cutwater.spark.engine.build import Build, Built
-from cutwater.spark.engine.commit_watch import CommitWatch
+from cutwater.runtime.step import DriverCallbacks, RunningStep
 from cutwater.store.records.reports import RecoveryReport
 
 _LOG: Final = logging.getLogger(__name__)
@@ -97,21 +96,20 @@ class Generation:
         self.on_going_on: Callable[[], None] = lambda: None
         self._inbox: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._effects = Effects(context, restore.generation, self._inbox.put, self._defect)
-        self._watch = CommitWatch(self._step_failed)
-        services = Services(
+        callbacks = DriverCallbacks(
             post=self._inbox.put,
             upload=self._effects.upload,
             failed=self._step_failed,
-            watch=self._watch.watch,
             generation=restore.generation,
             pipeline=context.pipeline,
         )
         try:
             with phases.during(Phase.START):
                 noticed = lambda channel: self._inbox.put(_Noticed(channel))  # noqa: E731
-                self.built: Built = Build(context, restore, services, noticed, phases).run()
+                self.built: Built = context.engine.build(
+                    context, restore, callbacks, noticed, phases
+                )
         except BaseException:
-            self._watch.close()
             self._effects.close()
             raise
         if restore.cut is not None:
@@ -331,7 +329,7 @@ class Generation:
             for step, error in zip(steps, pool.map(RunningStep.try_to_halt, steps), strict=True):
                 if error is not None:
                     _LOG.warning("step %s did not end cleanly: %s", step.name, error)
-        self._watch.close()
+        self.built.close()
         self._effects.close()
 
     # -- the coordinator

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import DataFrame
-
 from cutwater.ids import BatchId, CheckpointId, Generation, InputId, PipelineId, ReaderId
 from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.barrier import Barrier
@@ -53,10 +51,6 @@ from cutwater.runtime.clock import now_ms
 from cutwater.runtime.output import Output, Written
 from cutwater.runtime.reporting.failed_batch import FailedBatch
 from cutwater.runtime.reporting.step_times import StepTimes
-from cutwater.spark.jvm.channel_scan import narrowed
-
-POOL: Final = "spark.scheduler.pool"
-"""The local property that names the pool a step's jobs are scheduled in: its own."""
 
 _ROOM_POLL_S: Final = 0.2
 
@@ -66,14 +60,13 @@ class Closed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
-    """What the generation does for its steps. None of these blocks.
+class DriverCallbacks:
+    """What the steps of a generation report to the driver. None of these blocks.
 
     Attributes:
         post: Hands an event to the coordinator.
         upload: Stores a snapshot in the background.
-        failed: Reports that a step cannot go on.
-        watch: Asks to be told when a query's batch is committed.
+        failed: Reports that a step has failed.
         generation: The generation.
         pipeline: The pipeline's uuid, for names that must not meet those of another pipeline.
     """
@@ -81,7 +74,6 @@ class Services:
     post: Callable[[CoordinatorEvent], None]
     upload: Callable[["RunningStep", StepSnapshot, tuple[InFlightRange, ...]], None]
     failed: Callable[["RunningStep", BaseException], None]
-    watch: Callable[["RunningStep", BatchId], None]
     generation: Generation
     pipeline: PipelineId
 
@@ -124,14 +116,14 @@ class RunningStep(ABC):
     kind: str = ""
 
     def __init__(
-        self, plan: PhysicalStep, machine: Step, wiring: Wiring, services: Services
+        self, plan: PhysicalStep, machine: Step, wiring: Wiring, callbacks: DriverCallbacks
     ) -> None:
         """Connect a step; nothing runs yet."""
         self.plan = plan
         self.name = plan.name
         self.machine = machine
         self.wiring = wiring
-        self.services = services
+        self.callbacks = callbacks
         self.lock = threading.RLock()
         self.rows = 0
         self.busy = False
@@ -215,12 +207,15 @@ class RunningStep(ABC):
                 self.times.pinned(checkpoint_id, began_s)
             case Upload(snapshot, ranges):
                 self.times.storing(snapshot.checkpoint_id)
-                self.services.upload(self, snapshot, ranges)
+                self.callbacks.upload(self, snapshot, ranges)
             case Acknowledge(snapshot):
-                self.services.post(Acknowledged(snapshot, now_ms()))
+                self.callbacks.post(Acknowledged(snapshot, now_ms()))
             case Decline(checkpoint_id, reason):
-                generation = self.services.generation
-                self.services.post(Declined(self.name, generation, checkpoint_id, reason, now_ms()))
+                callbacks = self.callbacks
+                declined = Declined(
+                    self.name, callbacks.generation, checkpoint_id, reason, now_ms()
+                )
+                callbacks.post(declined)
             case Forget(checkpoint_id):
                 self.unpin(checkpoint_id)
                 self.times.forget(checkpoint_id)
@@ -232,18 +227,13 @@ class RunningStep(ABC):
     @property
     def title(self) -> str:
         """A name for what runs in Spark, which no other step of any pipeline or generation has."""
-        return f"{self.name} of {self.services.pipeline} g{self.services.generation}"
+        return f"{self.name} of {self.callbacks.pipeline} g{self.callbacks.generation}"
 
     def reader(self, source: InputId) -> ReaderId:
         """Return who reads an input of this step."""
         return ReaderId(self.name, source)
 
     # -- batches
-
-    def carried(self, frame: DataFrame) -> DataFrame:
-        """Return what its channel carries of its rows; all of them without a channel."""
-        channel = self.wiring.channel
-        return frame if channel is None else narrowed(frame, channel)
 
     def append(self, written: Written, appended: BatchAppended) -> None:
         """Append a batch once there is room and the gate is open.

@@ -42,7 +42,7 @@ from cutwater.runtime.event_loop import Generation
 from cutwater.runtime.outcome import End, Outcome, is_starved
 from cutwater.runtime.recovery import Recovery
 from cutwater.runtime.reporting.attempt_history import AttemptBook, Waiter
-from cutwater.runtime.reporting.causes import cause_of
+from cutwater.runtime.reporting.causes import cause_of, failing_place
 from cutwater.runtime.reporting.event_log import EventName, Journal
 from cutwater.runtime.reporting.failed_batch import FailedBatch, Failures
 from cutwater.runtime.reporting.late_rows import LateRows
@@ -53,7 +53,6 @@ from cutwater.runtime.request_server import Desk
 from cutwater.runtime.scratch import clear
 from cutwater.runtime.shut_out import shut_out_by
 from cutwater.runtime.step import RunningStep
-from cutwater.spark.analysis.analysis import failing_place
 from cutwater.store.records.holder import Heartbeat, is_gone
 from cutwater.store.records.lease import Lease, Leases, claim_nonce, claimant
 from cutwater.store.records.reports import RecoveryReport

@@ -79,7 +79,7 @@ class Made:
         targets = {sink: self.target(sink) for sink in self.sinks}
         context = RunContext(
             plan=cast(Any, None),
-            internals=cast(Any, None),
+            engine=cast(Any, None),
             store=store,
             sinks={
                 sink: one.open(SinkContext(None, store.pipeline, sink))

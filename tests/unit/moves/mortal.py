@@ -147,7 +147,7 @@ class World:
         with TemporaryDirectory() as scratch:
             context = RunContext(
                 plan=cast(Any, None),
-                internals=cast(Any, None),
+                engine=cast(Any, None),
                 store=self.opened(),
                 sinks=self.sinks,
                 options=CheckpointOptions(),

@@ -52,7 +52,7 @@ def working(tmp_path: Path) -> Effects:
     store.log.create(Claim(Slot(1), ONE, "ours"))
     context = RunContext(
         plan=cast(Any, None),
-        internals=cast(Any, None),
+        engine=cast(Any, None),
         store=store,
         sinks={},
         options=CheckpointOptions(),

@@ -39,7 +39,7 @@ def context(tmp_path: Path) -> RunContext:
     store.log.create(Claim(Slot(1), ONE, "ours"))
     return RunContext(
         plan=cast(Any, None),
-        internals=cast(Any, None),
+        engine=cast(Any, None),
         store=store,
         sinks={},
         options=CheckpointOptions(interval_ms=3_600_000, tolerable_failed=0),
@@ -49,8 +49,8 @@ def context(tmp_path: Path) -> RunContext:
 
 
 @pytest.fixture
-def running(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> Generation:
-    return begun(context, monkeypatch, Standstill())
+def running(context: RunContext) -> Generation:
+    return begun(context, Standstill())
 
 
 def run_while(running: Generation, task: Callable[[], None]) -> Outcome:
@@ -211,12 +211,10 @@ def test_a_stop_comes_before_all_that_wait_for_their_turn(running: Generation) -
     assert all(waiter.done.is_set() for waiter in waiters)
 
 
-def test_a_stop_whose_last_checkpoint_expires_ends_without_it(
-    context: RunContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_whose_last_checkpoint_expires_ends_without_it(context: RunContext) -> None:
     """It has waited as long as a checkpoint may take; twice more would be of no use."""
     impatient = replace(context.options, timeout_ms=300, tolerable_failed=None)
-    running = begun(replace(context, options=impatient), monkeypatch, Standstill())
+    running = begun(replace(context, options=impatient), Standstill())
 
     def stop() -> None:
         running.ask_to_stop(LAST)
@@ -231,11 +229,11 @@ def test_a_stop_whose_last_checkpoint_expires_ends_without_it(
 
 
 def test_a_run_whose_input_has_ended_lets_a_pending_savepoint_complete_first(
-    context: RunContext, monkeypatch: pytest.MonkeyPatch
+    context: RunContext,
 ) -> None:
     """Nobody has asked for a stop, so nothing has to give way."""
     step = Standstill()
-    running = begun(context, monkeypatch, step)
+    running = begun(context, step)
     waiter = running.book.wait_for(SAVED)
     running.request(SAVED)
 

@@ -12,8 +12,8 @@ from cutwater.runtime.reporting.failed_batch import (
     Failures,
     Reading,
     events_of,
-    reading_of,
 )
+from cutwater.spark.checkpoint_dir.batch_inputs import reading_of
 from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind
 
 STEP = StepId("totals")

@@ -41,12 +41,12 @@ from cutwater.runtime import effects, outcome, supervisor
 from cutwater.runtime import event_loop as generation
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.effects import Effects
+from cutwater.runtime.engine import Built
 from cutwater.runtime.outcome import End, Outcome
 from cutwater.runtime.recovery import Recovery
 from cutwater.runtime.reporting.attempt_history import AttemptBook, Waiter
 from cutwater.runtime.reporting.recovery_timing import Phases
 from cutwater.runtime.supervisor import Supervisor
-from cutwater.spark.engine.build import Built
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
 from cutwater.store.pipeline_store import OpenStore
@@ -113,7 +113,7 @@ def context(backend: SmallBackend, tmp_path: Path) -> RunContext:
     store.log.create(Claim(Slot(1), ONE, "ours"))
     return RunContext(
         plan=cast(Any, None),
-        internals=cast(Any, None),
+        engine=cast(Any, None),
         store=store,
         sinks={},
         options=CheckpointOptions(interval_ms=3_600_000),
@@ -240,10 +240,10 @@ def test_a_start_that_finds_no_room_is_repeated_as_often_as_any_and_says_why(
 def test_a_restart_that_finds_no_file_descriptor_is_tried_until_there_is_one(
     backend: SmallBackend, context: RunContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = replace(context, plan=cast(Any, SimpleNamespace(pipeline="orders")))
+    named = replace(with_steps(context), plan=cast(Any, SimpleNamespace(pipeline="orders")))
     monkeypatch.setattr(supervisor, "_STARVED_PAUSE_MS", 1)
     running = Supervisor(named, RestartConfig(attempts=1, delay="1ms"), LEASE)
-    running._generation = begun(context, monkeypatch)
+    running._generation = begun(context)
     backend.without_files = 7
 
     def stop() -> None:
@@ -273,19 +273,25 @@ def test_a_first_start_that_finds_no_file_descriptor_fails_like_any(
 # -- a generation
 
 
+def with_steps(context: RunContext, *steps: Standstill, topology: Topology = LINE) -> RunContext:
+    """The same with an engine that builds these steps; without any all have ended."""
+    built = Built(topology, cast(Any, {one.name: one for one in steps}), {}, STANDING, None)
+    return replace(context, engine=cast(Any, SimpleNamespace(build=lambda *_: built)))
+
+
 def begun(
     context: RunContext,
-    monkeypatch: pytest.MonkeyPatch,
     *steps: Standstill,
     book: AttemptBook | None = None,
     topology: Topology = LINE,
 ) -> generation.Generation:
     """A generation of these steps; without any all have ended."""
-    built = Built(topology, cast(Any, {one.name: one for one in steps}), {}, STANDING, None)
-    monkeypatch.setattr(generation, "Build", lambda *_: SimpleNamespace(run=lambda: built))
-    restore = Restore(ONE, None, STANDING)
     return generation.Generation(
-        context, restore, book or AttemptBook(), Phases(""), lambda _: None
+        with_steps(context, *steps, topology=topology),
+        Restore(ONE, None, STANDING),
+        book or AttemptBook(),
+        Phases(""),
+        lambda _: None,
     )
 
 
@@ -311,7 +317,7 @@ def test_a_stop_ends_although_no_number_is_taken_and_others_wait_for_their_turn(
     """What comes after the last try must not meet an attempt that has not begun yet."""
     monkeypatch.setattr(outcome, "_TRIES", 1)
     backend.full = True
-    one = begun(context, monkeypatch, Standstill())
+    one = begun(context, Standstill())
     one.ask_to_stop(CheckpointRequest(is_last=True))
     waiters = [one.book.wait_for(CheckpointRequest(CheckpointKind.FULL)) for _ in range(3)]
     for waiter in waiters:
@@ -331,7 +337,7 @@ def test_a_stop_ends_although_the_commit_before_it_is_blocked_meanwhile(
     """It was asked for before anybody knew that no checkpoint can be taken any more."""
     monkeypatch.setattr(effects, "_RETRY_S", 0.2)
     backend.full, backend.full_of = True, "/committed/"
-    one = begun(context, monkeypatch, Standstill(), topology=Topology((StepSpec(ORDERS),)))
+    one = begun(context, Standstill(), topology=Topology((StepSpec(ORDERS),)))
     last = CheckpointRequest(is_last=True)
     too_late = threading.Timer(DEADLINE_S, one.ask_to_stop, (None,))
 
@@ -354,11 +360,11 @@ def test_a_stop_ends_although_the_commit_before_it_is_blocked_meanwhile(
 
 
 def test_a_pipeline_goes_on_if_the_savepoint_to_stop_with_finds_no_room(
-    backend: SmallBackend, context: RunContext, monkeypatch: pytest.MonkeyPatch
+    backend: SmallBackend, context: RunContext
 ) -> None:
     """Whoever asked hears why, and may ask again; also if he did not wait for it."""
     backend.full = True
-    one = begun(context, monkeypatch, Standstill())
+    one = begun(context, Standstill())
     request = CheckpointRequest(CheckpointKind.SAVEPOINT, "end", drain=True, is_last=True)
     waiters: list[Waiter] = []
     goes_on = threading.Semaphore(0)
@@ -385,7 +391,7 @@ def test_a_pipeline_that_is_killed_before_its_last_checkpoint_has_not_finished(
     """Its input has ended, but nobody has committed what was read."""
     monkeypatch.setattr(effects, "_RETRY_S", 0.5)
     backend.full = True
-    one = begun(context, monkeypatch)
+    one = begun(context)
 
     def kill() -> None:
         wait_for(lambda: one.book.reports)
@@ -395,10 +401,10 @@ def test_a_pipeline_that_is_killed_before_its_last_checkpoint_has_not_finished(
 
 
 def test_a_pipeline_whose_last_checkpoint_finds_no_room_fails_and_says_why(
-    backend: SmallBackend, context: RunContext, monkeypatch: pytest.MonkeyPatch
+    backend: SmallBackend, context: RunContext
 ) -> None:
     backend.full = True
-    one = begun(context, monkeypatch)
+    one = begun(context)
 
     ended = run_while(one, lambda: None)
 
@@ -408,7 +414,7 @@ def test_a_pipeline_whose_last_checkpoint_finds_no_room_fails_and_says_why(
 
 
 def test_a_number_that_people_were_told_of_is_not_told_again(
-    backend: SmallBackend, context: RunContext, monkeypatch: pytest.MonkeyPatch
+    backend: SmallBackend, context: RunContext
 ) -> None:
     """The store did not take it, so the next generation would find it free."""
     backend.full = True
@@ -417,7 +423,7 @@ def test_a_number_that_people_were_told_of_is_not_told_again(
         book.ordered(events.ReserveId(CheckpointId(number), CheckpointKind.CHECKPOINT), {})
         failed = events.EndAttempt(CheckpointId(number), False, FailureReason.STORE_FAILED)
         book.ordered(failed, {})
-    one = begun(context, monkeypatch, Standstill(), book=book)
+    one = begun(context, Standstill(), book=book)
 
     def stop() -> None:
         wait_for(lambda: any(report.generation for report in book.reports))

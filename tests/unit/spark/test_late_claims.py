@@ -66,7 +66,7 @@ def store(backend: LateBackend) -> OpenStore:
 def context(store: OpenStore, tmp_path: Path) -> RunContext:
     return RunContext(
         plan=cast(Any, SimpleNamespace(pipeline="orders")),
-        internals=cast(Any, None),
+        engine=cast(Any, None),
         store=store,
         sinks={},
         options=CheckpointOptions(),

@@ -47,7 +47,7 @@ class TakenBack(Table):
 def supervisor(world: World, scratch: Path) -> Supervisor:
     context = RunContext(
         plan=cast(Any, SimpleNamespace(pipeline="p")),
-        internals=cast(Any, None),
+        engine=cast(Any, None),
         store=world.opened(),
         sinks=world.sinks,
         options=CheckpointOptions(),

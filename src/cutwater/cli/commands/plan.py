@@ -176,7 +176,7 @@ def _ask(planned: PhysicalPlan, master: str, conf: Mapping[str, str]) -> AllFact
     else:
         forms = look(planned, spark)
         facts = facts_of(planned, forms, spark)
-        rows = {name: one.rows.schema for name, one in forms.items()}
+        rows = {name: one.schema for name, one in forms.items()}
     for warning in check_targets(planned, rows):
         complain(warning)
     return facts

@@ -5,10 +5,13 @@ person needs is the line of their own file and the last cause.
 """
 
 import re
+import traceback
 from collections.abc import Collection
 from typing import Final
 
 from cutwater.errors import CutwaterError
+from cutwater.pipeline.nodes import Node
+from cutwater.planning.physical_plan import PhysicalStep
 
 _FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 _RAISED: Final = re.compile(
@@ -65,3 +68,19 @@ def _one_line(text: str) -> str:
     line = " ".join(text.split())
     shortened = line if len(line) <= _LENGTH_MAX else f"{line[:_LENGTH_MAX]}…"
     return shortened if shortened.endswith((".", "!", "?", "…")) else f"{shortened}."
+
+
+def failing_place(step: PhysicalStep, error: BaseException) -> tuple[str, str]:
+    """Find the line of the user's code that an error comes from, and the node it belongs to."""
+    files = {node.place.file for node in step.nodes}
+    lines = [one for one in traceback.extract_tb(error.__traceback__) if one.filename in files]
+    functions = {node.function_name: node for node in step.nodes}
+    found = (functions[one.name] for one in reversed(lines) if one.name in functions)
+    node = next(found, named_node(step))
+    place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else str(node.place)
+    return place, node.title
+
+
+def named_node(step: PhysicalStep) -> Node:
+    """Return the node that the step is called after: a sink behind it has no code of its own."""
+    return next(one for one in step.nodes if one.name == step.name)

@@ -12,6 +12,7 @@ from typing import Final
 from cutwater.ids import CheckpointId, StepId
 from cutwater.protocol.step.aligner_events import AlignmentState
 from cutwater.runtime.clock import now_ms
+from cutwater.runtime.engine import Built
 from cutwater.runtime.reporting.status import (
     AlignmentStatus,
     BarrierAt,
@@ -20,7 +21,6 @@ from cutwater.runtime.reporting.status import (
     StepStatus,
 )
 from cutwater.runtime.step import RunningStep
-from cutwater.spark.engine.build import Built
 
 _WINDOW_MS: Final = 10_000
 """Longer than most batches: a rate that falls to nothing between two batches says nothing."""

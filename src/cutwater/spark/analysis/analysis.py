@@ -6,7 +6,6 @@ the list of stateless ones; anything else is a streaming query (rule F34). What 
 found here, before anything starts, and names the function and line.
 """
 
-import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from cutwater.pipeline.nodes import Kind, Node
 from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.evolution.identity import StepIdentity
 from cutwater.runtime.channel import ChannelForm
+from cutwater.runtime.reporting.causes import failing_place, named_node
 from cutwater.sinks.base import SelectiveTarget
 from cutwater.sinks.columns import nullable
 from cutwater.spark.analysis.column_types import unheld
@@ -32,6 +32,7 @@ from cutwater.spark.analysis.logical_plan import WATERMARK_DELAY, PlanNode, plan
 from cutwater.spark.analysis.self_reads import OwnTargets
 from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind
 from cutwater.spark.engine.input_watermarks import EventTime
+from cutwater.spark.jvm.channel_scan import columns_of
 from cutwater.spark.jvm.channel_source import ChannelSource
 from cutwater.spark.jvm.empty_batch_source import PulseSource
 from cutwater.spark.jvm.internals import Internals
@@ -97,6 +98,11 @@ class StepForm:
     identity: StepIdentity = field(default_factory=StepIdentity)
 
     @property
+    def schema(self) -> StructType:
+        """The columns of its rows."""
+        return columns_of(self.rows.schema)
+
+    @property
     def stream_keys(self) -> tuple[str, ...]:
         """The streams by number and name: offsets are told apart by them (rule F16)."""
         return tuple(f"{at}:{name}" for at, name in enumerate(self.streams))
@@ -129,7 +135,7 @@ class Analysis:
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises
             self._add(*failing_place(step, error), first_line(error))
             return None
-        named = _named_node(step)
+        named = named_node(step)
         where = (str(named.place), named.title)
         if not isinstance(frame, DataFrame):
             self._add(*where, f"returns {type(frame).__name__}, not a DataFrame")
@@ -272,22 +278,6 @@ class Analysis:
 def _channels_below(node: PlanNode) -> list[ChannelSource]:
     found = (native_source(one.source) for one in node.walk() if one.source)
     return [one for one in found if isinstance(one, ChannelSource)]
-
-
-def failing_place(step: PhysicalStep, error: BaseException) -> tuple[str, str]:
-    """Find the line of the user's code that an error comes from, and the node it belongs to."""
-    files = {node.place.file for node in step.nodes}
-    lines = [one for one in traceback.extract_tb(error.__traceback__) if one.filename in files]
-    functions = {node.function_name: node for node in step.nodes}
-    found = (functions[one.name] for one in reversed(lines) if one.name in functions)
-    node = next(found, _named_node(step))
-    place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else str(node.place)
-    return place, node.title
-
-
-def _named_node(step: PhysicalStep) -> Node:
-    """Return the node that the step is called after: a sink behind it has no code of its own."""
-    return next(one for one in step.nodes if one.name == step.name)
 
 
 def first_line(error: BaseException) -> str:

@@ -113,7 +113,7 @@ def _facts(step: PhysicalStep, form: StepForm, default_partitions: int) -> StepF
         has_watermark=form.has_watermark,
         watermark=_watermark(form.rows),
         sources=(*natives, *form.foreign),
-        columns=_columns(form.rows.schema),
+        columns=_columns(form.schema),
     )
 
 

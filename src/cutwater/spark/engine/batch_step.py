@@ -20,11 +20,11 @@ from cutwater.protocol.step.events import BatchAppended
 from cutwater.protocol.step.machine import Step
 from cutwater.runtime.output import SMALL_BYTES
 from cutwater.runtime.reporting.failed_batch import FailedBatch, events_of
-from cutwater.runtime.step import POOL, Closed, PinnedFiles, RunningStep, Services, Wiring
+from cutwater.runtime.step import Closed, DriverCallbacks, PinnedFiles, RunningStep, Wiring
 from cutwater.sinks.rows import FrameRows
 from cutwater.spark.analysis.analysis import StepForm, channel_form
-from cutwater.spark.jvm.channel_scan import ChannelScan
-from cutwater.spark.jvm.internals import Internals
+from cutwater.spark.jvm.channel_scan import ChannelScan, carried, columns_of
+from cutwater.spark.jvm.internals import POOL, Internals
 
 _IDLE_WAIT_S: Final = 5.0
 _HALT_S: Final = 60.0
@@ -40,17 +40,17 @@ class BatchStep(RunningStep):
         plan: PhysicalStep,
         machine: Step,
         wiring: Wiring,
-        services: Services,
+        callbacks: DriverCallbacks,
         form: StepForm,
     ) -> None:
         """Prepare the thread."""
-        super().__init__(plan, machine, wiring, services)
+        super().__init__(plan, machine, wiring, callbacks)
         self._spark: SparkSession = form.frame.sparkSession
         internals = Internals(self._spark)
         self._scans = {
             one.id: ChannelScan(internals, wiring.inputs[one.id], one.keys) for one in plan.inputs
         }
-        self._columns = form.rows.schema
+        self._columns = form.schema
         self._thread = InheritableThread(target=self._loop, name=f"step {plan.name}", daemon=True)
         most = plan.options.max_batch_bytes
         self._most = {one.id: one.batch_bytes(most) for one in plan.inputs}
@@ -97,7 +97,7 @@ class BatchStep(RunningStep):
         except BaseException as error:  # noqa: BLE001 - whatever a user's function raises
             if not signal.closed:
                 self.failure = error
-                self.services.failed(self, error)
+                self.callbacks.failed(self, error)
 
     def _ends(self) -> Mapping[InputId, int]:
         ends = {}
@@ -135,7 +135,7 @@ class BatchStep(RunningStep):
         result = self.plan.evaluate(self._spark, frames)
         assert isinstance(result, DataFrame)
         self._check_columns(result)
-        output = FrameRows(self.carried(result))
+        output = FrameRows(carried(result, self.wiring.channel))
         if size_bytes < SMALL_BYTES:
             output = output.gathered()
         written = self.wiring.output.write(output, batch)
@@ -171,7 +171,7 @@ class BatchStep(RunningStep):
         Raises:
             StepError: Naming the columns that differ.
         """
-        found = channel_form(result.schema).schema
+        found = columns_of(channel_form(result.schema).schema)
         if found == self._columns:
             return
         before, after = set(self._columns.fields), set(found.fields)

@@ -31,10 +31,11 @@ from cutwater.protocol.topology import StepSpec, Topology
 from cutwater.runtime.channel import Channel, ChannelForm, Signal
 from cutwater.runtime.channel_restore import check_in_flight, restore_channel
 from cutwater.runtime.context import RunContext
+from cutwater.runtime.engine import Built
 from cutwater.runtime.output import ChannelOutput, Output, SinkOutput
 from cutwater.runtime.reporting.recovery_timing import Phase, Phases
 from cutwater.runtime.scratch import generation_directory
-from cutwater.runtime.step import RunningStep, Services, Wiring
+from cutwater.runtime.step import DriverCallbacks, RunningStep, Wiring
 from cutwater.spark.analysis.analysis import Analysis, StepForm, Way
 from cutwater.spark.analysis.column_pruning import columns_read, rows_depend_on_columns
 from cutwater.spark.analysis.self_reads import OwnTargets
@@ -42,21 +43,47 @@ from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir.rewrite import SOURCES, ChangedQuery, donor_of, rebuild
 from cutwater.spark.engine.batch_step import BatchStep
+from cutwater.spark.engine.commit_watch import CommitWatch
 from cutwater.spark.engine.query_step import PARTITIONS, QueryStep
+from cutwater.spark.jvm.channel_scan import carry
 from cutwater.spark.jvm.channel_source import ChannelOffset, ChannelSource, Reading
+from cutwater.spark.jvm.internals import Internals
 from cutwater.store.backends.directories import exists, try_to_remove_tree
 from cutwater.store.blobs.blobs import Blobs
 
 _FETCHERS: Final = 4
 
 
+@dataclass(frozen=True, slots=True)
+class SparkEngine:
+    """Spark as the engine of a pipeline (`runtime.engine`).
+
+    Attributes:
+        internals: Spark's internal classes, checked.
+    """
+
+    internals: Internals
+
+    def build(
+        self,
+        context: RunContext,
+        restore: Restore,
+        callbacks: DriverCallbacks,
+        on_control: Callable[[ChannelId], None],
+        phases: Phases,
+    ) -> Built:
+        """Build a generation's queries, batch jobs and channels; nothing runs yet."""
+        return Build(self.internals, context, restore, callbacks, on_control, phases).run()
+
+
 @dataclass(slots=True)
 class Build:
     """One generation on its way from a cut to steps that can be started."""
 
+    internals: Internals
     context: RunContext
     restore: Restore
-    services: Services
+    callbacks: DriverCallbacks
     on_control: Callable[[ChannelId], None]
     phases: Phases = field(default_factory=Phases)
     _channels: dict[ChannelId, Channel] = field(default_factory=dict)
@@ -66,7 +93,7 @@ class Build:
     _read: dict[ReaderId, frozenset[str]] = field(default_factory=dict)
     _change: Change | None = None
 
-    def run(self) -> "Built":
+    def run(self) -> Built:
         """Call the steps' functions, make channels, fetch state, connect everything.
 
         Raises:
@@ -84,8 +111,10 @@ class Build:
             self._fetch()
             self._rebuild()
         topology = self._topology()
-        steps = {spec.step: self._connect(spec) for spec in topology.steps}
-        return Built(topology, steps, self._channels, self._standing(), self._change)
+        watch = CommitWatch(self.callbacks.failed)
+        steps = {spec.step: self._connect(spec, watch) for spec in topology.steps}
+        standing = self._standing()
+        return Built(topology, steps, self._channels, standing, self._change, watch.close)
 
     @property
     def directory(self) -> Path:
@@ -119,7 +148,7 @@ class Build:
     def _topology(self) -> Topology:
         pinned = [name for name, form in self._forms.items() if form.pinned_start]
         known = {} if self._cut is None else self._cut.identities
-        default = int(str(self.context.spark.conf.get(PARTITIONS)))
+        default = int(str(self.internals.spark.conf.get(PARTITIONS)))
         identities = {}
         for name, form in self._forms.items():
             identity = known.get(name, form.identity)
@@ -143,8 +172,8 @@ class Build:
     # -- calling the functions
 
     def _evaluate(self) -> None:
-        plan, spark = self.context.plan, self.context.spark
-        analysis = Analysis(self.context.internals, OwnTargets.of(plan, spark))
+        plan, spark = self.context.plan, self.internals.spark
+        analysis = Analysis(self.internals, OwnTargets.of(plan, spark))
         for step in self.context.plan.steps:
             frames = self._frames(step)
             if frames is None:
@@ -175,7 +204,7 @@ class Build:
             if channel is None:
                 return None
             source = ChannelSource(
-                self.context.internals,
+                self.internals,
                 channel,
                 ReaderId(step.name, one.id),
                 signal,
@@ -194,7 +223,7 @@ class Build:
         and a reader that is added later must not change that. So do they behind one whose rows
         would be others if fewer columns were asked for.
         """
-        internals, narrow = self.context.internals, []
+        internals, narrow = self.internals, []
         for step in self.context.plan.steps:
             form = self._forms[step.name]
             if step.inputs:
@@ -206,7 +235,7 @@ class Build:
         for one in narrow:
             if self._read.keys() >= set(one.readers):
                 columns = set[str]().union(*(self._read[reader] for reader in one.readers))
-                self._channels[one.id].carry(columns)
+                carry(self._channels[one.id], columns)
 
     def _channel(self, step: PhysicalStep, form: ChannelForm) -> Channel:
         assert step.output is not None
@@ -287,7 +316,7 @@ class Build:
     def _query_directory(self, step: StepId) -> Path:
         return self.directory / step / "query"
 
-    def _connect(self, spec: StepSpec) -> RunningStep:
+    def _connect(self, spec: StepSpec, watch: CommitWatch) -> RunningStep:
         plan = self.context.plan[spec.step]
         form = self._forms[spec.step]
         restored = None
@@ -305,10 +334,10 @@ class Build:
             signal=self._signals[spec.step],
         )
         if form.way is Way.BATCH:
-            return BatchStep(plan, machine, wiring, self.services, form)
-        query = QueryStep(plan, machine, wiring, self.services, form)
+            return BatchStep(plan, machine, wiring, self.callbacks, form)
+        query = QueryStep(plan, machine, wiring, self.callbacks, form)
         query.available_now = self.context.available_now
-        query.read(self._sources.get(spec.step, ()))
+        query.connect(self._sources.get(spec.step, ()), watch.watch)
         return query
 
     def _output(self, spec: StepSpec, channel: Channel | None) -> Output:
@@ -346,39 +375,6 @@ def _endless(steps: Iterable[PhysicalStep], forms: Mapping[StepId, StepForm]) ->
         for step in steps
         if step.name in forms and any(not one.has_end for one in forms[step.name].natives)
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A generation that is ready to start.
-
-    Attributes:
-        topology: Its shape.
-        steps: Its steps, in plan order.
-        channels: Its channels.
-        standing: What was decided before it, in terms of its steps.
-        change: What became of the cut that it was built from; None without one.
-    """
-
-    topology: Topology
-    steps: Mapping[StepId, RunningStep]
-    channels: Mapping[ChannelId, Channel]
-    standing: Standing
-    change: Change | None
-
-    @property
-    def has_staged(self) -> bool:
-        """Whether sinks have staged what no decided cut holds yet."""
-        return any(one.machine.staged for one in self.steps.values())
-
-    @property
-    def has_backlog(self) -> bool:
-        """Whether something lies in a channel that a reader has not read yet."""
-        return any(
-            backlog.messages
-            for channel in self.channels.values()
-            for backlog in channel.backlogs().values()
-        )
 
 
 def mapped(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:

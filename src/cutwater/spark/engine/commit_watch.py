@@ -27,9 +27,8 @@ class CommitWatch:
         self._thread = threading.Thread(target=self._loop, name="commit watch", daemon=True)
         self._thread.start()
 
-    def watch(self, step: RunningStep, batch: BatchId) -> None:
-        """Tell the step when this batch of its query is committed."""
-        assert isinstance(step, QueryStep)
+    def watch(self, step: QueryStep, batch: BatchId) -> None:
+        """Let the step note when this batch of its query is committed."""
         with self._changed:
             self._waiting[step.name] = (step, batch)
             self._changed.notify()

@@ -7,7 +7,7 @@ commits/N is there.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,22 +20,18 @@ from cutwater.protocol.messages import Place
 from cutwater.protocol.step.events import BatchAppended
 from cutwater.protocol.step.machine import Step
 from cutwater.runtime.output import SMALL_BYTES
-from cutwater.runtime.reporting.failed_batch import (
-    FailedBatch,
-    Reading,
-    events_of,
-    reading_of,
-    readings,
-)
-from cutwater.runtime.step import POOL, Closed, PinnedFiles, RunningStep, Services, Wiring
+from cutwater.runtime.reporting.failed_batch import FailedBatch, Reading, events_of, readings
+from cutwater.runtime.step import Closed, DriverCallbacks, PinnedFiles, RunningStep, Wiring
 from cutwater.spark.analysis.analysis import StepForm
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
+from cutwater.spark.checkpoint_dir.batch_inputs import reading_of
 from cutwater.spark.checkpoint_dir.offsets import note_streams
 from cutwater.spark.engine.input_watermarks import QueryWatermarks
+from cutwater.spark.jvm.channel_scan import carried
 from cutwater.spark.jvm.channel_source import ChannelOffset, ChannelSource
 from cutwater.spark.jvm.empty_batch_source import PulseSource
-from cutwater.spark.jvm.internals import Internals, NewQuery
+from cutwater.spark.jvm.internals import POOL, Internals, NewQuery
 from cutwater.spark.jvm.native_sink import NativeSink, PlannedBatch
 from cutwater.spark.jvm.native_source import Told
 from cutwater.store.backends.directories import try_to_remove_tree
@@ -65,7 +61,7 @@ class QueryStep(RunningStep):
         plan: PhysicalStep,
         machine: Step,
         wiring: Wiring,
-        services: Services,
+        callbacks: DriverCallbacks,
         form: StepForm,
     ) -> None:
         """Prepare the query; its directory holds the restored batch, or nothing.
@@ -74,16 +70,17 @@ class QueryStep(RunningStep):
             plan: The step.
             machine: Its machine, standing at the restored batch.
             wiring: What it is connected to.
-            services: What the generation does for it.
+            callbacks: What it reports to the driver.
             form: Its result and sources, as Spark sees them.
         """
-        super().__init__(plan, machine, wiring, services)
+        super().__init__(plan, machine, wiring, callbacks)
         self._form = form
         self._internals = Internals(form.frame.sparkSession)
         self._sink = NativeSink(self._internals, self._on_batch, self.title)
         self._query: StreamingQuery | None = None
         self._started = threading.Event()
         self._sources: tuple[ChannelSource, ...] = ()
+        self._watch: Callable[[QueryStep, BatchId], None] = lambda *_: None
         self.available_now = False
         self.checkpoint = wiring.directory / "query"
         self._pins = wiring.directory / "pins"
@@ -131,13 +128,23 @@ class QueryStep(RunningStep):
         finally:
             context.setLocalProperty(POOL, None)  # type: ignore[arg-type]
 
-    def read(self, sources: Sequence[ChannelSource]) -> None:
-        """Note the channel sources of the query, in the order of the step's inputs."""
+    def connect(
+        self,
+        sources: Sequence[ChannelSource],
+        watch: Callable[["QueryStep", BatchId], None],
+    ) -> None:
+        """Connect the query before it starts.
+
+        Args:
+            sources: Its channel sources, in the order of the step's inputs.
+            watch: Calls `note_if_committed` once Spark has committed a batch; does not block.
+        """
         self._sources = tuple(sources)
+        self._watch = watch
 
     def _new_query(self) -> NewQuery:
         return NewQuery(
-            frame=self.carried(self._form.frame),
+            frame=carried(self._form.frame, self.wiring.channel),
             title=self.title,
             checkpoint=str(self.checkpoint),
             output_mode=self.plan.output_mode,
@@ -224,7 +231,7 @@ class QueryStep(RunningStep):
         except BaseException as error:  # noqa: BLE001 - whatever a user's function raises
             if not (self.wiring.signal.closed or self.machine.finished):
                 self.failure = self._reason(error)
-                self.services.failed(self, self.failure)
+                self.callbacks.failed(self, self.failure)
             raise _Ended from None
         finally:
             self.busy = False
@@ -268,7 +275,7 @@ class QueryStep(RunningStep):
             ),
         )
         self._offsets = log.offsets
-        self.services.watch(self, batch)
+        self._watch(self, batch)
 
     def _running_query(self) -> StreamingQuery:
         """Return the query; its first batch may begin before its start has returned here."""

@@ -4,14 +4,16 @@ A channel carries only the columns that one of its readers reads (docs/adr/0024)
 sees all of them; one that is not carried says so, loudly, if a row of it is ever looked at.
 """
 
+from collections.abc import Collection
 from functools import cached_property
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from cutwater.errors import RunError
-from cutwater.runtime.channel import Channel
+from cutwater.runtime.channel import Channel, Columns
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.plan_template import PlanTemplate
 
@@ -84,28 +86,41 @@ class ChannelScan:
 
     @cached_property
     def _java_schema(self) -> Any:
-        return self._internals.java_schema(self._channel.carried)
+        return self._internals.java_schema(columns_of(self._channel.carried))
 
     @cached_property
     def _all_columns(self) -> list[Column] | None:
         """The columns of the channel's form; None if those are what it carries."""
-        carried, schema = self._channel.carried, self._channel.form.schema
-        if carried == schema:
+        carried_columns = columns_of(self._channel.carried)
+        schema = columns_of(self._channel.form.schema)
+        if carried_columns == schema:
             return None
         missing = F.raise_error(
             F.lit(f"channel {self._channel.id} does not carry a column that is read from it")
         )
         return [
             F.col(quoted(one.name))
-            if one.name in carried.names
+            if one.name in carried_columns.names
             else missing.cast(one.dataType).alias(one.name)
             for one in schema.fields
         ]
 
 
-def narrowed(frame: DataFrame, channel: Channel) -> DataFrame:
-    """Return what a channel carries of a step's rows."""
-    if channel.carried == channel.form.schema:
+def columns_of(columns: Columns) -> StructType:
+    """Return the columns of a channel as Spark's own type, which they always are here."""
+    assert isinstance(columns, StructType)
+    return columns
+
+
+def carry(channel: Channel, names: Collection[str]) -> None:
+    """Let a channel carry only these of its columns; at least one, since Parquet needs one."""
+    fields = columns_of(channel.form.schema).fields
+    channel.carry(StructType([field for field in fields if field.name in names] or fields[:1]))
+
+
+def carried(frame: DataFrame, channel: Channel | None) -> DataFrame:
+    """Return the columns of a step's rows that its channel carries; all without a channel."""
+    if channel is None or channel.carried == channel.form.schema:
         return frame
     return frame.select(*map(quoted, channel.carried.names))
 

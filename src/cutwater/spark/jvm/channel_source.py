@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from cutwater.ids import InputId, ReaderId
 from cutwater.runtime.channel import Channel, Signal
-from cutwater.spark.jvm.channel_scan import ChannelScan
+from cutwater.spark.jvm.channel_scan import ChannelScan, columns_of
 from cutwater.spark.jvm.empty_batch_source import OwedBatch
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import NativeSource, decode_offset, encode_offset
@@ -85,7 +85,7 @@ class ChannelSource(NativeSource):
     ) -> None:
         """Read a channel as one reader."""
         self.channel = channel
-        super().__init__(internals, channel.form.schema)
+        super().__init__(internals, columns_of(channel.form.schema))
         self.reader = reader
         self._signal = signal
         self._reading = reading

@@ -27,6 +27,9 @@ from cutwater.spark.jvm.parquet import ParquetFiles
 from cutwater.spark.session.session import NEEDED
 from cutwater.spark.session.version import PYSPARK, is_supported
 
+POOL: Final = "spark.scheduler.pool"
+"""The local property that names the scheduler pool of a step's jobs: each step has its own."""
+
 SOURCE_INTERFACE: Final = "org.apache.spark.sql.execution.streaming.Source"
 SINK_INTERFACE: Final = "org.apache.spark.sql.execution.streaming.Sink"
 ADMISSION_INTERFACE: Final = (

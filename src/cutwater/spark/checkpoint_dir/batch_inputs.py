@@ -1,0 +1,71 @@
+"""What a batch reads of its outside sources, from the offsets and logs in a checkpoint directory.
+
+Only for error messages: what cannot be read is left out.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cutwater.runtime.reporting.failed_batch import Reading
+from cutwater.spark.checkpoint_dir.listing import names
+from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind
+
+_COMPACT: Final = ".compact"
+_START: Final = "the beginning"
+
+
+def reading_of(
+    stream: Stream, start: str | None, end: str | None, log: Path | None
+) -> Reading | None:
+    """Return what a batch reads of an outside stream; None if nothing, or nobody can say.
+
+    Args:
+        stream: The stream.
+        start: Where the batch before it ended; None for the beginning.
+        end: Where it ends.
+        log: Where a source of files notes which it has read; None for other sources.
+    """
+    if end is None or end == start or stream.kind in {StreamKind.PULSE, StreamKind.CHANNEL}:
+        return None
+    files = () if log is None else _files(log, _log_offset(start), _log_offset(end))
+    return Reading(stream.name, "offsets", start or _START, end, files)
+
+
+def _log_offset(text: str | None) -> int | None:
+    """Return the number in an offset of a source of files; None if it is none."""
+    try:
+        found = msgspec.json.decode(text or "{}")
+    except msgspec.DecodeError:
+        return None
+    offset = found.get("logOffset") if isinstance(found, dict) else None
+    return offset if isinstance(offset, int) else None
+
+
+class _File(msgspec.Struct, frozen=True):
+    path: str
+    batch: int = msgspec.field(name="batchId")
+
+
+def _files(log: Path, start: int | None, end: int | None) -> tuple[str, ...]:
+    """Return the files that a source's log has between two offsets; none if it has no log."""
+    if end is None:
+        return ()
+    found: set[str] = set()
+    for name in names(log):
+        number = name.removesuffix(_COMPACT)
+        if number.isdecimal():
+            found.update(_between(log / name, -1 if start is None else start, end))
+    return tuple(sorted(found))
+
+
+def _between(file: Path, start: int, end: int) -> Iterable[str]:
+    try:
+        _, *lines = file.read_text(encoding="utf-8").splitlines()
+        entries = [msgspec.json.decode(line, type=_File) for line in lines]
+    except (OSError, ValueError, msgspec.DecodeError):
+        # Only a help to people: what cannot be read is left out.
+        return ()
+    return [one.path.removeprefix("file://") for one in entries if start < one.batch <= end]
