@@ -1,9 +1,9 @@
-"""The auction pipeline of `make demo` and `make dashboard`: events of the NEXMark benchmark.
+"""The auction pipeline of `make demo` and `make dashboard`, with events of the NEXMark benchmark.
 
-One stream of events is read as three sources: people, auctions, bids. Bids are enriched and shared
-by two consumers; every two seconds of event time the highest price of each channel is found; and
-each person's auctions are joined with their names. Three tables, committed together. Whatever is
-kept is forgotten as event time goes on, so that it can run for ever.
+Three sources read one stream of events: people, auctions and bids. Two consumers share the
+enriched bids. One step finds the highest price of each channel in every two seconds of event time.
+Another step joins auctions with the names of their sellers. The three tables are committed
+together. State expires as event time advances, so the pipeline can run indefinitely.
 """
 
 import math
@@ -20,19 +20,19 @@ def create(
     tables: str = "out/auctions",
     active: str = "1000",
 ) -> Pipeline:
-    """Make the pipeline.
+    """Create the pipeline.
 
     Args:
-        total: How many events of all kinds, or `endless`.
-        rate: How many of them a second.
-        tables: The directory of the three tables.
-        active: How many people open auctions and bid at a time: so many of the newest.
+        total: The number of events of all kinds, or `endless`.
+        rate: Events of all kinds per second.
+        tables: The directory for the three tables.
+        active: The number of people who open auctions and bid at a time: the newest ones.
     """
     pipeline = Pipeline("auctions")
     events = None if total == "endless" else int(total)
     market = sources.Market(active_people=int(active))
     stream = {"total": events, "rate": float(rate), "batch_max": 20_000, "market": market}
-    # Whoever is older opens no auction any more, and need not be remembered.
+    # People who joined earlier open no more auctions, so the join can forget them.
     active_s = math.ceil(market.active_events / float(rate))
     opened_by = f"""
         seller = person
@@ -80,5 +80,5 @@ def create(
 
 
 def large_bids(priced: DataFrame) -> DataFrame:
-    """Keep what is worth a look."""
+    """Keep bids above 1000 euros."""
     return priced.where("euros > 1000")

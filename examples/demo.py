@@ -1,8 +1,8 @@
-"""What `make demo` shows: the auction pipeline runs, is killed halfway, goes on, and is checked.
+"""`make demo`: run the auction pipeline, kill it halfway, resume it, and check the tables.
 
-The pipeline runs in a process of its own, which is killed with SIGKILL once a few checkpoints are
-committed; a second process goes on from the last one. At the end the three tables are compared,
-row by row, with a computation by plain batch Spark over the same events.
+The pipeline runs in its own process, which gets SIGKILL once a few checkpoints are committed. A
+second process resumes from the last checkpoint. At the end the three tables are compared, row by
+row, with a plain batch Spark computation over the same events.
 """
 
 import argparse
@@ -32,11 +32,11 @@ HERE = Path(__file__).parent
 CONSOLE = Console()
 TABLES = ("high_bids", "channels", "auction_sellers")
 KILLED_AT = 0.3
-"""The share of events whose effects are visible when the process is killed, at least."""
+"""Rows visible in `high_bids`, as a share of all events, at which the process is killed."""
 
 
 def command(arguments: argparse.Namespace, out: Path) -> list[str]:
-    """Return how the pipeline is run: what a person would type."""
+    """Return the command that runs the pipeline, as typed in a shell."""
     return [
         *(sys.executable, "-m", "cutwater.cli.main", "run", f"{HERE / 'auctions.py'}:create"),
         *("--store", str(out / "store"), "--interval", "2s", "--master", "local[2]"),
@@ -46,7 +46,7 @@ def command(arguments: argparse.Namespace, out: Path) -> list[str]:
 
 
 def killed_halfway(arguments: argparse.Namespace, out: Path) -> bool:
-    """Run the pipeline and kill it; say whether it was killed while it ran."""
+    """Run the pipeline and kill it; return whether it was killed while it ran."""
     process = subprocess.Popen(command(arguments, out))
     killed = threading.Event()
 
@@ -66,21 +66,21 @@ def killed_halfway(arguments: argparse.Namespace, out: Path) -> bool:
 
 
 def visible_rows(table: Path) -> int:
-    """Return how many rows a reader of the table sees now."""
+    """Return the number of rows that a reader of the table sees now."""
     if not (table / "_delta_log").exists():
         return 0
     return DeltaTable(table).count()
 
 
 def expected(spark: SparkSession, total: int, rate: int) -> dict[str, DataFrame]:
-    """Compute the three tables anew, as one batch over the same events."""
+    """Recompute the three tables as one batch over the same events."""
     events = spark.range(total)
     bids, auctions, people = (
         sources.nexmark_rows(events, kind, rate=rate) for kind in ("bid", "auction", "person")
     )
     euros = (F.col("price") * 0.92).cast("decimal(18,2)").alias("euros")
     priced = bids.select("auction", "bidder", "channel", "dateTime", euros)
-    # What Spark has emitted: windows that end two seconds before the last bid, or earlier.
+    # Spark has emitted the windows that end at least two seconds before the last bid.
     last = priced.agg(F.max("dateTime").alias("last")).collect()[0]["last"]
     windows = (
         priced.groupBy(F.window("dateTime", "2 seconds"), "channel")
@@ -98,7 +98,7 @@ def expected(spark: SparkSession, total: int, rate: int) -> dict[str, DataFrame]
 
 
 def compare(spark: SparkSession, out: Path, total: int, rate: int) -> bool:
-    """Compare every table with its recomputation; say whether all are the same."""
+    """Compare every table with its recomputation; return whether all are equal."""
     shown = Table("table", "rows", "recomputed", "missing", "too many", "verdict")
     same = True
     for name, truth in expected(spark, total, rate).items():
@@ -115,7 +115,7 @@ def compare(spark: SparkSession, out: Path, total: int, rate: int) -> bool:
 
 
 def show_checkpoints(out: Path) -> None:
-    """Show what was decided, by which generation, and what came of it."""
+    """Show every decision, its generation, and the table versions that it committed."""
     backend = LocalBackend(out / "store")
     store = OpenStore.of(backend, find_pipeline(backend, "auctions"))
     shown = Table("checkpoint", "generation", "kept", "commit point", *TABLES)
@@ -137,7 +137,7 @@ def show_checkpoints(out: Path) -> None:
 
 
 def main() -> int:
-    """Run the demo; 0 if the tables are right."""
+    """Run the demo; return 0 if the tables are correct."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--total", type=int, default=90_000, help="events of all kinds")
     parser.add_argument("--rate", type=int, default=3_000, help="events a second")

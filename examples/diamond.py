@@ -1,8 +1,8 @@
-"""A diamond: numbers go through a fast and a slow branch, are joined again, and get their price.
+"""A diamond: numbers go through a fast and a slow branch, are joined again, and get a price.
 
-Two sources, numbers and prices, meet in one join. The slow branch waits a while for every row, so
-its backlog grows and with it the time a barrier needs to come through: after `alignment_timeout`
-it overtakes the data instead.
+Two sources, numbers and prices, meet in one join. The slow branch sleeps for every row, so its
+backlog grows, and a barrier needs longer to pass through it. After `alignment_timeout` the barrier
+overtakes the data instead.
 
     cutwater run examples/diamond.py:create --available-now --param total=5000 --param slow_us=200
 """
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from cutwater import Pipeline, sinks, sources
 
 LOT = 100
-"""So many numbers in a row have one price."""
+"""The number of consecutive numbers that share one price."""
 
 
 def create(
@@ -25,18 +25,18 @@ def create(
     slow_us: str = "100",
     table: str = "out/diamond",
 ) -> Pipeline:
-    """Make the pipeline.
+    """Create the pipeline.
 
     Args:
-        total: How many numbers.
-        rate: How many numbers a second.
-        slow_us: How long the slow branch waits for each row, in microseconds.
-        table: Where the result goes.
+        total: The count of numbers.
+        rate: Numbers per second.
+        slow_us: How long the slow branch sleeps for each row, in microseconds.
+        table: The path of the result table.
     """
     pipeline = Pipeline("diamond")
     pause_s = int(slow_us) / 1e6
     numbers_s, lots_s = float(rate), float(rate) / LOT
-    # Which price it is, the lot says; the time says for how long a row is remembered.
+    # The lot selects the price. The time range limits how long the join keeps a row.
     of_its_lot = f"""
         lot = value div {LOT}
         AND at >= offered - INTERVAL 1 SECOND

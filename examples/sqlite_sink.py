@@ -1,6 +1,6 @@
-"""A sink of one's own: rows into a table of SQLite, exactly once, in one small class.
+"""A custom sink that writes rows to a SQLite table exactly once.
 
-docs/how-to/write-a-sink.md walks through it, and the public contract of a sink checks it.
+docs/how-to/write-a-sink.md explains it, and `cutwater.testing.SinkContract` checks it.
 """
 
 import sqlite3
@@ -28,27 +28,27 @@ CREATE TABLE IF NOT EXISTS versions (version INTEGER PRIMARY KEY, slot INTEGER, 
 
 @dataclass(frozen=True)
 class SqliteTarget:
-    """The table `orders` of a SQLite file, with the columns `id` and `name`."""
+    """The table `orders` in a SQLite file, with the columns `id` and `name`."""
 
     path: str
     format: str = "sqlite"
     accepts: frozenset[str] = frozenset({"append"})
 
     def describe(self) -> str:
-        """Name the target for people."""
+        """Return a human-readable name of the target."""
         return self.path
 
     def stored(self) -> StoredTarget:
-        """Say where it is, for the store; without secrets."""
+        """Return the location that the store records; holds no secret."""
         return StoredTarget(self.format, str(Path(self.path).resolve()))
 
     def open(self, context: SinkContext) -> OpenSink:
-        """Open it for one generation."""
+        """Open the target for one generation."""
         return OpenSqlite(Path(self.path), context)
 
 
 class OpenSqlite:
-    """The table in use. Every method is one transaction."""
+    """The opened table. Every method is one transaction."""
 
     def __init__(self, path: Path, context: SinkContext) -> None:
         self._path = path
@@ -68,7 +68,7 @@ class OpenSqlite:
             database.close()
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
-        """Write rows into another table, where no reader of `orders` sees them."""
+        """Write rows to a second table, where readers of `orders` do not see them."""
         found = [(generation, batch, *row) for row in rows.frame.select("id", "name").collect()]
         with self._transaction() as database:
             place = (generation, batch)
@@ -77,7 +77,7 @@ class OpenSqlite:
         return Committable(self._sink, generation, batch, len(found), ()) if found else None
 
     def problem(self, committable: Committable) -> str | None:
-        """Look whether all staged rows are still there; that they are committed is not enough."""
+        """Check that all staged rows still exist; committed rows alone are not enough."""
         with self._transaction() as database:
             place = (committable.generation, committable.batch)
             count = "SELECT count(*) FROM staged WHERE generation = ? AND batch = ?"
@@ -85,7 +85,7 @@ class OpenSqlite:
         return None if found == committable.rows else f"{found} of {committable.rows} rows are left"
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Copy staged rows into `orders`, with the slot, in one transaction."""
+        """Copy the staged rows to `orders` and record the slot, in one transaction."""
         with self._transaction() as database:
             if not committables:
                 return _unchanged(database, permit)
@@ -105,7 +105,7 @@ class OpenSqlite:
             return str(version)
 
     def look_back(self, version: Version | None) -> Retreat:
-        """Say whether a version can be gone back to: unless its rows were deleted."""
+        """Report whether `restore` can return to a version: not if its rows were deleted."""
         with self._transaction() as database:
             newest = _one(database, "SELECT coalesce(max(version), 0) FROM versions")
             rows = _one(database, "SELECT count(*) FROM orders")
@@ -116,14 +116,14 @@ class OpenSqlite:
         return Retreat(str(newest), rows, None if undone else then, obstacle)
 
     def newest(self) -> Found:
-        """Return the newest slot that is in the table, so that a lost commit is noticed."""
+        """Return the newest slot in the table, so that a lost commit is detected."""
         with self._transaction() as database:
             slot = _one(database, "SELECT max(slot) FROM versions")
             version = _one(database, "SELECT coalesce(max(version), 0) FROM versions")
         return Found(None if slot is None else Slot(slot), str(version))
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        """Delete what came after a version, with the slot, in one transaction."""
+        """Delete rows newer than a version and record the slot, in one transaction."""
         with self._transaction() as database:
             number = self._begin(database, permit)
             if number is None:
@@ -134,7 +134,7 @@ class OpenSqlite:
             return str(number)
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what dead generations have staged."""
+        """Delete rows that earlier generations staged and that no checkpoint needs."""
         kept = {(one.generation, one.batch) for one in keep}
         with self._transaction() as database:
             old = "SELECT DISTINCT generation, batch FROM staged WHERE generation < ?"
@@ -147,7 +147,7 @@ class OpenSqlite:
         shown: Collection[Version | None],
         keep: Sequence[Committable],
     ) -> None:
-        """Delete staged rows that are committed and that no kept checkpoint carries."""
+        """Delete staged rows that are committed and that no kept checkpoint contains."""
         del shown
         kept = {(one.generation, one.batch) for one in keep}
         with self._transaction() as database:
@@ -159,7 +159,7 @@ class OpenSqlite:
                     )
 
     def _begin(self, database: sqlite3.Connection, permit: CommitPermit) -> int | None:
-        """Make a version for a slot; None if the slot has one. Older slots are fenced out."""
+        """Create a version for a slot; None if the slot has one. Refuse older slots."""
         if _one(database, "SELECT count(*) FROM versions WHERE slot = ?", permit.slot):
             return None
         newest = _one(database, "SELECT max(slot) FROM versions")

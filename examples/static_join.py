@@ -1,4 +1,4 @@
-"""A stream joined with a table that does not change: names for numbers.
+"""A stream joined with a static table that maps numbers to names.
 
 cutwater run examples/static_join.py:create --available-now
 """
@@ -12,7 +12,7 @@ COUNTRIES = {0: "Austria", 1: "Brazil", 2: "Canada", 3: "Denmark", 4: "Egypt"}
 
 
 def create(total: str = "10000", rate: str = "4000", table: str = "out/named") -> Pipeline:
-    """Make the pipeline."""
+    """Create the pipeline."""
     pipeline = Pipeline("static_join")
 
     @pipeline.source

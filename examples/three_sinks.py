@@ -1,4 +1,4 @@
-"""One source, three tables that always show the same moment of the stream.
+"""One source and three tables that always show the same moment of the stream.
 
 cutwater run examples/three_sinks.py:create --available-now
 """
@@ -10,7 +10,7 @@ from cutwater import Pipeline, sinks, sources
 
 
 def create(total: str = "20000", rate: str = "4000", tables: str = "out/three") -> Pipeline:
-    """Make the pipeline: all rows, the large ones, and the sum of every thousand."""
+    """Create the pipeline: all orders, the large orders, and the sum of every second."""
     pipeline = Pipeline("three_sinks")
 
     @pipeline.source

@@ -1,4 +1,4 @@
-"""Arbitrary state: every hundredth row of a key, found with transformWithState.
+"""Arbitrary state: find every hundredth row of each key with transformWithState.
 
 cutwater run examples/transform_with_state.py:create --available-now
 """
@@ -14,7 +14,7 @@ from cutwater import Pipeline, sinks, sources
 
 
 class EveryHundredth(StatefulProcessor):
-    """Counts the rows of a key and lets every hundredth through."""
+    """Counts the rows of a key and emits every hundredth row."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state: one count per key."""
@@ -26,7 +26,7 @@ class EveryHundredth(StatefulProcessor):
         rows: Iterator[Row],
         timerValues: Any,  # noqa: ANN401, ARG002, N803 - Spark's name and type
     ) -> Iterator[Row]:
-        """Count, and give out what falls on a hundred."""
+        """Count the rows and emit each row whose count is a multiple of 100."""
         state = self._seen.get()
         seen = state[0] if state is not None else 0
         for row in sorted(rows, key=lambda one: one["value"]):
@@ -36,13 +36,13 @@ class EveryHundredth(StatefulProcessor):
         self._seen.update((seen,))
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Release nothing: the processor holds no resources."""
 
 
 def create(
     total: str = "20000", rate: str = "4000", table: str = "out/every_hundredth"
 ) -> Pipeline:
-    """Make the pipeline."""
+    """Create the pipeline."""
     pipeline = Pipeline("every_hundredth")
 
     @pipeline.source

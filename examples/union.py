@@ -1,4 +1,4 @@
-"""Two sources merged into one stream, and a count of it per key.
+"""Two sources merged into one stream, written to a table partitioned by source.
 
 cutwater run examples/union.py:create --available-now
 """
@@ -10,7 +10,7 @@ from cutwater import Pipeline, sinks, sources
 
 
 def create(total: str = "10000", rate: str = "4000", table: str = "out/union") -> Pipeline:
-    """Make the pipeline: rows of a web shop and of stores, told apart by where they come from."""
+    """Create the pipeline: rows of a web shop and of stores; `channel` names their origin."""
     pipeline = Pipeline("union")
 
     @pipeline.source(chain=False)

@@ -1,4 +1,4 @@
-"""Counts per window of event time: a straight pipeline, one Spark query at Spark's own speed.
+"""Counts per event-time window: a linear pipeline, one Spark query at Spark's own speed.
 
 cutwater run examples/windows.py:create --available-now --param table=out/windows
 """
@@ -10,7 +10,7 @@ from cutwater import Pipeline, sinks, sources
 
 
 def create(total: str = "20000", rate: str = "1000", table: str = "out/windows") -> Pipeline:
-    """Make the pipeline: rows spread over seconds of event time, counted in windows of two."""
+    """Create the pipeline: count rows per page in event-time windows of two seconds."""
     pipeline = Pipeline("windows")
 
     @pipeline.source
