@@ -22,6 +22,7 @@ from cutwater.protocol.checkpoint.attempt import ATTEMPT
 from cutwater.protocol.checkpoint.events import COORDINATOR
 from cutwater.protocol.commit import COMMITTER
 from cutwater.protocol.step.aligner_events import ALIGNMENT
+from cutwater.protocol.stopping import STOPPING
 from cutwater.protocol.transitions import TransitionTable, mermaid
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -54,6 +55,7 @@ MACHINES: Final = (
     Machine(ATTEMPT, "ATTEMPT"),
     Machine(COMMITTER, "COMMITTER"),
     Machine(COORDINATOR, "COORDINATOR"),
+    Machine(STOPPING, "STOPPING"),
 )
 
 

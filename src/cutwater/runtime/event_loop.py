@@ -20,20 +20,21 @@ from typing import Final
 
 from cutwater.errors import RunError
 from cutwater.ids import BatchId, ChannelId, StepId
+from cutwater.protocol import stopping
 from cutwater.protocol.checkpoint import events
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.checkpoint.coordinator import Coordinator
-from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.checkpoint.trigger import RequestResult
 from cutwater.protocol.commit import CommitBlocked, CommitterState, RecordCommit
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.step.aligner_events import Announced, Tick
 from cutwater.protocol.step.events import Ended
+from cutwater.protocol.stopping import Stopping
 from cutwater.runtime.clock import now_ms
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.effects import Effects
 from cutwater.runtime.engine import Built
-from cutwater.runtime.outcome import End, LastCheckpoint, Outcome
+from cutwater.runtime.outcome import End, Outcome
 from cutwater.runtime.reporting.attempt_history import AttemptBook
 from cutwater.runtime.reporting.recovery_timing import FirstBatch, Phase, Phases
 from cutwater.runtime.step import DriverCallbacks, RunningStep
@@ -126,10 +127,7 @@ class Generation:
         self._told: deque[events.CoordinatorEvent] = deque()
         self._outcome: Outcome | None = None
         self._failure: _Failed | None = None
-        self._finishing = False
-        self._seen_through = False
-        self._unsaved = ""
-        self._last: LastCheckpoint | None = None
+        self._stopping = Stopping()
         self._batches: list[BatchId] = []
         self._asked_s = 0.0
         self.recovery = FirstBatch(phases, restore, self.built.steps.values(), tell)
@@ -202,7 +200,7 @@ class Generation:
             case _Failed():
                 self._fail(item)
             case _StopAsked(request, insists):
-                self._begin_to_stop(request, insists=insists)
+                self._stop(stopping.StopRequested(request, insists, self.blocked))
             case _:
                 self._coordinate(item)
 
@@ -233,12 +231,9 @@ class Generation:
                 # Its engine has nothing more to do; a query that only polls would cost.
                 step.wiring.signal.close()
                 threading.Thread(target=step.try_to_halt, name="halt", daemon=True).start()
-        finished = all(one.machine.finished for one in self.built.steps.values())
-        if finished and self._last is None:
-            self._finishing = True
-            self._begin_to_stop(CheckpointRequest(is_last=True))
-        elif self._last is not None and self._last.found_no_room:
-            self._ask_for(self._last)
+        if all(step.machine.finished for step in self.built.steps.values()):
+            self._stop(stopping.InputEnded(self.blocked))
+        self._stop(stopping.RetryDue())
         batches = [one.machine.last for one in self.built.steps.values()]
         still, self._batches = batches == self._batches, batches
         idle = still and not any(one.busy for one in self.built.steps.values())
@@ -258,64 +253,24 @@ class Generation:
         name = failure.step or StepId("driver")
         self._coordinate(events.StepFailed(name, now_ms()))
 
-    def _begin_to_stop(self, request: CheckpointRequest | None, *, insists: bool = False) -> None:
-        if request is not None and insists and (self.blocked or self._last):
-            self.book.refuse(request, self.blocked or "the pipeline is stopping already")
-        elif request is None or self.blocked:
-            # While a sink is stuck no checkpoint can be decided; what was decided is repeated
-            # by the next start.
-            self._unsaved = self.blocked if request is not None else ""
-            self._coordinate(events.Stop(now_ms()))
-        elif self._last is None or self._last.insists:
-            # A plain stop wants the end: the savepoint of an earlier stop gives way as well.
-            self._last = LastCheckpoint(request, insists)
-            self._ask_for(self._last)
-
-    def _ask_for(self, last: LastCheckpoint) -> None:
-        last.tries += 1
-        last.found_no_room = False
-        self.book.follow_last(last.request)
-        # A stop does not wait behind an attempt that may be stuck. A run whose input has ended
-        # is in no hurry: what is pending completes by itself.
-        at_once = not self._finishing
-        self._coordinate(events.Requested(last.request, now_ms(), at_once))
-
-    def _found_no_room(self, last: LastCheckpoint) -> None:
-        last.found_no_room = True
-        if last.insists:
-            self._go_on(last)
-
-    def _go_on(self, last: LastCheckpoint) -> None:
-        _LOG.warning("going on: the checkpoint to stop with failed")
-        self.book.refuse(last.request, "too many requests wait already")
-        self._last = None
-        self.on_going_on()
-
-    def _after_last_checkpoint(self, *, decided: bool, reason: FailureReason | None) -> None:
-        """Go on with a stop once an attempt it asked for has ended."""
-        last = self._last
-        if last is None or not self.book.last_has_ended:
-            return
-        left = self._finishing and self._output_waits
-        # A run whose input has ended is not done without this checkpoint. A stop is: whoever
-        # aborts its last checkpoint wants the end without it, and one deadline is enough.
-        final = {FailureReason.CANCELLED, FailureReason.EXPIRED}
-        repeats = last.may_repeat and (self._finishing or reason not in final)
-        if left if decided else repeats:
-            self._ask_for(last)
-        elif last.insists and not decided:
-            self._go_on(last)
-        elif self._finishing and not decided:
-            # What was processed is not committed: the work is not done, whatever the steps say.
-            why = self.book.last_failure
-            error = RunError(f"the last checkpoint failed {last.tries} times: {why}.")
-            self._fail(_Failed(None, error))
-        else:
-            self._seen_through = decided
-            if not decided:
-                self._unsaved = self.book.last_failure
-                _LOG.warning("stopping without a last checkpoint: it failed")
-            self._coordinate(events.Stop(now_ms()))
+    def _stop(self, event: stopping.StopEvent) -> None:
+        """Hand an event to the machine of the stop and carry out what it returns."""
+        for command in self._stopping.handle(event):
+            match command:
+                case stopping.RequestLast(request, at_once):
+                    self._coordinate(events.Requested(request, now_ms(), at_once))
+                case stopping.RefuseStop(request, why):
+                    self.book.refuse(request, why)
+                case stopping.ResumePipeline(request):
+                    _LOG.warning("resuming: the checkpoint to stop with failed")
+                    self.book.refuse(request, stopping.NO_ROOM)
+                    self.on_going_on()
+                case stopping.EndPipeline(unsaved):
+                    if unsaved:
+                        _LOG.warning("stopping without a last checkpoint: %s", unsaved)
+                    self._coordinate(events.Stop(now_ms()))
+                case stopping.FailPipeline(why):
+                    self._fail(_Failed(None, RunError(why)))
 
     def close(self) -> None:
         """End everything of this generation and wait for it."""
@@ -366,13 +321,13 @@ class Generation:
             case events.EndAttempt(checkpoint_id, decided, reason):
                 for step in self.built.steps.values():
                     step.tell(Ended(checkpoint_id, decided))
-                self._after_last_checkpoint(decided=decided, reason=reason)
+                why = "" if decided else self.book.failure_of(checkpoint_id)
+                self._stop(
+                    stopping.AttemptEnded(checkpoint_id, decided, reason, why, self._output_waits)
+                )
             case CommitBlocked(_, sink, reason):
                 self.blocked = self.book.blocked(sink, reason)
-                if self._last is not None and not (self._last.insists or self._finishing):
-                    # No attempt starts any more, so the one to stop with would never come.
-                    self._unsaved = self.blocked
-                    self._coordinate(events.Stop(now_ms()))
+                self._stop(stopping.SinksBlocked(self.blocked))
             case events.RestartPipeline(reason, detail):
                 failure = self._failure
                 detail = detail if failure else f"{reason.sentence} ({detail})"
@@ -382,12 +337,14 @@ class Generation:
                 self._outcome = self._halted(reason)
             case events.AnswerRequest(request, result):
                 self.book.answered(command)
-                last, full = self._last, result is RequestResult.QUEUE_FULL
-                if full and last is not None and request == last.request:
-                    self._found_no_room(last)
+                if result is RequestResult.QUEUE_FULL:
+                    self._stop(stopping.RequestRefused(request))
             case events.AnswerAck() | events.AnswerCancel():
                 pass
             case _:
+                if isinstance(command, events.ReserveId):
+                    began = stopping.AttemptBegan(command.checkpoint_id, command.request)
+                    self._stop(began)
                 state = self._coordinator.committer_state
                 if isinstance(command, RecordCommit) and state is CommitterState.COMMITTING:
                     self.blocked = ""
@@ -396,18 +353,21 @@ class Generation:
     def _halted(self, reason: events.HaltReason) -> Outcome:
         match reason:
             case events.HaltReason.STOPPED:
-                failure = self._failure
-                if failure is not None and (self._finishing or self._last is None):
-                    return Outcome(End.FAILED, failure.step, failure.error)
-                if not self._finishing:
-                    return Outcome(End.STOPPED, detail=self._unsaved)
-                if self._coordinator.committer_state is not CommitterState.IDLE:
-                    error = RunError(f"{self.blocked or 'a sink has not committed'}.")
-                    return Outcome(End.FAILED, error=error)
-                return Outcome(End.FINISHED if self._seen_through else End.STOPPED)
+                return self._stopped()
             case events.HaltReason.FENCED:
                 return Outcome(End.FENCED, error=self._effects.superseded, detail=reason.value)
             case events.HaltReason.TARGET_BEHIND:
                 return Outcome(End.FAILED, error=self._effects.behind, detail=reason.value)
             case events.HaltReason.OUTCOME_UNKNOWN:
                 return Outcome(End.FAILED, error=self._effects.doubt, detail=reason.value)
+
+    def _stopped(self) -> Outcome:
+        failure, stop = self._failure, self._stopping
+        if failure is not None and (stop.input_ended or not stop.is_requested):
+            return Outcome(End.FAILED, failure.step, failure.error)
+        if not stop.input_ended:
+            return Outcome(End.STOPPED, detail=stop.unsaved)
+        if self._coordinator.committer_state is not CommitterState.IDLE:
+            error = RunError(f"{self.blocked or 'a sink has not committed'}.")
+            return Outcome(End.FAILED, error=error)
+        return Outcome(End.FINISHED if stop.is_saved else End.STOPPED)

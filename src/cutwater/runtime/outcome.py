@@ -1,4 +1,4 @@
-"""How a generation of a running pipeline ends, and the checkpoint it ends with.
+"""How a generation of a running pipeline ends.
 
 The generation says how it ended, the supervisor decides what follows from it.
 """
@@ -9,11 +9,6 @@ from enum import Enum, auto
 from typing import Final
 
 from cutwater.ids import StepId
-from cutwater.protocol.checkpoint.attempt import CheckpointRequest
-
-_TRIES: Final = 3
-"""How many attempts a stop makes to end with a checkpoint."""
-
 
 _STARVED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN})
 _CAUSES_MAX: Final = 20
@@ -59,26 +54,3 @@ class Outcome:
     def is_starved(self) -> bool:
         """Whether the driver itself failed, for lack of something that the system shares out."""
         return self.end is End.FAILED and self.step is None and is_starved(self.error)
-
-
-@dataclass(slots=True)
-class LastCheckpoint:
-    """The checkpoint that a stop waits for.
-
-    Attributes:
-        request: What was asked for.
-        insists: Whether the pipeline goes on as before if it fails; otherwise it is tried again,
-            and then the pipeline ends without it.
-        tries: How often it was asked for.
-        found_no_room: Whether too many other requests waited when it was.
-    """
-
-    request: CheckpointRequest
-    insists: bool
-    tries: int = 0
-    found_no_room: bool = False
-
-    @property
-    def may_repeat(self) -> bool:
-        """Whether it is asked for again after a failure."""
-        return self.tries < _TRIES and not self.insists

@@ -10,7 +10,7 @@ from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.checkpoint.trigger import RequestResult
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import DecisionOutcome
-from cutwater.runtime.reporting.attempt_history import AbortWaiter, AttemptBook, Waiter
+from cutwater.runtime.reporting.attempt_history import AbortWaiter, AttemptBook
 from cutwater.runtime.reporting.status import CheckpointReport
 
 PLAIN = CheckpointRequest()
@@ -76,7 +76,7 @@ def fail(book: AttemptBook, number: int, reason: FailureReason) -> None:
 def test_an_attempt_serves_those_who_asked_for_what_it_is(
     waits_for: CheckpointRequest, served_by: CheckpointRequest, expected: bool
 ) -> None:
-    assert Waiter(waits_for).is_served_by(served_by) is expected
+    assert waits_for.is_served_by(served_by) is expected
 
 
 def test_a_savepoint_waits_for_its_own_attempt_and_for_its_commit(

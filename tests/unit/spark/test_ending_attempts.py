@@ -240,7 +240,7 @@ def test_a_run_whose_input_has_ended_lets_a_pending_savepoint_complete_first(
     def end_input() -> None:
         wait_for(lambda: waiter.id is not None)
         step.machine.finished = True
-        wait_for(lambda: running._finishing)
+        wait_for(lambda: running._stopping.input_ended)
         assert pending(running) == [waiter.id]
         running.ask_to_stop(None)
 

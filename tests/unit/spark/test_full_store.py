@@ -27,6 +27,7 @@ from tests.waiting import wait_until
 from cutwater.config.options import RestartConfig
 from cutwater.errors import OutcomeUnknown, StoreError, Unavailable
 from cutwater.ids import CheckpointId, Generation, Slot, StepId
+from cutwater.protocol import stopping
 from cutwater.protocol.checkpoint import events
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest, Phase
 from cutwater.protocol.checkpoint.events import Standing
@@ -37,7 +38,7 @@ from cutwater.protocol.decisions import Claim
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.topology import StepSpec, Topology
-from cutwater.runtime import effects, outcome, supervisor
+from cutwater.runtime import effects, supervisor
 from cutwater.runtime import event_loop as generation
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.effects import Effects
@@ -315,7 +316,7 @@ def test_a_stop_ends_although_no_number_is_taken_and_others_wait_for_their_turn(
     backend: SmallBackend, context: RunContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What comes after the last try must not meet an attempt that has not begun yet."""
-    monkeypatch.setattr(outcome, "_TRIES", 1)
+    monkeypatch.setattr(stopping, "TRIES_MAX", 1)
     backend.full = True
     one = begun(context, Standstill())
     one.ask_to_stop(CheckpointRequest(is_last=True))

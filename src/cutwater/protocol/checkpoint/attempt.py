@@ -123,6 +123,21 @@ class CheckpointRequest:
             message = "a rewind is decided, not attempted."
             raise ProtocolViolation(message)
 
+    def is_served_by(self, started: "CheckpointRequest") -> bool:
+        """Say whether an attempt that starts now for another request serves this one too.
+
+        A plain checkpoint is served by a self-contained one. The last checkpoint of a run is served
+        by a last one only: another may not be a commit point.
+        """
+        if CheckpointKind.SAVEPOINT in {self.kind, started.kind}:
+            return self == started
+        if self.is_last and not started.is_last:
+            return False
+        return self.drain == started.drain and self.kind in {
+            CheckpointKind.CHECKPOINT,
+            started.kind,
+        }
+
     def standing_alone(self) -> "CheckpointRequest":
         """Return the same request, standing alone: nobody overtakes."""
         plain = self.kind is CheckpointKind.CHECKPOINT

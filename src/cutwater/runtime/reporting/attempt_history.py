@@ -18,7 +18,7 @@ from cutwater.protocol.checkpoint import events
 from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest
 from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.checkpoint.trigger import RequestResult
-from cutwater.protocol.cut import CheckpointKind, Cut
+from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import DecisionOutcome
 from cutwater.runtime.clock import now_ms
 from cutwater.runtime.reporting.event_log import EventName, Journal
@@ -47,23 +47,6 @@ class Waiter:
     id: CheckpointId | None = None
     report: CheckpointReport | None = None
     done: threading.Event = field(default_factory=threading.Event)
-
-    def is_served_by(self, request: CheckpointRequest) -> bool:
-        """Say whether an attempt for that request is one that was waited for.
-
-        Whoever wants a plain checkpoint is content with one that stands alone; one that starts
-        after he asked holds all he asked for, whoever else asked for it. A run that ends waits for
-        its own: another one may not be a commit point.
-        """
-        ours = self.request
-        if ours.kind is CheckpointKind.SAVEPOINT or request.kind is CheckpointKind.SAVEPOINT:
-            return ours == request
-        if ours.is_last and not request.is_last:
-            return False
-        return ours.drain == request.drain and ours.kind in {
-            CheckpointKind.CHECKPOINT,
-            request.kind,
-        }
 
     def fail(self, reason: str) -> None:
         """Say that nothing will come of it."""
@@ -117,7 +100,6 @@ class AttemptBook:
         self._slots: dict[int, CheckpointId] = {}
         self._waiters: list[Waiter] = []
         self._aborts: list[AbortWaiter] = []
-        self._last: Waiter | None = None
         self.generation = Generation(0)
         self.highest = NO_CHECKPOINT
         self.completed = 0
@@ -144,10 +126,6 @@ class AttemptBook:
             self._waiters.append(waiter)
         return waiter
 
-    def follow_last(self, request: CheckpointRequest) -> None:
-        """Follow the next attempt that serves a request as the one that a stop waits for."""
-        self._last = self.wait_for(request)
-
     def wait_for_abort(self, cancel: events.Cancelled) -> AbortWaiter:
         """Begin to wait for the answer to an abort; send the abort afterwards."""
         waiter = AbortWaiter(cancel)
@@ -171,21 +149,10 @@ class AttemptBook:
                     self._waiters.remove(waiter)
                     return
 
-    @property
-    def last_has_ended(self) -> bool:
-        """Whether the attempt that a stop waits for has been decided or has failed."""
-        last = self._last
-        if last is None or last.id is None or last.id not in self._reports:
-            return False
-        with self._lock:
-            return self._reports[last.id].status != "IN_PROGRESS"
-
-    @property
-    def last_failure(self) -> str:
-        """Why the attempt that a stop waits for has failed."""
-        last = self._last
-        report = None if last is None or last.id is None else self._reports.get(last.id)
-        return (report.failure if report else None) or "nobody can say why"
+    def failure_of(self, checkpoint_id: CheckpointId) -> str:
+        """Return why an attempt has failed."""
+        report = self._reports.get(checkpoint_id)
+        return (report.failure if report else None) or "the reason is not known"
 
     def abandon(self, reason: str) -> None:
         """Tell everybody who waits that nothing will come of it; end what is open."""
@@ -353,7 +320,7 @@ class AttemptBook:
         while len(self._reports) > KEPT:
             self._reports.popitem(last=False)
         for waiter in self._waiters:
-            if waiter.id is None and waiter.is_served_by(request):
+            if waiter.id is None and waiter.request.is_served_by(request):
                 waiter.id = checkpoint_id
 
     def _decided(self, checkpoint_id: CheckpointId) -> None:
