@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from tests.cli.command import PIPELINE, cutwater
-from tests.unit.moves.handmade import (
+from tests.unit.operations.handmade import (
     FIRST_AT_MS,
     NAME,
     SAVEPOINT,

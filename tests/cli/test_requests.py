@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.stored import Stored
-from tests.unit.spark.office import StandInOffice
+from tests.unit.runtime.office import StandInOffice
 from tests.unit.store.cuts import PIPELINE
 
 from cutwater.errors import RequestFailed

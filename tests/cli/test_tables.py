@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from tests.unit.moves.handmade import SAVEPOINT, SINKS, Made, below, make
+from tests.unit.operations.handmade import SAVEPOINT, SINKS, Made, below, make
 from typer.testing import CliRunner, Result
 
 import cutwater

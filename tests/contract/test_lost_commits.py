@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.contract.test_postgres_commit import ORDERS, PIPELINE, TOTALS, Shop, numbers, permit
 from tests.servers.postgres import PostgresServer
-from tests.unit.moves.handmade import NAME, SINKS, SOURCE, Made, below, make, stage_by_hand
+from tests.unit.operations.handmade import NAME, SINKS, SOURCE, Made, below, make, stage_by_hand
 
 import cutwater
 from cutwater.errors import TargetBehind

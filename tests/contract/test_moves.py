@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.unit.moves.handmade import (
+from tests.unit.operations.handmade import (
     FIRST_AT_MS,
     NAME,
     SAVEPOINT,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cli.stored import Stored
 from tests.servers.s3 import S3Server
-from tests.unit.spark.office import StandInOffice
+from tests.unit.runtime.office import StandInOffice
 
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind

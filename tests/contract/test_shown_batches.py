@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from tests.unit.moves.handmade import NAME, SAVEPOINT, SINKS, Made, below, make, numbers_in
+from tests.unit.operations.handmade import NAME, SAVEPOINT, SINKS, Made, below, make, numbers_in
 
 import cutwater
 from cutwater.errors import SinkError, Superseded

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.crash.movers import Mover
-from tests.unit.moves.handmade import NAME, below, make
+from tests.unit.operations.handmade import NAME, below, make
 
 import cutwater
 from cutwater.protocol.cut import CheckpointKind

@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.cli.stored import Stored
 from tests.dashboard.browser import opened
-from tests.serve.asking import answering
-from tests.serve.stand_in import StandIn
+from tests.server.asking import answering
+from tests.server.stand_in import StandIn
 from tests.servers.nginx import proxy
 from tests.servers.ports import free_port
 from tests.unit.store.made import attempt_report

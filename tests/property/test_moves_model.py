@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.moves.mortal import SINKS, Table, World, go_on
-from tests.unit.moves.mortal import Mortal as Store
+from tests.unit.operations.mortal import SINKS, Table, World, go_on
+from tests.unit.operations.mortal import Mortal as Store
 
 from cutwater.errors import MoveRefused, RecoveryError
 from cutwater.ids import CheckpointId

@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.moves.mortal import Died, Life, begin, check_exact, position
+from tests.unit.operations.mortal import Died, Life, begin, check_exact, position
 
 from cutwater.operations.offline_pipeline import candidates
 
