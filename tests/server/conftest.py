@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.server.asking import Asking, asking
-from tests.server.stand_in import StandIn
+from tests.server.api_client import ApiClient, connect_clients
+from tests.server.sparkless_run import SparklessRun
 
 from cutwater.server.app import make_app
 from cutwater.server.pipeline_view import Served
@@ -14,8 +14,8 @@ from cutwater.server.token import Token
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> StandIn:
-    return StandIn(tmp_path / "store")
+def running(tmp_path: Path) -> SparklessRun:
+    return SparklessRun(tmp_path / "store")
 
 
 class Box:
@@ -34,21 +34,21 @@ class Box:
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Box, Asking, Token]]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Box, ApiClient, Token]]:
     box, token = Box(), Token.of(tmp_path_factory.mktemp("token"))
-    with asking(make_app(box, token, "127.0.0.1"), token) as made:
+    with connect_clients(make_app(box, token, "127.0.0.1"), token) as made:
         yield box, made, token
 
 
 @pytest.fixture
-def live(running: StandIn, shared: tuple[Box, Asking, Token]) -> Asking:
+def live(running: SparklessRun, shared: tuple[Box, ApiClient, Token]) -> ApiClient:
     box, made, token = shared
     box.current = OnePipeline(running.served(token.hint))
     return made
 
 
 @pytest.fixture
-def stopped(running: StandIn, shared: tuple[Box, Asking, Token]) -> Asking:
+def stopped(running: SparklessRun, shared: tuple[Box, ApiClient, Token]) -> ApiClient:
     box, made, token = shared
     box.current = StoredPipelines(running.stored.backend, token.hint)
     return made

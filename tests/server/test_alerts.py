@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tests.server.asking import Asking
+from tests.server.api_client import ApiClient
 from tests.server.promql import SCRAPED, Exposed, Shape, Wrong, read
-from tests.server.stand_in import StandIn
+from tests.server.sparkless_run import SparklessRun
 
 from cutwater.server.metrics import METRICS, STATES, Kind
 
@@ -44,7 +44,7 @@ def panels() -> list[tuple[str, str, str]]:
 
 
 def test_the_metrics_of_the_table_have_these_labels_when_they_are_scraped(
-    live: Asking, running: StandIn
+    live: ApiClient, running: SparklessRun
 ) -> None:
     running.checkpoint()
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.server.asking import Asking, answering, bearer, reason
-from tests.server.stand_in import StandIn
+from tests.server.api_client import ApiClient, bearer, refusal_reason, serve_app
+from tests.server.sparkless_run import SparklessRun
 from tests.waiting import DEADLINE_S
 
 from cutwater.errors import ConfigError
@@ -19,11 +19,11 @@ CHANGES = ("/jobs/orders/checkpoints", "/jobs/orders/savepoints", "/jobs/orders/
 
 
 @pytest.mark.parametrize("path", CHANGES)
-def test_a_change_needs_the_token(live: Asking, running: StandIn, path: str) -> None:
+def test_a_change_needs_the_token(live: ApiClient, running: SparklessRun, path: str) -> None:
     for header in (None, "", "Bearer", "Bearer wrong", "Basic d3Jvbmc6", "bearer é"):
         sent = {} if header is None else {b"Authorization": header.encode()}
         answer = live.anyone.post(path, json={}, headers=sent)
-        assert reason(answer, 401) == "changing needs the token"
+        assert refusal_reason(answer, 401) == "changing needs the token"
         assert answer.headers["www-authenticate"].startswith("Bearer")
     assert live.anyone.post(f"{path}?token=wrong", json={}).status_code == 401
 
@@ -35,15 +35,15 @@ def test_a_change_needs_the_token(live: Asking, running: StandIn, path: str) -> 
     "host", ["evil.example", "evil.example:4080", "127.0.0.1.evil.example", "", "[::1", "10.0.0.7"]
 )
 def test_a_name_that_another_site_lets_resolve_here_is_not_answered(
-    live: Asking, host: str
+    live: ApiClient, host: str
 ) -> None:
     for client_ in (live.anyone, live.owner):
         answer = client_.get("/jobs/overview", headers={"Host": host})
-        assert "Host header" in reason(answer, 403)
+        assert "Host header" in refusal_reason(answer, 403)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:4080", "localhost", "LOCALHOST:1", "[::1]:4080"])
-def test_the_names_of_this_machine_are_answered(live: Asking, host: str) -> None:
+def test_the_names_of_this_machine_are_answered(live: ApiClient, host: str) -> None:
     assert live.anyone.get("/jobs/overview", headers={"Host": host}).status_code == 200
 
 
@@ -59,28 +59,28 @@ def test_the_names_of_this_machine_are_answered(live: Asking, host: str) -> None
     ],
 )
 def test_a_request_of_another_site_is_not_answered_even_with_the_token(
-    live: Asking, running: StandIn, headers: dict[str, str]
+    live: ApiClient, running: SparklessRun, headers: dict[str, str]
 ) -> None:
-    assert reason(live.owner.post(CHANGES[0], json={}, headers=headers), 403)
-    assert reason(live.anyone.get("/jobs/overview", headers=headers), 403)
+    assert refusal_reason(live.owner.post(CHANGES[0], json={}, headers=headers), 403)
+    assert refusal_reason(live.anyone.get("/jobs/overview", headers=headers), 403)
     assert running.reports == []
 
 
-def test_a_link_from_another_site_may_open_the_page_and_nothing_else(live: Asking) -> None:
+def test_a_link_from_another_site_may_open_the_page_and_nothing_else(live: ApiClient) -> None:
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
 
     assert live.anyone.get("/", headers=link).status_code == 200
     assert live.anyone.get("/static/main.js", headers=link).status_code == 403
 
 
-def test_the_own_origin_may_ask(live: Asking) -> None:
+def test_the_own_origin_may_ask(live: ApiClient) -> None:
     origin = str(live.owner.base_url).rstrip("/")
     same = {"Origin": origin, "Sec-Fetch-Site": "same-origin"}
     assert live.owner.post(CHANGES[0], json={}, headers=same).status_code == 202
 
 
 def test_no_answer_lets_another_origin_read_it_or_a_page_run_what_is_not_ours(
-    live: Asking,
+    live: ApiClient,
 ) -> None:
     for path in ("/", "/jobs/overview", "/nothing", "/static/main.js", "/metrics"):
         headers = live.anyone.get(path).headers
@@ -92,38 +92,42 @@ def test_no_answer_lets_another_origin_read_it_or_a_page_run_what_is_not_ours(
         assert headers["cache-control"] == "no-store"
 
 
-def test_bodies_are_short_and_json(live: Asking) -> None:
+def test_bodies_are_short_and_json(live: ApiClient) -> None:
     long = b'{"name": "' + b"x" * BODY_BYTES_MAX + b'"}'
     json = {"Content-Type": "application/json"}
     chunks = iter([long[:1000], long[1000:]])
 
-    assert "bytes" in reason(live.owner.post(CHANGES[1], content=long, headers=json), 413)
-    assert "bytes" in reason(live.owner.post(CHANGES[1], content=chunks, headers=json), 413)
+    assert "bytes" in refusal_reason(live.owner.post(CHANGES[1], content=long, headers=json), 413)
+    assert "bytes" in refusal_reason(live.owner.post(CHANGES[1], content=chunks, headers=json), 413)
     form = {"Content-Type": "application/x-www-form-urlencoded"}
-    assert "JSON" in reason(live.owner.post(CHANGES[1], content=b"name=x", headers=form), 415)
-    assert "JSON" in reason(live.owner.post(CHANGES[1], content=b"{}"), 415)
+    assert "JSON" in refusal_reason(
+        live.owner.post(CHANGES[1], content=b"name=x", headers=form), 415
+    )
+    assert "JSON" in refusal_reason(live.owner.post(CHANGES[1], content=b"{}"), 415)
 
 
 def test_an_address_that_others_reach_gives_nothing_without_the_token(
-    running: StandIn, tmp_path: Path
+    running: SparklessRun, tmp_path: Path
 ) -> None:
     token = Token.of(tmp_path)
     app = make_app(OnePipeline(running.served()), token, "0.0.0.0")
     named = {"Host": "spark-driver.example"}
     with (
-        answering(app) as url,
+        serve_app(app) as url,
         httpx.Client(base_url=url, headers=named, timeout=DEADLINE_S) as anyone,
     ):
         for path in ("/jobs/overview", "/metrics", "/openapi.json", "/nothing"):
             answer = anyone.get(path)
-            assert reason(answer, 401) == "this address needs the token"
+            assert refusal_reason(answer, 401) == "this address needs the token"
             assert str(token.file) not in answer.text
         assert anyone.get("/jobs/overview", headers=bearer(token)).status_code == 200
         assert anyone.get("/").status_code == anyone.get("/static/main.js").status_code == 200
 
 
 @pytest.mark.parametrize("length", ["-1", "1e9", "\N{FULLWIDTH DIGIT NINE}", "", "9" * 5000])
-def test_a_length_that_is_none_is_refused(running: StandIn, tmp_path: Path, length: str) -> None:
+def test_a_length_that_is_none_is_refused(
+    running: SparklessRun, tmp_path: Path, length: str
+) -> None:
     token = Token.of(tmp_path)
     app = make_app(OnePipeline(running.served()), token, "127.0.0.1")
     sent = {"host": "localhost", "authorization": bearer(token)["Authorization"]}

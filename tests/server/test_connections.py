@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.cli.command import command, environment
-from tests.cli.stored import Stored
+from tests.cli.offline_store import OfflineStore
 from tests.waiting import DEADLINE_S, wait_until
 
 from cutwater.server.app import make_app
@@ -26,14 +26,14 @@ ASK = b"GET /jobs/overview HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> Stored:
-    made = Stored(tmp_path / "store")
-    made.made.decide(1)
+def stored(tmp_path: Path) -> OfflineStore:
+    made = OfflineStore(tmp_path / "store")
+    made.writer.decide(1)
     return made
 
 
 @contextmanager
-def serving(stored: Stored, limits: Limits) -> Iterator[tuple[str, int]]:
+def serving(stored: OfflineStore, limits: Limits) -> Iterator[tuple[str, int]]:
     token = Token.of(stored.directory.parent)
     app = make_app(StoredPipelines(stored.backend), token, "127.0.0.1")
     listening = bind(Endpoint(port=0))
@@ -65,7 +65,7 @@ def answered(connection: socket.socket) -> bytes:
 
 
 def test_silent_connections_use_up_neither_the_files_of_the_process_nor_its_answers(
-    stored: Stored,
+    stored: OfflineStore,
 ) -> None:
     words = command("ui", str(stored.directory), "--listen", "0", "--output", "json")
     ui = subprocess.Popen(
@@ -96,7 +96,7 @@ def open_files(process: int) -> int:
     return sum(1 for _ in Path(f"/proc/{process}/fd").iterdir())
 
 
-def test_a_connection_without_a_complete_request_is_closed_in_time(stored: Stored) -> None:
+def test_a_connection_without_a_complete_request_is_closed_in_time(stored: OfflineStore) -> None:
     with serving(stored, Limits(8, request_s=0.3)) as where, ExitStack() as held:
         silent, part, body, idle = (connect(held, where) for _ in range(4))
         part.sendall(ASK[:20])
@@ -106,7 +106,7 @@ def test_a_connection_without_a_complete_request_is_closed_in_time(stored: Store
         assert all(closed(one) for one in (silent, part, body, idle))
 
 
-def test_a_request_in_many_pieces_does_not_gain_time_by_each(stored: Stored) -> None:
+def test_a_request_in_many_pieces_does_not_gain_time_by_each(stored: OfflineStore) -> None:
     with serving(stored, Limits(8, request_s=0.3)) as where, ExitStack() as held:
         slow = connect(held, where)
         slow.settimeout(0.05)
@@ -129,7 +129,7 @@ def send_slowly(connection: socket.socket, message: bytes) -> int:
     return len(message)
 
 
-def test_a_client_that_does_not_read_its_answers_is_closed_in_time(stored: Stored) -> None:
+def test_a_client_that_does_not_read_its_answers_is_closed_in_time(stored: OfflineStore) -> None:
     with serving(stored, Limits(8, request_s=0.3)) as where, ExitStack() as held:
         deaf = connect(held, where)
         with pytest.raises(OSError, match=r"[Rr]eset|[Bb]roken pipe"):
@@ -141,7 +141,9 @@ def send_for_ever(connection: socket.socket, message: bytes) -> None:
         connection.sendall(message)
 
 
-def test_one_more_takes_the_place_of_the_one_that_has_been_silent_longest(stored: Stored) -> None:
+def test_one_more_takes_the_place_of_the_one_that_has_been_silent_longest(
+    stored: OfflineStore,
+) -> None:
     with serving(stored, Limits(3, request_s=DEADLINE_S)) as where, ExitStack() as held:
         first, second, third = (connect(held, where) for _ in range(3))
         assert [answered(one) for one in (first, second, third)] == [b"HTTP/1.1 200"] * 3

@@ -5,8 +5,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.server.asking import Asking
-from tests.server.stand_in import StandIn
+from tests.server.api_client import ApiClient
+from tests.server.sparkless_run import SparklessRun
 from tests.server.test_metrics import scraped
 
 from cutwater.store.paths import PipelinePaths, label, name
@@ -31,9 +31,9 @@ def damage_label(root: Path, pipeline: str) -> None:
 
 @pytest.mark.parametrize("damage", [damage_log, damage_name, damage_label])
 def test_one_damaged_pipeline_hides_no_other(
-    stopped: Asking, running: StandIn, damage: Callable[[Path, str], None]
+    stopped: ApiClient, running: SparklessRun, damage: Callable[[Path, str], None]
 ) -> None:
-    running.stored.made.decide(1)
+    running.stored.writer.decide(1)
     broken = open_pipeline(running.stored.backend, "broken", uuid4)
     damage(running.stored.directory, broken)
 
@@ -50,6 +50,6 @@ def test_one_damaged_pipeline_hides_no_other(
     assert metrics["cutwater_checkpoint_last_id", "orders"] == 1
     assert ("cutwater_pipeline_up", shown) not in metrics
     # Either is found by what the list calls it, and the damaged one says what is wrong with it.
-    assert stopped.json(f"/jobs/{running.stored.made.store.pipeline}")["name"] == "orders"
-    assert stopped.refused(f"/jobs/{job['jid']}/checkpoints", 503)
-    assert stopped.refused("/jobs/nothing", 404)
+    assert stopped.json(f"/jobs/{running.stored.writer.store.pipeline}")["name"] == "orders"
+    assert stopped.refusal(f"/jobs/{job['jid']}/checkpoints", 503)
+    assert stopped.refusal("/jobs/nothing", 404)

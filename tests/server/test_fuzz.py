@@ -17,8 +17,8 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from tests.server.asking import answering, bearer
-from tests.server.stand_in import StandIn
+from tests.server.api_client import bearer, serve_app
+from tests.server.sparkless_run import SparklessRun
 
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
@@ -53,7 +53,7 @@ class Nothing:
 schema = schemathesis.openapi.from_dict(unguarded_app(Nothing()).openapi())
 
 
-class Willing(StandIn):
+class Willing(SparklessRun):
     """Does whatever it is asked for at once, and leaves no trace in its store."""
 
     def _take(self, kind: CheckpointKind, name: str | None) -> CheckpointReport:
@@ -79,14 +79,14 @@ def place(
     directory = tmp_path_factory.mktemp("fuzz")
     token = Token.of(directory)
     willing = Willing(directory / "store")
-    willing.stored.made.decide(1, in_flight=True)
-    willing.stored.made.decide(2, CheckpointKind.SAVEPOINT, name="saved")
+    willing.stored.writer.decide(1, in_flight=True)
+    willing.stored.writer.decide(2, CheckpointKind.SAVEPOINT, name="saved")
     pipelines: Pipelines = (
         OnePipeline(willing.served())
         if request.param == "runs"
         else StoredPipelines(willing.stored.backend)
     )
-    with answering(make_app(pipelines, token, "127.0.0.1")) as url:
+    with serve_app(make_app(pipelines, token, "127.0.0.1")) as url:
         yield Place(url, bearer(token))
 
 

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
-from tests.server.asking import Asking
-from tests.server.stand_in import StandIn
+from tests.server.api_client import ApiClient
+from tests.server.sparkless_run import SparklessRun
 
 from cutwater.runtime.reporting.event_log import EventName
 from cutwater.server.metrics import METRICS, STATES, Kind
@@ -23,7 +23,7 @@ WITHOUT_UNIT = {
 }
 
 
-def scraped(asking: Asking) -> dict[tuple[str, ...], float]:
+def scraped(asking: ApiClient) -> dict[tuple[str, ...], float]:
     """Read the metrics as Prometheus does, by name and labels."""
     answer = asking.anyone.get("/metrics")
     assert answer.status_code == 200
@@ -35,7 +35,9 @@ def scraped(asking: Asking) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_a_running_pipeline_shows_every_metric_of_the_table(live: Asking, running: StandIn) -> None:
+def test_a_running_pipeline_shows_every_metric_of_the_table(
+    live: ApiClient, running: SparklessRun
+) -> None:
     running.checkpoint()
     running.fail("too slow")
     running.late_rows = 5
@@ -55,8 +57,10 @@ def test_a_running_pipeline_shows_every_metric_of_the_table(live: Asking, runnin
     assert states == {one: float(one == "RUNNING") for one in STATES}
 
 
-def test_a_store_that_nobody_runs_shows_what_it_knows(stopped: Asking, running: StandIn) -> None:
-    running.stored.made.decide(1)
+def test_a_store_that_nobody_runs_shows_what_it_knows(
+    stopped: ApiClient, running: SparklessRun
+) -> None:
+    running.stored.writer.decide(1)
 
     found = scraped(stopped)
 

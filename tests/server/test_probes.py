@@ -5,8 +5,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.server.asking import Asking, answering, bearer, reason
-from tests.server.stand_in import StandIn
+from tests.server.api_client import ApiClient, bearer, refusal_reason, serve_app
+from tests.server.sparkless_run import SparklessRun
 from tests.waiting import DEADLINE_S
 
 from cutwater.server.app import make_app
@@ -17,7 +17,7 @@ from cutwater.server.token import Token
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_process_that_answers_lives_and_is_ready_only_while_its_pipeline_runs(
-    live: Asking, running: StandIn, state: str
+    live: ApiClient, running: SparklessRun, state: str
 ) -> None:
     running.state = state
 
@@ -25,7 +25,7 @@ def test_a_process_that_answers_lives_and_is_ready_only_while_its_pipeline_runs(
     assert live.json("/readyz", 200 if state == "RUNNING" else 503) == {"state": state}
 
 
-def test_a_store_is_served_as_soon_as_anything_is(stopped: Asking) -> None:
+def test_a_store_is_served_as_soon_as_anything_is(stopped: ApiClient) -> None:
     assert stopped.json("/livez") == stopped.json("/readyz") == {"state": "SERVING"}
 
 
@@ -34,12 +34,12 @@ def early(request: pytest.FixtureRequest) -> Iterator[tuple[httpx.Client, OnePip
     """A server before there is anything to show."""
     pipelines = OnePipeline()
     guard = make_app(pipelines, None, request.param)
-    with answering(guard) as url, httpx.Client(base_url=url, timeout=DEADLINE_S) as client:
+    with serve_app(guard) as url, httpx.Client(base_url=url, timeout=DEADLINE_S) as client:
         yield client, pipelines, guard
 
 
 def test_a_pipeline_that_has_not_started_is_live_and_not_ready(
-    early: tuple[httpx.Client, OnePipeline, object], running: StandIn, tmp_path: Path
+    early: tuple[httpx.Client, OnePipeline, object], running: SparklessRun, tmp_path: Path
 ) -> None:
     client, pipelines, guard = early
     before = [client.get(path) for path in ("/livez", "/readyz")]
@@ -54,28 +54,28 @@ def test_a_pipeline_that_has_not_started_is_live_and_not_ready(
         (200, {"state": "STARTING"}),
         (503, {"state": "STARTING"}),
     ]
-    assert {reason(one, 503) for one in refused} == {"the pipeline has not started yet"}
+    assert {refusal_reason(one, 503) for one in refused} == {"the pipeline has not started yet"}
     assert page.status_code == 200
     assert client.get("/readyz").json() == {"state": "RUNNING"}
     assert client.get("/jobs/overview", headers=bearer(token)).status_code == 200
 
 
 def test_a_probe_needs_no_token_and_tells_nothing_but_a_state(
-    running: StandIn, tmp_path: Path
+    running: SparklessRun, tmp_path: Path
 ) -> None:
     running.detail = "a secret of the sink"
     app = make_app(OnePipeline(running.served()), Token.of(tmp_path), "0.0.0.0")
-    with answering(app) as url, httpx.Client(base_url=url, timeout=DEADLINE_S) as kubelet:
+    with serve_app(app) as url, httpx.Client(base_url=url, timeout=DEADLINE_S) as kubelet:
         for path in ("/livez", "/readyz"):
             answer = kubelet.get(path, headers={"Host": "10.1.2.3:4080"})
             assert (answer.status_code, answer.json()) == (200, {"state": "RUNNING"})
-        assert reason(kubelet.post("/livez", json={}), 401)
+        assert refusal_reason(kubelet.post("/livez", json={}), 401)
 
 
 @pytest.mark.parametrize(
     "path", ["/livez", "/readyz", "/", "/static/main.js", "/jobs/overview", "/metrics", "/jobs/no"]
 )
-def test_a_head_is_answered_like_a_get_without_a_body(live: Asking, path: str) -> None:
+def test_a_head_is_answered_like_a_get_without_a_body(live: ApiClient, path: str) -> None:
     got, headed = live.anyone.get(path), live.anyone.head(path)
 
     assert headed.status_code == got.status_code
@@ -84,5 +84,5 @@ def test_a_head_is_answered_like_a_get_without_a_body(live: Asking, path: str) -
     assert headed.content == b""
 
 
-def test_a_head_of_what_only_changes_is_not_allowed(live: Asking) -> None:
+def test_a_head_of_what_only_changes_is_not_allowed(live: ApiClient) -> None:
     assert live.owner.head("/jobs/orders/stop").status_code == 405

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from tests.cli.command import cutwater
-from tests.server.asking import answering, bearer, reason
-from tests.server.stand_in import StandIn
+from tests.server.api_client import bearer, refusal_reason, serve_app
+from tests.server.sparkless_run import SparklessRun
 from tests.servers.nginx import HOST, Proxy, proxy
 from tests.servers.ports import free_port
 from tests.waiting import DEADLINE_S, wait_until
@@ -50,12 +50,12 @@ class Behind:
 
 
 @pytest.fixture
-def behind(running: StandIn, tmp_path: Path) -> Iterator[Behind]:
+def behind(running: SparklessRun, tmp_path: Path) -> Iterator[Behind]:
     port, token = free_port(), Token.of(tmp_path)
     public = PublicUrl.of(f"https://{HOST}:{port}/orders/")
     app = make_app(OnePipeline(running.served()), token, "127.0.0.1", public)
     with (
-        answering(app) as url,
+        serve_app(app) as url,
         proxy(tmp_path, urlsplit(url).port or 0, port) as made,
         httpx.Client(verify=made.trusted(), timeout=DEADLINE_S) as client,
     ):
@@ -63,7 +63,7 @@ def behind(running: StandIn, tmp_path: Path) -> Iterator[Behind]:
         yield Behind(made, token, url, client)
 
 
-def test_the_page_and_a_change_go_through_the_proxy(behind: Behind, running: StandIn) -> None:
+def test_the_page_and_a_change_go_through_the_proxy(behind: Behind, running: SparklessRun) -> None:
     owner = bearer(behind.token)
     page = behind.ask("GET", "/")
     script = behind.ask("GET", "/static/main.js")
@@ -80,7 +80,7 @@ def test_the_page_and_a_change_go_through_the_proxy(behind: Behind, running: Sta
 
 
 def test_neither_another_host_nor_another_origin_goes_through(
-    behind: Behind, running: StandIn
+    behind: Behind, running: SparklessRun
 ) -> None:
     owner = bearer(behind.token)
     for origin in (
@@ -90,16 +90,18 @@ def test_neither_another_host_nor_another_origin_goes_through(
         "null",
         "http://127.0.0.1:4080",
     ):
-        assert reason(behind.ask("POST", STOP, **owner, Origin=origin), 403)
-    assert reason(behind.ask("POST", STOP, **owner, Host="evil.example"), 403)
-    assert reason(behind.ask("POST", STOP, **owner, **{"Sec-Fetch-Site": "cross-site"}), 403)
+        assert refusal_reason(behind.ask("POST", STOP, **owner, Origin=origin), 403)
+    assert refusal_reason(behind.ask("POST", STOP, **owner, Host="evil.example"), 403)
+    assert refusal_reason(
+        behind.ask("POST", STOP, **owner, **{"Sec-Fetch-Site": "cross-site"}), 403
+    )
     assert running.reports == []
 
 
 def test_whoever_comes_through_the_proxy_needs_the_token_to_read(behind: Behind) -> None:
     for path in ("/jobs/overview", "/metrics", "/openapi.json"):
         refused = behind.ask("GET", path)
-        assert reason(refused, 401) == "this address needs the token"
+        assert refusal_reason(refused, 401) == "this address needs the token"
         assert str(behind.token.file) not in refused.text
         # Nor does it help to come from this machine: so does the proxy.
         assert httpx.get(f"{behind.direct.rstrip('/')}{path}").status_code == 401

@@ -3,10 +3,10 @@
 from urllib.parse import quote
 
 import pytest
-from tests.server.asking import Asking, reason
-from tests.server.stand_in import StandIn
+from tests.server.api_client import ApiClient, refusal_reason
+from tests.server.sparkless_run import SparklessRun
+from tests.unit.store.checkpoint_writer import BEGAN_MS, ONE, attempt_report
 from tests.unit.store.cuts import PIPELINE
-from tests.unit.store.made import BEGAN_MS, ONE, attempt_report
 from tests.waiting import wait_until
 
 from cutwater.clock import wall_ms
@@ -20,7 +20,7 @@ LIST = "/jobs/orders/checkpoints"
 
 
 def test_checkpoints_are_listed_newest_first_with_counts_and_the_latest_of_each_kind(
-    live: Asking, running: StandIn
+    live: ApiClient, running: SparklessRun
 ) -> None:
     running.checkpoint()
     running.savepoint("before")
@@ -54,11 +54,11 @@ def test_checkpoints_are_listed_newest_first_with_counts_and_the_latest_of_each_
     assert len(live.json(f"{LIST}?limit=2")["history"]) == 2
 
 
-def test_the_summary_has_flinks_percentiles(stopped: Asking, running: StandIn) -> None:
-    made = running.stored.made
+def test_the_summary_has_flinks_percentiles(stopped: ApiClient, running: SparklessRun) -> None:
+    writer = running.stored.writer
     for number in range(1, 12):
-        made.decide(number)
-        made.store.reports.write(attempt_report(number, duration_ms=(number - 1) * 100))
+        writer.decide(number)
+        writer.store.reports.write(attempt_report(number, duration_ms=(number - 1) * 100))
 
     spread = stopped.json(LIST)["summary"]["end_to_end_duration"]
 
@@ -76,7 +76,7 @@ def test_the_summary_has_flinks_percentiles(stopped: Asking, running: StandIn) -
 
 
 def test_an_attempt_under_way_shows_its_steps_and_where_the_barrier_is(
-    live: Asking, running: StandIn
+    live: ApiClient, running: SparklessRun
 ) -> None:
     with running.held():
         asked = live.owner.post(LIST, json={"checkpointType": "FULL"}).json()["request-id"]
@@ -118,9 +118,9 @@ def test_an_attempt_under_way_shows_its_steps_and_where_the_barrier_is(
     wait_until(lambda: not live.json(channels)["channels"][0]["barrier"], "the barrier is gone")
 
 
-def test_one_checkpoint_is_told_step_by_step(live: Asking, running: StandIn) -> None:
-    running.stored.made.decide(1, in_flight=True)
-    running.stored.made.store.reports.write(attempt_report(1))
+def test_one_checkpoint_is_told_step_by_step(live: ApiClient, running: SparklessRun) -> None:
+    running.stored.writer.decide(1, in_flight=True)
+    running.stored.writer.store.reports.write(attempt_report(1))
 
     found = live.json(f"{LIST}/details/1")
     step = live.json(f"{LIST}/details/1/subtasks/totals")
@@ -134,16 +134,20 @@ def test_one_checkpoint_is_told_step_by_step(live: Asking, running: StandIn) -> 
     assert (subtask["index"], subtask["status"]) == (0, "completed")
     assert subtask["unaligned_checkpoint"] is True
     assert subtask["alignment"]["persisted"] == 30
-    assert "no such step" in live.refused(f"{LIST}/details/1/subtasks/nobody", 404)
+    assert "no such step" in live.refusal(f"{LIST}/details/1/subtasks/nobody", 404)
 
 
 def test_savepoints_and_checkpoints_are_taken_and_their_end_is_told(
-    live: Asking, running: StandIn
+    live: ApiClient, running: SparklessRun
 ) -> None:
-    saved = live.finished("/jobs/orders/savepoints", {"name": "mine"}, "/jobs/orders/savepoints")
-    again = live.finished("/jobs/orders/savepoints", {"name": "mine"}, "/jobs/orders/savepoints")
-    unnamed = live.finished("/jobs/orders/savepoints", {}, "/jobs/orders/savepoints")
-    plain = live.finished(LIST, {"checkpointType": "CONFIGURED"}, LIST)
+    saved = live.complete_operation(
+        "/jobs/orders/savepoints", {"name": "mine"}, "/jobs/orders/savepoints"
+    )
+    again = live.complete_operation(
+        "/jobs/orders/savepoints", {"name": "mine"}, "/jobs/orders/savepoints"
+    )
+    unnamed = live.complete_operation("/jobs/orders/savepoints", {}, "/jobs/orders/savepoints")
+    plain = live.complete_operation(LIST, {"checkpointType": "CONFIGURED"}, LIST)
 
     assert (saved["checkpointId"], saved["name"], saved["failure-cause"]) == (1, "mine", None)
     assert saved["location"].endswith("/manifests/000000000001")
@@ -153,9 +157,11 @@ def test_savepoints_and_checkpoints_are_taken_and_their_end_is_told(
     assert [one.kind for one in running.reports] == ["SAVEPOINT", "SAVEPOINT", "CHECKPOINT"]
 
 
-def test_a_stop_is_told_over_when_the_pipeline_has_ended(live: Asking, running: StandIn) -> None:
+def test_a_stop_is_told_over_when_the_pipeline_has_ended(
+    live: ApiClient, running: SparklessRun
+) -> None:
     body = {"savepoint": "last", "drain": True}
-    ended = live.finished("/jobs/orders/stop", body, "/jobs/orders/savepoints")
+    ended = live.complete_operation("/jobs/orders/stop", body, "/jobs/orders/savepoints")
 
     assert running.stopped_with == ("last", True)
     assert (ended["checkpointId"], ended["name"]) == (1, "last")
@@ -163,15 +169,15 @@ def test_a_stop_is_told_over_when_the_pipeline_has_ended(live: Asking, running: 
 
 
 def test_a_pending_checkpoint_is_aborted_and_the_reason_is_shown(
-    live: Asking, running: StandIn
+    live: ApiClient, running: SparklessRun
 ) -> None:
     with running.held():
         asked = live.owner.post(LIST, json={}).json()["request-id"]
         wait_until(lambda: bool(running.reports), "it has begun")
-        other = live.finished(f"{LIST}/abort", {"checkpointId": 9, "reason": "why"}, LIST)
-        aborted = live.finished(f"{LIST}/abort", {"reason": "the disk is replaced"}, LIST)
+        other = live.complete_operation(f"{LIST}/abort", {"checkpointId": 9, "reason": "why"}, LIST)
+        aborted = live.complete_operation(f"{LIST}/abort", {"reason": "the disk is replaced"}, LIST)
     wait_until(lambda: live.json(f"{LIST}/{asked}")["status"]["id"] == "COMPLETED", "it is over")
-    again = live.finished(f"{LIST}/abort", {"checkpointId": 1, "reason": "why"}, LIST)
+    again = live.complete_operation(f"{LIST}/abort", {"checkpointId": 1, "reason": "why"}, LIST)
 
     why = "it was aborted on request (the disk is replaced)"
     assert "nothing was aborted" in other["failure-cause"]["message"]
@@ -184,11 +190,13 @@ def test_a_pending_checkpoint_is_aborted_and_the_reason_is_shown(
     assert live.json(f"{LIST}/details/1")["failure_message"] == why
 
 
-def test_an_abort_needs_the_token(live: Asking) -> None:
-    assert reason(live.anyone.post(f"{LIST}/abort", json={"reason": "why"}), 401)
+def test_an_abort_needs_the_token(live: ApiClient) -> None:
+    assert refusal_reason(live.anyone.post(f"{LIST}/abort", json={"reason": "why"}), 401)
 
 
-def test_an_abort_gets_through_where_so_many_others_wait(live: Asking, running: StandIn) -> None:
+def test_an_abort_gets_through_where_so_many_others_wait(
+    live: ApiClient, running: SparklessRun
+) -> None:
     with running.held():
         for _ in range(16):
             assert live.owner.post(LIST, json={}).status_code == 202
@@ -197,7 +205,7 @@ def test_an_abort_gets_through_where_so_many_others_wait(live: Asking, running: 
         assert live.owner.post(f"{LIST}/abort", json={"reason": "why"}).status_code == 202
 
 
-def test_asking_twice_with_one_id_asks_once(live: Asking, running: StandIn) -> None:
+def test_asking_twice_with_one_id_asks_once(live: ApiClient, running: SparklessRun) -> None:
     body = {"triggerId": "0123456789abcdef0123456789abcdef"}
     for _ in range(3):
         assert live.owner.post(LIST, json=body).json()["request-id"] == body["triggerId"]
@@ -206,12 +214,12 @@ def test_asking_twice_with_one_id_asks_once(live: Asking, running: StandIn) -> N
     assert len(running.reports) == 1
 
 
-def test_so_many_requests_are_under_way_and_no_more(live: Asking, running: StandIn) -> None:
+def test_so_many_requests_are_under_way_and_no_more(live: ApiClient, running: SparklessRun) -> None:
     with running.held():
         taken = [live.owner.post(LIST, json={}) for _ in range(17)]
 
     assert [one.status_code for one in taken] == [202] * 16 + [429]
-    assert "too many" in reason(taken[-1], 429)
+    assert "too many" in refusal_reason(taken[-1], 429)
 
 
 WRONG = [
@@ -244,16 +252,16 @@ WRONG = [
 
 @pytest.mark.parametrize(("path", "body"), WRONG)
 def test_what_cannot_be_asked_for_is_refused_with_a_reason(
-    live: Asking, running: StandIn, path: str, body: object
+    live: ApiClient, running: SparklessRun, path: str, body: object
 ) -> None:
-    assert reason(live.owner.post(path, json=body), 400)
+    assert refusal_reason(live.owner.post(path, json=body), 400)
     assert running.reports == []
     assert running.stopped_with is None
 
 
 @pytest.mark.parametrize("text", ["-1", "0x1", "1.5", "one", "9" * 400, str(2**63), "%00", "1e3"])
-def test_a_number_that_is_none_is_refused_with_a_reason(live: Asking, text: str) -> None:
-    assert live.refused(f"{LIST}/details/{text}", 400)
+def test_a_number_that_is_none_is_refused_with_a_reason(live: ApiClient, text: str) -> None:
+    assert live.refusal(f"{LIST}/details/{text}", 400)
 
 
 @pytest.mark.parametrize(
@@ -271,21 +279,21 @@ def test_a_number_that_is_none_is_refused_with_a_reason(live: Asking, text: str)
         "/docs",
     ],
 )
-def test_what_is_not_there_is_a_404_with_a_reason(live: Asking, path: str) -> None:
-    assert live.refused(path, 404)
+def test_what_is_not_there_is_a_404_with_a_reason(live: ApiClient, path: str) -> None:
+    assert live.refusal(path, 404)
 
 
 @pytest.mark.parametrize("name", ["nobody", "..%2f..%2fetc", "%00", "%2e", "x" * 255])
-def test_a_pipeline_that_the_store_does_not_hold_is_a_404(stopped: Asking, name: str) -> None:
-    assert stopped.refused(f"/jobs/{name}/dag", 404)
+def test_a_pipeline_that_the_store_does_not_hold_is_a_404(stopped: ApiClient, name: str) -> None:
+    assert stopped.refusal(f"/jobs/{name}/dag", 404)
 
 
 def test_a_pipeline_that_nobody_runs_is_read_from_its_store(
-    stopped: Asking, running: StandIn
+    stopped: ApiClient, running: SparklessRun
 ) -> None:
-    running.stored.made.decide(1)
-    running.stored.made.decide(2, CheckpointKind.SAVEPOINT, name="kept")
-    running.stored.made.attempt(3)
+    running.stored.writer.decide(1)
+    running.stored.writer.decide(2, CheckpointKind.SAVEPOINT, name="kept")
+    running.stored.writer.attempt(3)
     report = RecoveryReport(
         generation=ONE,
         checkpoint_id=None,
@@ -299,7 +307,7 @@ def test_a_pipeline_that_nobody_runs_is_read_from_its_store(
         repeated_commits=0,
         state_bytes=6,
     )
-    running.stored.made.store.reports.write(report)
+    running.stored.writer.store.reports.write(report)
 
     (job,) = stopped.json("/jobs/overview")["jobs"]
     dag = stopped.json(f"/jobs/{PIPELINE}/dag")
@@ -320,12 +328,12 @@ def test_a_pipeline_that_nobody_runs_is_read_from_its_store(
         {"sink": "table", "format": "delta", "target": "file:///tables/totals"}
     ]
     assert stopped.json(f"{LIST}/config")["interval"] is None
-    refusal = stopped.owner.post(LIST, json={})
-    assert "does not run" in reason(refusal, 409)
+    refused = stopped.owner.post(LIST, json={})
+    assert "does not run" in refusal_reason(refused, 409)
 
 
 def test_a_pipeline_of_another_process_is_asked_through_the_store(
-    stopped: Asking, running: StandIn
+    stopped: ApiClient, running: SparklessRun
 ) -> None:
     # This very process plays the other one: it holds the lease and answers.
     lease = Lease("elsewhere", 7, "nonce", wall_ms())
@@ -333,18 +341,18 @@ def test_a_pipeline_of_another_process_is_asked_through_the_store(
 
     asked = stopped.owner.post("/jobs/orders/savepoints", json={"name": "far"})
     token = asked.json()["request-id"]
-    (request,) = (running.stored.made.store.requests.request(one) for one in (token,))
+    (request,) = (running.stored.writer.store.requests.request(one) for one in (token,))
 
     assert request is not None
     assert (request.wish.value, request.name, request.holder) == ("savepoint", "far", "nonce")
     abort = {"checkpointId": 7, "reason": "too slow"}
     abort_token = stopped.owner.post(f"{LIST}/abort", json=abort).json()["request-id"]
-    asked_abort = running.stored.made.store.requests.request(abort_token)
+    asked_abort = running.stored.writer.store.requests.request(abort_token)
     assert asked_abort is not None
     assert asked_abort.abort == Abort(checkpoint_id=CheckpointId(7), reason="too slow")
     why = "it was aborted on request (too slow)"
     failed = attempt_report(7, status=AttemptStatus.FAILED, failure=why)
-    running.stored.made.store.requests.tell(
+    running.stored.writer.store.requests.tell(
         Answer(
             token=abort_token,
             state=AnswerState.DONE,
@@ -364,27 +372,29 @@ def test_a_pipeline_of_another_process_is_asked_through_the_store(
     assert "has ended before it answered" in gone["operation"]["failure-cause"]["message"]
 
 
-def test_a_rewind_is_refused_with_a_reason_and_never_done(live: Asking, running: StandIn) -> None:
+def test_a_rewind_is_refused_with_a_reason_and_never_done(
+    live: ApiClient, running: SparklessRun
+) -> None:
     running.checkpoint()
-    log = running.stored.made.store.log.read()
+    log = running.stored.writer.store.log.read()
 
-    assert "checkpoint 99 is not there" in live.refused("/jobs/orders/rewind?to=99", 400)
-    assert live.refused("/jobs/orders/rewind?to=", 400)
-    assert live.refused("/jobs/orders/rewind", 400)
-    assert live.refused("/jobs/orders/rewind?to=a%00b", 400)
-    assert live.refused(f"/jobs/orders/rewind?to={'9' * 201}", 400)
+    assert "checkpoint 99 is not there" in live.refusal("/jobs/orders/rewind?to=99", 400)
+    assert live.refusal("/jobs/orders/rewind?to=", 400)
+    assert live.refusal("/jobs/orders/rewind", 400)
+    assert live.refusal("/jobs/orders/rewind?to=a%00b", 400)
+    assert live.refusal(f"/jobs/orders/rewind?to={'9' * 201}", 400)
     for time in ("0001-01-01T00:00%2B14:00", "9999-12-31T23:59-12:00", "0001-01-01"):
-        assert "before the year 1" in live.refused(f"/jobs/orders/rewind?to={time}", 400)
+        assert "before the year 1" in live.refusal(f"/jobs/orders/rewind?to={time}", 400)
     found = live.json("/jobs/orders/rewind?to=1")
     assert (found["to"], found["current"], found["undone"]) == (1, 1, [])
     assert found["commands"][-1].startswith("cutwater rewind orders --to 1 --store ")
     assert found["commands"][0].startswith("cutwater stop orders --store ")
-    assert running.stored.made.store.log.read() == log
+    assert running.stored.writer.store.log.read() == log
 
 
-def test_a_store_that_does_not_answer_is_a_503(live: Asking, running: StandIn) -> None:
-    running.stored.made.decide(1)
+def test_a_store_that_does_not_answer_is_a_503(live: ApiClient, running: SparklessRun) -> None:
+    running.stored.writer.decide(1)
     manifest = running.stored.directory / "pipelines" / PIPELINE / "log" / "000000000001"
     manifest.write_bytes(b"not a record")
 
-    assert live.refused(LIST, 503)
+    assert live.refusal(LIST, 503)

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from tests.cli.command import command, environment
-from tests.cli.stored import Stored
-from tests.server.asking import bearer
-from tests.server.stand_in import StandIn
+from tests.cli.offline_store import OfflineStore
+from tests.server.api_client import bearer
+from tests.server.sparkless_run import SparklessRun
 from tests.servers.ports import free_port
 from tests.waiting import DEADLINE_S, wait_until
 
@@ -56,15 +56,15 @@ def test_a_port_that_was_asked_for_and_is_taken_is_an_error_and_a_wish_is_not() 
             assert another.getsockname()[1] != port
 
 
-def test_a_run_that_is_not_to_be_served_is_not(running: StandIn) -> None:
+def test_a_run_that_is_not_to_be_served_is_not(running: SparklessRun) -> None:
     said: list[str] = []
     with Serving("off").of(running, said.append):  # type: ignore[arg-type]
         assert said == []
 
 
-def test_a_run_that_cannot_be_served_runs_all_the_same(running: StandIn) -> None:
+def test_a_run_that_cannot_be_served_runs_all_the_same(running: SparklessRun) -> None:
     said: list[str] = []
-    # The stand-in has nothing that a server could be made of.
+    # A run without Spark has nothing from which a server could be made.
     with Serving("0").of(running, said.append):  # type: ignore[arg-type]
         said.append("it runs")
 
@@ -73,7 +73,7 @@ def test_a_run_that_cannot_be_served_runs_all_the_same(running: StandIn) -> None
 
 
 def test_a_token_that_is_too_short_is_refused_before_spark_starts(
-    monkeypatch: pytest.MonkeyPatch, running: StandIn
+    monkeypatch: pytest.MonkeyPatch, running: SparklessRun
 ) -> None:
     monkeypatch.setenv("CUTWATER_TOKEN", "short")
     said: list[str] = []
@@ -85,7 +85,7 @@ def test_a_token_that_is_too_short_is_refused_before_spark_starts(
 
 
 def test_a_run_whose_token_cannot_be_kept_is_ready_all_the_same(
-    running: StandIn, tmp_path: Path
+    running: SparklessRun, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way of the token's directory")
     served = running.served()
@@ -113,7 +113,7 @@ def test_a_run_whose_token_cannot_be_kept_is_ready_all_the_same(
 
 
 def test_a_stopped_server_gives_its_port_back(tmp_path: Path) -> None:
-    stored = Stored(tmp_path / "store")
+    stored = OfflineStore(tmp_path / "store")
     server, token = serve_store(stored.backend, tmp_path, Endpoint(port=0, is_wish=False))
     assert httpx.get(f"{server.url}jobs/overview", timeout=DEADLINE_S).status_code == 200
     assert server.is_local
@@ -126,8 +126,8 @@ def test_a_stopped_server_gives_its_port_back(tmp_path: Path) -> None:
 
 
 def test_cutwater_ui_shows_a_store_until_it_is_interrupted(tmp_path: Path) -> None:
-    stored = Stored(tmp_path / "store")
-    stored.made.decide(1)
+    stored = OfflineStore(tmp_path / "store")
+    stored.writer.decide(1)
     ui = subprocess.Popen(
         command("ui", str(tmp_path / "store"), "--listen", "0", "--output", "json"),
         env=environment(),
@@ -169,7 +169,7 @@ def test_cutwater_ui_refuses_a_store_that_is_not_there(tmp_path: Path) -> None:
 def test_a_socket_of_another_family_is_shown_as_an_address(tmp_path: Path) -> None:
     if not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")
-    stored = Stored(tmp_path / "store")
+    stored = OfflineStore(tmp_path / "store")
     try:
         server, _ = serve_store(stored.backend, tmp_path, Endpoint.of("[::1]:0"))
     except ConfigError:

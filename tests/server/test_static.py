@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.server.asking import Asking
+from tests.server.api_client import ApiClient
 
 import cutwater.server
 
@@ -22,7 +22,7 @@ OUTSIDE = re.compile(r"https?://(?!www\.w3\.org/2000/svg)|(?<!:)//[a-z]+\.[a-z]"
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_served_and_loads_nothing_from_outside(live: Asking, name: str) -> None:
+def test_a_file_is_served_and_loads_nothing_from_outside(live: ApiClient, name: str) -> None:
     answer = live.anyone.get(f"/static/{name}")
 
     assert answer.status_code == 200

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.operations.mortal import Mortal
+from tests.unit.operations.crashing_pipeline import CrashingBackend
 from tests.unit.store.cuts import PIPELINE, sample_cut
 
 from cutwater.errors import OutcomeUnknown, Unavailable
@@ -42,7 +42,7 @@ def test_state_and_rows_in_flight_are_named_by_their_copies() -> None:
 
 
 def test_a_fork_begins_with_a_claim_and_one_decision() -> None:
-    store = OpenStore.of(Mortal(), PIPELINE)
+    store = OpenStore.of(CrashingBackend(), PIPELINE)
     cut = plan_fork(replace(sample_cut(), carried={}))
     assert isinstance(cut, Cut)
 
@@ -56,7 +56,7 @@ def test_a_fork_begins_with_a_claim_and_one_decision() -> None:
     assert store.manifests.read(decision.checkpoint_id).started_at_ms > 0
 
 
-class Forgetful(Mortal):
+class Forgetful(CrashingBackend):
     """A store that loses the log."""
 
     def create(self, path: ObjectPath, data: bytes) -> bool:

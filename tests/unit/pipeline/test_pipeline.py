@@ -4,8 +4,8 @@ import functools
 from pathlib import Path
 
 import pytest
-from tests.unit import stand_ins
-from tests.unit.stand_ins import Frame, Session, Target, join, line_of, pass_on, read, run_cell
+from tests.unit import fake_spark
+from tests.unit.fake_spark import Frame, Session, Target, join, line_of, pass_on, read, run_cell
 
 from cutwater import Pipeline
 from cutwater.config.options import Unaligned
@@ -478,7 +478,7 @@ def test_two_files_may_not_declare_one_name() -> None:
 
     with pytest.raises(DeclarationError, match="give one of them another name"):
         run_cell(
-            CELL.format(kind="view", condition="x"), {"pipeline": pipeline}, stand_ins.__file__
+            CELL.format(kind="view", condition="x"), {"pipeline": pipeline}, fake_spark.__file__
         )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.stand_ins import Frame, Session, Target, join, pass_on, read, run_cell
+from tests.unit.fake_spark import Frame, Session, Target, join, pass_on, read, run_cell
 
 from cutwater import Pipeline, sinks
 from cutwater.errors import PlanError

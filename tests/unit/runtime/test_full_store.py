@@ -21,7 +21,7 @@ from tests.unit.protocol.builders import (
     acknowledged,
     source_snapshot,
 )
-from tests.unit.store.made import step_report
+from tests.unit.store.checkpoint_writer import step_report
 from tests.waiting import wait_until
 
 from cutwater.config.options import RestartConfig

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from tests.unit.runtime.office import StandInOffice
+from tests.unit.runtime.fake_run_control import FakeRunControl
+from tests.unit.store.checkpoint_writer import attempt_report
 from tests.unit.store.cuts import PIPELINE
 from tests.unit.store.faulty import FaultyBackend
-from tests.unit.store.made import attempt_report
 from tests.waiting import wait_until
 
 from cutwater.clock import wall_ms
@@ -29,8 +29,8 @@ def store() -> OpenStore:
 
 
 @pytest.fixture
-def office() -> StandInOffice:
-    return StandInOffice()
+def control() -> FakeRunControl:
+    return FakeRunControl()
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +39,12 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def desk(store: OpenStore, office: StandInOffice) -> Iterator[Desk]:
-    made = Desk(store, US, office)
+def desk(store: OpenStore, control: FakeRunControl) -> Iterator[Desk]:
+    made = Desk(store, US, control)
     made.start()
     yield made
-    office.may_go_on.set()
-    office.over.set()
+    control.may_proceed.set()
+    control.over.set()
     made.close()
 
 
@@ -74,12 +74,14 @@ def answer_to(store: OpenStore, token: str = "token") -> Answer:
 
 
 @pytest.mark.usefixtures("desk")
-def test_a_savepoint_is_taken_once_under_its_name(store: OpenStore, office: StandInOffice) -> None:
+def test_a_savepoint_is_taken_once_under_its_name(
+    store: OpenStore, control: FakeRunControl
+) -> None:
     store.requests.ask(request(name="before"))
 
     answer = answer_to(store)
 
-    assert office.asked == [CheckpointRequest(CheckpointKind.SAVEPOINT, "before")]
+    assert control.requested == [CheckpointRequest(CheckpointKind.SAVEPOINT, "before")]
     assert (answer.state, answer.holder, answer.message) == (DONE, US, "")
     assert answer.report is not None
     assert (answer.report.checkpoint_id, answer.report.name) == (1, "before")
@@ -90,31 +92,31 @@ def test_a_savepoint_is_taken_once_under_its_name(store: OpenStore, office: Stan
     ("full", "kind"), [(False, CheckpointKind.CHECKPOINT), (True, CheckpointKind.FULL)]
 )
 def test_a_checkpoint_is_taken_as_it_was_asked_for(
-    store: OpenStore, office: StandInOffice, full: bool, kind: CheckpointKind
+    store: OpenStore, control: FakeRunControl, full: bool, kind: CheckpointKind
 ) -> None:
     store.requests.ask(request(wish=Wish.CHECKPOINT, full=full))
 
     assert answer_to(store).state is DONE
-    assert office.asked == [CheckpointRequest(kind)]
+    assert control.requested == [CheckpointRequest(kind)]
 
 
 @pytest.mark.usefixtures("desk")
-def test_whoever_waits_sees_that_it_has_begun(store: OpenStore, office: StandInOffice) -> None:
-    office.may_go_on.clear()
+def test_whoever_waits_sees_that_it_has_begun(store: OpenStore, control: FakeRunControl) -> None:
+    control.may_proceed.clear()
     store.requests.ask(request(name="before"))
-    wait_until(lambda: bool(office.asked), "the savepoint begins")
+    wait_until(lambda: bool(control.requested), "the savepoint begins")
     backend = store.backend
     assert isinstance(backend, FaultyBackend)
     looks = backend.lists
     wait_until(lambda: backend.lists > looks + 2, "the desk has looked again")
 
     begun = store.requests.answer("token")
-    office.may_go_on.set()
+    control.may_proceed.set()
 
     assert begun is not None
     assert begun.state is TAKEN
     assert answer_to(store).state is DONE
-    assert len(office.asked) == 1
+    assert len(control.requested) == 1
 
 
 @pytest.mark.usefixtures("desk")
@@ -128,10 +130,10 @@ def test_whoever_waits_sees_that_it_has_begun(store: OpenStore, office: StandInO
     ],
 )
 def test_what_goes_wrong_is_answered(
-    store: OpenStore, office: StandInOffice, change: dict[str, object], message: str
+    store: OpenStore, control: FakeRunControl, change: dict[str, object], message: str
 ) -> None:
     for name, value in change.items():
-        setattr(office, name, value)
+        setattr(control, name, value)
     store.requests.ask(request(name="before"))
 
     answer = answer_to(store)
@@ -142,7 +144,7 @@ def test_what_goes_wrong_is_answered(
 
 @pytest.mark.usefixtures("desk")
 def test_a_pending_checkpoint_is_aborted_for_the_reason_that_is_given(
-    store: OpenStore, office: StandInOffice
+    store: OpenStore, control: FakeRunControl
 ) -> None:
     store.requests.ask(
         request(
@@ -153,7 +155,7 @@ def test_a_pending_checkpoint_is_aborted_for_the_reason_that_is_given(
 
     answer = answer_to(store)
 
-    assert office.asked == ["abort 7: the disk is replaced"]
+    assert control.requested == ["abort 7: the disk is replaced"]
     assert (answer.state, answer.message) == (
         DONE,
         "it was aborted on request (the disk is replaced)",
@@ -171,10 +173,10 @@ def test_a_pending_checkpoint_is_aborted_for_the_reason_that_is_given(
     ],
 )
 def test_an_abort_that_is_not_done_is_answered_with_the_reason(
-    store: OpenStore, office: StandInOffice, change: dict[str, object], message: str
+    store: OpenStore, control: FakeRunControl, change: dict[str, object], message: str
 ) -> None:
     for name, value in change.items():
-        setattr(office, name, value)
+        setattr(control, name, value)
     store.requests.ask(request(wish=Wish.ABORT, abort=Abort(reason="why")))
 
     answer = answer_to(store)
@@ -185,34 +187,34 @@ def test_an_abort_that_is_not_done_is_answered_with_the_reason(
 
 @pytest.mark.usefixtures("desk")
 def test_an_abort_of_nothing_in_particular_takes_no_checkpoint(
-    store: OpenStore, office: StandInOffice
+    store: OpenStore, control: FakeRunControl
 ) -> None:
     store.requests.ask(request(wish=Wish.ABORT))
 
     answer = answer_to(store)
 
-    assert (answer.state, office.asked) == (FAILED, [])
+    assert (answer.state, control.requested) == (FAILED, [])
     assert "does not say what to abort" in answer.message
 
 
 @pytest.mark.usefixtures("desk")
 def test_a_stop_is_answered_when_the_pipeline_has_ended(
-    store: OpenStore, office: StandInOffice
+    store: OpenStore, control: FakeRunControl
 ) -> None:
     store.requests.ask(request(wish=Wish.STOP))
 
     answer = answer_to(store)
 
-    assert office.asked == ["stop True", CheckpointRequest()]
-    assert office.over.is_set()
+    assert control.requested == ["stop True", CheckpointRequest()]
+    assert control.over.is_set()
     assert (answer.state, answer.report is not None) == (DONE, True)
 
 
 @pytest.mark.usefixtures("desk")
 def test_a_plain_stop_is_done_although_its_last_checkpoint_failed(
-    store: OpenStore, office: StandInOffice
+    store: OpenStore, control: FakeRunControl
 ) -> None:
-    office.outcome = "FAILED"
+    control.outcome = "FAILED"
     store.requests.ask(request(wish=Wish.STOP))
 
     answer = answer_to(store)
@@ -223,23 +225,23 @@ def test_a_plain_stop_is_done_although_its_last_checkpoint_failed(
 
 @pytest.mark.usefixtures("desk")
 def test_a_stop_with_a_savepoint_that_fails_is_no_stop(
-    store: OpenStore, office: StandInOffice
+    store: OpenStore, control: FakeRunControl
 ) -> None:
-    office.outcome = "FAILED"
+    control.outcome = "FAILED"
     store.requests.ask(request(wish=Wish.STOP, name="last", drain=True))
 
     answer = answer_to(store)
 
-    assert office.asked == [CheckpointRequest(CheckpointKind.SAVEPOINT, "last", drain=True)]
+    assert control.requested == [CheckpointRequest(CheckpointKind.SAVEPOINT, "last", drain=True)]
     assert (answer.state, answer.message) == (FAILED, "a step declined it")
-    assert not office.over.is_set()
+    assert not control.over.is_set()
 
 
 @pytest.mark.usefixtures("desk")
 def test_a_pipeline_that_fails_while_it_stops_says_so(
-    store: OpenStore, office: StandInOffice
+    store: OpenStore, control: FakeRunControl
 ) -> None:
-    office.state, office.detail = "FAILED", "step totals failed"
+    control.state, control.detail = "FAILED", "step totals failed"
     store.requests.ask(request(wish=Wish.STOP, drain=True))
 
     answer = answer_to(store)
@@ -250,7 +252,7 @@ def test_a_pipeline_that_fails_while_it_stops_says_so(
 
 @pytest.mark.usefixtures("desk")
 def test_what_is_not_ours_is_refused_and_what_is_too_late_is_removed(
-    store: OpenStore, office: StandInOffice
+    store: OpenStore, control: FakeRunControl
 ) -> None:
     store.requests.ask(request("elses", holder="another"))
     store.requests.ask(request("late", expires_at_ms=wall_ms() - 1))
@@ -262,7 +264,7 @@ def test_what_is_not_ours_is_refused_and_what_is_too_late_is_removed(
     assert "another process" in answer_to(store, "elses").message
     assert "another process" in answer_to(store, "taken").message
     wait_until(lambda: "late" not in store.requests.tokens(), "the late one is removed")
-    assert office.asked == []
+    assert control.requested == []
 
 
 @pytest.mark.usefixtures("desk")
@@ -284,18 +286,20 @@ def test_an_idle_look_is_one_list(store: OpenStore) -> None:
     assert store.requests.answer("left") == answered
 
 
-def test_who_asks_while_the_pipeline_ends_is_told(store: OpenStore, office: StandInOffice) -> None:
-    desk = Desk(store, US, office)
+def test_who_asks_while_the_pipeline_ends_is_told(
+    store: OpenStore, control: FakeRunControl
+) -> None:
+    desk = Desk(store, US, control)
     desk.start()
     store.requests.ask(request(name="before", expires_at_ms=wall_ms() + 60_000))
 
-    office.over.set()
+    control.over.set()
     desk.close()
 
     answer = store.requests.answer("token")
     assert answer is not None
     assert answer.state in {DONE, FAILED}
-    assert office.asked == [] if answer.state is FAILED else len(office.asked) == 1
+    assert control.requested == [] if answer.state is FAILED else len(control.requested) == 1
 
 
 def test_reports_are_written_and_a_store_that_is_away_costs_only_reports(
@@ -317,8 +321,8 @@ def test_reports_are_written_and_a_store_that_is_away_costs_only_reports(
     assert store.reports.attempt(CheckpointId(1)) is None
 
 
-def test_a_report_of_the_last_moment_is_written(store: OpenStore, office: StandInOffice) -> None:
-    desk = Desk(store, US, office)
+def test_a_report_of_the_last_moment_is_written(store: OpenStore, control: FakeRunControl) -> None:
+    desk = Desk(store, US, control)
     desk.start()
     desk.report(attempt_report(1))
     desk.close()
@@ -326,8 +330,8 @@ def test_a_report_of_the_last_moment_is_written(store: OpenStore, office: StandI
     assert store.reports.attempt(CheckpointId(1)) == attempt_report(1)
 
 
-def test_a_report_keeps_what_people_were_told(office: StandInOffice) -> None:
-    report = office.checkpoint(CheckpointRequest(CheckpointKind.SAVEPOINT, "before"), None)
+def test_a_report_keeps_what_people_were_told(control: FakeRunControl) -> None:
+    report = control.checkpoint(CheckpointRequest(CheckpointKind.SAVEPOINT, "before"), None)
     assert report is not None
 
     record = replace(report, committed_ms=300).record()

@@ -7,7 +7,13 @@ from types import SimpleNamespace
 from typing import Any, Never, cast
 
 import pytest
-from tests.unit.operations.mortal import SINKS, Mortal, Table, World, begin
+from tests.unit.operations.crashing_pipeline import (
+    SINKS,
+    CrashingBackend,
+    CrashingPipeline,
+    VersionedTable,
+    start_pipeline,
+)
 
 from cutwater.config.options import RestartConfig
 from cutwater.errors import CutwaterError, Fenced, RunError, Superseded, Unavailable
@@ -26,14 +32,14 @@ from cutwater.store.records.lease import Lease
 REFUSED = Superseded(SINKS[0], Slot(4), Slot(5))
 
 
-def claim(world: World, nonce: str) -> Claim:
-    log = world.opened().log.read()
+def claim(pipeline: CrashingPipeline, nonce: str) -> Claim:
+    log = pipeline.opened().log.read()
     entry = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), nonce)
-    world.opened().log.create(entry)
+    pipeline.opened().log.create(entry)
     return entry
 
 
-class TakenBack(Table):
+class TakenBack(VersionedTable):
     """A table that a successor has acted on, perhaps just now."""
 
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
@@ -44,34 +50,34 @@ class TakenBack(Table):
         raise Superseded(self.name, permit.slot, Slot(permit.slot + 2))
 
 
-def supervisor(world: World, scratch: Path) -> Supervisor:
+def supervisor(pipeline: CrashingPipeline, scratch: Path) -> Supervisor:
     context = RunContext(
         plan=cast(Any, SimpleNamespace(pipeline="p")),
         internals=cast(Any, None),
-        store=world.opened(),
-        sinks=world.sinks,
+        store=pipeline.opened(),
+        sinks=pipeline.sinks,
         options=CheckpointOptions(),
         bound=cast(Any, None),
         scratch=scratch,
-        targets=world.targets,
+        targets=pipeline.targets,
     )
     return Supervisor(context, RestartConfig(), Lease("here", 1, "ours", 0))
 
 
-def uncommitted() -> World:
+def uncommitted() -> CrashingPipeline:
     """A pipeline whose last decision no sink may have acted on."""
-    world = begin([False, False])
-    store = world.opened()
-    world.backend.delete(PipelinePaths(store.pipeline).committed(store.log.read().last_slot))
+    pipeline = start_pipeline([False, False])
+    store = pipeline.opened()
+    pipeline.backend.delete(PipelinePaths(store.pipeline).committed(store.log.read().last_slot))
     for sink in SINKS:
-        world.tables[sink] = TakenBack(world.backend, sink)
-    return world
+        pipeline.tables[sink] = TakenBack(pipeline.backend, sink)
+    return pipeline
 
 
 def test_a_pipeline_that_goes_on_is_not_stopping_any_more_unless_somebody_stops_it(
     tmp_path: Path,
 ) -> None:
-    one = supervisor(begin([False]), tmp_path)
+    one = supervisor(start_pipeline([False]), tmp_path)
     states = []
     for _ in range(2):
         one._enter("STOPPING")
@@ -86,14 +92,14 @@ def test_a_pipeline_that_goes_on_is_not_stopping_any_more_unless_somebody_stops_
 def test_a_recovery_that_a_sink_refuses_is_fenced_if_the_log_shows_by_whom(
     tmp_path: Path, successor: bool
 ) -> None:
-    world = uncommitted()
-    taken = world.tables[SINKS[0]]
+    pipeline = uncommitted()
+    taken = pipeline.tables[SINKS[0]]
     assert isinstance(taken, TakenBack)
     if successor:
-        taken.meanwhile = lambda: claim(world, "theirs")
+        taken.meanwhile = lambda: claim(pipeline, "theirs")
 
     with pytest.raises(CutwaterError) as ended:
-        supervisor(world, tmp_path).run()
+        supervisor(pipeline, tmp_path).run()
 
     if successor:
         assert isinstance(ended.value, Fenced)
@@ -114,12 +120,12 @@ def test_a_recovery_that_a_sink_refuses_is_fenced_if_the_log_shows_by_whom(
     ],
 )
 def test_whatever_a_driver_met_the_log_says_that_it_was_fenced(outcome: Outcome) -> None:
-    world = begin([False])
-    ours = claim(world, "ours")
-    never_written = replace(claim(world, "theirs"), nonce="never written")
-    claim(world, "another's")
+    pipeline = start_pipeline([False])
+    ours = claim(pipeline, "ours")
+    never_written = replace(claim(pipeline, "theirs"), nonce="never written")
+    claim(pipeline, "another's")
 
-    fenced = shut_out_by(outcome, world.opened(), [ours, never_written])
+    fenced = shut_out_by(outcome, pipeline.opened(), [ours, never_written])
 
     assert isinstance(fenced, Fenced)
     assert (fenced.generation, fenced.newer) == (2, 4)
@@ -127,11 +133,11 @@ def test_whatever_a_driver_met_the_log_says_that_it_was_fenced(outcome: Outcome)
 
 
 def test_without_a_newer_claim_what_was_met_is_told() -> None:
-    world = begin([False])
-    ours = claim(world, "ours")
+    pipeline = start_pipeline([False])
+    ours = claim(pipeline, "ours")
 
     def told(outcome: Outcome) -> BaseException | None:
-        return shut_out_by(outcome, world.opened(), [ours])
+        return shut_out_by(outcome, pipeline.opened(), [ours])
 
     assert told(Outcome(End.FENCED, error=REFUSED)) is REFUSED
     assert told(Outcome(End.FAILED, StepId("numbers"), REFUSED)) is None
@@ -140,16 +146,16 @@ def test_without_a_newer_claim_what_was_met_is_told() -> None:
 
 
 def test_a_log_that_cannot_be_read_now_hides_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    class Away(Mortal):
+    class Away(CrashingBackend):
         def get(self, path: ObjectPath) -> bytes:
             raise Unavailable(path, "away")
 
         def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> Never:
             raise Unavailable(after or prefix, "away")
 
-    world = begin([False])
-    ours, store = claim(world, "ours"), world.opened()
-    world.backend.__class__ = Away
+    pipeline = start_pipeline([False])
+    ours, store = claim(pipeline, "ours"), pipeline.opened()
+    pipeline.backend.__class__ = Away
 
     assert shut_out_by(Outcome(End.FENCED, error=REFUSED), store, [ours]) is REFUSED
     assert "nobody can say whether another process runs the pipeline" in caplog.text

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.sinks.by_hand import PIPELINE, SINK, opened, permit, staged
+from tests.unit.sinks.files_sink import PIPELINE, SINK, open_sink, permit, stage_rows
 from tests.unit.store.faulty import FaultyBackend
 
 from cutwater.errors import SinkError
@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sink(root: Path) -> OpenSink:
-    return opened(root, write="overwrite")
+    return open_sink(root, write="overwrite")
 
 
 def decide(
@@ -88,7 +88,7 @@ def staged_batches(root: Path) -> list[str]:
 def test_what_a_kept_recovery_point_carries_stays_until_the_point_is_given_up(
     store: OpenStore, sink: OpenSink, root: Path
 ) -> None:
-    carried, last = staged(sink, 1, 1), staged(sink, 2, 2)
+    carried, last = stage_rows(sink, 1, 1), stage_rows(sink, 2, 2)
     decide(store, 1, carried=carried)
     slot = decide(store, 2, commit=(*carried, *last))
     commit(store, sink, slot, (*carried, *last))
@@ -96,7 +96,7 @@ def test_what_a_kept_recovery_point_carries_stays_until_the_point_is_given_up(
     assert staged_batches(root) == ["g000001/b000000000001"]
 
     for number in (3, 4):
-        result = staged(sink, number, number)
+        result = stage_rows(sink, number, number)
         commit(store, sink, decide(store, number, commit=result), result)
     retention(store, sink).collect()
 
@@ -107,12 +107,12 @@ def test_what_a_kept_recovery_point_carries_stays_until_the_point_is_given_up(
 def test_a_savepoint_keeps_what_it_carries_until_it_is_dropped(
     store: OpenStore, sink: OpenSink, root: Path
 ) -> None:
-    carried, last = staged(sink, 1, 1), staged(sink, 2, 2)
+    carried, last = stage_rows(sink, 1, 1), stage_rows(sink, 2, 2)
     decide(store, 1, carried=carried, kind=CheckpointKind.SAVEPOINT)
     slot = decide(store, 2, commit=(*carried, *last))
     commit(store, sink, slot, (*carried, *last))
     for number in range(3, 7):
-        result = staged(sink, number, number)
+        result = stage_rows(sink, number, number)
         commit(store, sink, decide(store, number, commit=result), result)
     retention(store, sink).collect()
     assert store.manifests.ids() == (1, 5, 6)
@@ -128,7 +128,7 @@ def test_rows_of_a_decision_stay_until_its_commit_is_recorded(
     store: OpenStore, sink: OpenSink
 ) -> None:
     """Recovery looks at them before it repeats the commit, also if the sink has acted already."""
-    both = (*staged(sink, 1, 1), *staged(sink, 2, 2))
+    both = (*stage_rows(sink, 1, 1), *stage_rows(sink, 2, 2))
     slot = decide(store, 1, commit=both)
     sink.commit(permit(slot), both)
 
@@ -141,7 +141,7 @@ def test_a_process_that_has_a_successor_lets_no_sink_delete(
     store: OpenStore, sink: OpenSink, root: Path
 ) -> None:
     """It was paused before its retention; what it knows of checkpoints is old."""
-    carried, last = staged(sink, 1, 1), staged(sink, 2, 2)
+    carried, last = stage_rows(sink, 1, 1), stage_rows(sink, 2, 2)
     slot = decide(store, 1, commit=(*carried, *last))
     commit(store, sink, slot, (*carried, *last))
     paused = retention(store, sink)
@@ -187,8 +187,8 @@ def test_a_claim_between_two_sinks_stops_the_second(
             store.log.create(Claim(Slot(2), TWO, "claim 2"))
 
     noting.__class__ = TakenOver
-    second = opened(tmp_path / "second", write="overwrite")
-    left = staged(second, 1, 1, generation=0)
+    second = open_sink(tmp_path / "second", write="overwrite")
+    left = stage_rows(second, 1, 1, generation=0)
     sinks = {SINK: noting, SinkId("second"): second}
 
     SinkRetention(Collector(store, ONE, 2), sinks).collect()
@@ -207,9 +207,9 @@ def test_discarding_is_tried_again_until_it_succeeds_and_then_no_more(
 ) -> None:
     """A sink may be the user's own: whatever it raises, no rows depend on deleting."""
     noting.failure = failure
-    staged(noting, 1, 1, generation=0)
-    other = opened(tmp_path / "second", write="overwrite")
-    left = staged(other, 1, 1, generation=0)
+    stage_rows(noting, 1, 1, generation=0)
+    other = open_sink(tmp_path / "second", write="overwrite")
+    left = stage_rows(other, 1, 1, generation=0)
     noting.failures = 2
     found = SinkRetention(Collector(store, ONE, 2), {SINK: noting, SinkId("second"): other})
 
@@ -228,7 +228,7 @@ def test_sinks_delete_nothing_while_a_kept_checkpoint_cannot_be_read(
     store: OpenStore, noting: Noting
 ) -> None:
     """What it carries is not known."""
-    carried = staged(noting, 1, 1, generation=0)
+    carried = stage_rows(noting, 1, 1, generation=0)
     decide(store, 1, carried=carried)
     path = PipelinePaths(PIPELINE).manifest(CheckpointId(1))
     whole = store.backend.read(path)

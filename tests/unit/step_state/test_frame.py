@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.store.made import MadeStore
+from tests.unit.store.checkpoint_writer import CheckpointWriter
 
 from cutwater.errors import ConfigError, Corrupt
 from cutwater.ids import CheckpointId
@@ -14,8 +14,8 @@ from cutwater.store.backends.memory import MemoryBackend
 
 
 @pytest.fixture
-def made() -> MadeStore:
-    found = MadeStore(MemoryBackend())
+def writer() -> CheckpointWriter:
+    found = CheckpointWriter(MemoryBackend())
     found.decide(1)
     found.decide(2, CheckpointKind.SAVEPOINT, name="before")
     found.decide(4)
@@ -23,30 +23,34 @@ def made() -> MadeStore:
 
 
 @pytest.mark.parametrize(("text", "number"), [("latest", 4), ("1", 1), ("before", 2), ("2", 2)])
-def test_a_checkpoint_is_named_as_everywhere(made: MadeStore, text: str, number: int) -> None:
-    assert cut_at(made.store, text).checkpoint_id == number
+def test_a_checkpoint_is_named_as_everywhere(
+    writer: CheckpointWriter, text: str, number: int
+) -> None:
+    assert cut_at(writer.store, text).checkpoint_id == number
 
 
-def test_what_is_not_there_is_an_error_with_the_option_that_named_it(made: MadeStore) -> None:
+def test_what_is_not_there_is_an_error_with_the_option_that_named_it(
+    writer: CheckpointWriter,
+) -> None:
     with pytest.raises(ConfigError, match=r"--from: checkpoint 3 is not there; there are .* 1, 2"):
-        cut_at(made.store, "3", "--from")
+        cut_at(writer.store, "3", "--from")
     with pytest.raises(ConfigError, match="the pipeline has no checkpoint yet"):
-        cut_at(MadeStore(MemoryBackend()).store, "latest")
+        cut_at(CheckpointWriter(MemoryBackend()).store, "latest")
 
 
-def test_a_damaged_manifest_is_named(made: MadeStore) -> None:
-    path = made.paths.manifest(CheckpointId(1))
-    made.backend.put(path, b"not what was written")
+def test_a_damaged_manifest_is_named(writer: CheckpointWriter) -> None:
+    path = writer.paths.manifest(CheckpointId(1))
+    writer.backend.put(path, b"not what was written")
 
     with pytest.raises(Corrupt, match=path):
-        cut_at(made.store, "1")
+        cut_at(writer.store, "1")
 
 
 def test_a_step_that_is_not_there_is_answered_with_those_that_are(
-    made: MadeStore, tmp_path: Path
+    writer: CheckpointWriter, tmp_path: Path
 ) -> None:
-    cut = cut_at(made.store, "latest")
+    cut = cut_at(writer.store, "latest")
 
     with pytest.raises(ConfigError, match="checkpoint 4 has no step x; it has orders, totals"):
-        fetch_state(made.store, cut, "x", tmp_path / "query")
+        fetch_state(writer.store, cut, "x", tmp_path / "query")
     assert not (tmp_path / "query").exists()

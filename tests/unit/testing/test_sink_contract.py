@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tests.unit.sinks.by_hand import HandmadeRows, ids_in
+from tests.unit.sinks.files_sink import ArrowRows, ids_in
 
 from cutwater.errors import Superseded
 from cutwater.ids import BatchId, CheckpointId, Generation, SinkId, Slot
@@ -59,7 +59,7 @@ class Whole(SinkContract):
 
     def rows(self, spark: object, ids: Sequence[int]) -> Rows:
         del spark
-        return HandmadeRows(tuple(ids))
+        return ArrowRows(tuple(ids))
 
 
 # -- one thing done wrong
@@ -80,10 +80,10 @@ class NamesTheWrongBatch(Files):
 
 class KeepsWhatFailed(Files):
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
-        assert isinstance(rows, HandmadeRows)
+        assert isinstance(rows, ArrowRows)
         old = self.__dict__.setdefault("old", {}).setdefault(batch, [])
         old += rows.ids
-        return super().stage(HandmadeRows(tuple(old)), generation, batch)
+        return super().stage(ArrowRows(tuple(old)), generation, batch)
 
 
 class StagesNothingAsSomething(Files):

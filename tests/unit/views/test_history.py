@@ -3,8 +3,8 @@
 import time
 
 import pytest
+from tests.unit.store.checkpoint_writer import CheckpointWriter, attempt_report
 from tests.unit.store.cuts import PIPELINE
-from tests.unit.store.made import MadeStore, attempt_report
 
 from cutwater.errors import Unavailable
 from cutwater.ids import CheckpointId
@@ -42,22 +42,22 @@ def history_of(backend: Counting) -> History:
     return History(OpenStore.of(backend, PIPELINE), lambda: False)
 
 
-def complete(made: MadeStore, *numbers: int) -> None:
+def complete(writer: CheckpointWriter, *numbers: int) -> None:
     for number in numbers:
-        made.decide(number)
-        made.store.reports.write(attempt_report(number))
+        writer.decide(number)
+        writer.store.reports.write(attempt_report(number))
 
 
 def test_what_is_over_is_read_once(backend: Counting) -> None:
-    made = MadeStore(backend)
-    complete(made, *range(1, 31))
+    writer = CheckpointWriter(backend)
+    complete(writer, *range(1, 31))
     history = history_of(backend)
     first = history.listed()
     backend.reads.clear()
 
     second = history.listed()
     read_again = list(backend.reads)
-    complete(made, 31)
+    complete(writer, 31)
     third = history.listed()
 
     assert [one.id for one in first.checkpoints] == list(range(30, 0, -1))
@@ -71,24 +71,24 @@ def test_what_is_over_is_read_once(backend: Counting) -> None:
 
 
 def test_a_report_or_a_commit_that_comes_late_is_seen(backend: Counting) -> None:
-    made = MadeStore(backend)
-    made.decide(1, commit=False)
+    writer = CheckpointWriter(backend)
+    writer.decide(1, commit=False)
     history = history_of(backend)
 
     before = history.listed().checkpoints[0]
-    made.store.reports.write(attempt_report(1))
+    writer.store.reports.write(attempt_report(1))
     after = history.listed().checkpoints[0]
 
     assert (before.end_to_end_duration, after.end_to_end_duration) == (None, 250)
 
 
 def test_what_is_deleted_since_is_shown_as_discarded(backend: Counting) -> None:
-    made = MadeStore(backend)
-    complete(made, 1, 2)
+    writer = CheckpointWriter(backend)
+    complete(writer, 1, 2)
     history = history_of(backend)
     assert history.listed().checkpoints[1].external_path is not None
 
-    backend.delete(made.paths.manifest(CheckpointId(1)))
+    backend.delete(writer.paths.manifest(CheckpointId(1)))
     gone = history.listed().checkpoints[1]
 
     assert (gone.discarded, gone.external_path, gone.state_size) == (True, None, 15)
@@ -98,13 +98,13 @@ def test_the_list_is_bounded_and_old_savepoints_stay_in_it(
     backend: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_module, "LISTED_MAX", 3)
-    made = MadeStore(backend)
-    made.decide(1, CheckpointKind.SAVEPOINT, name="kept")
-    complete(made, *range(2, 9))
+    writer = CheckpointWriter(backend)
+    writer.decide(1, CheckpointKind.SAVEPOINT, name="kept")
+    complete(writer, *range(2, 9))
     history = history_of(backend)
 
     assert [one.id for one in history.listed().checkpoints] == [8, 7, 6, 1]
-    complete(made, 9)
+    complete(writer, 9)
     assert [one.id for one in history.listed().checkpoints] == [9, 8, 7, 1]
 
 
@@ -113,8 +113,8 @@ def test_a_slow_store_shows_the_newest_first_and_the_rest_later(
 ) -> None:
     monkeypatch.setattr(history_module, "_BUDGET_S", 0.0)
     monkeypatch.setattr(history_module, "_CHUNK", 4)
-    made = MadeStore(backend)
-    complete(made, *range(1, 11))
+    writer = CheckpointWriter(backend)
+    complete(writer, *range(1, 11))
     history = history_of(backend)
 
     first, second, third = (history.listed() for _ in range(3))
@@ -125,8 +125,8 @@ def test_a_slow_store_shows_the_newest_first_and_the_rest_later(
 
 
 def test_a_store_that_is_away_is_an_error_and_found_again(backend: Counting) -> None:
-    made = MadeStore(backend)
-    complete(made, 1)
+    writer = CheckpointWriter(backend)
+    complete(writer, 1)
     history = history_of(backend)
     backend.is_away = True
     with pytest.raises(Unavailable):
@@ -140,8 +140,8 @@ def test_a_store_that_is_away_is_an_error_and_found_again(backend: Counting) -> 
 def test_five_hundred_checkpoints_are_listed_quickly_once_they_are_known(
     backend: Counting,
 ) -> None:
-    made = MadeStore(backend)
-    complete(made, *range(1, 501))
+    writer = CheckpointWriter(backend)
+    complete(writer, *range(1, 501))
     history = history_of(backend)
     while not history.listed().complete:
         pass

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 
 import pytest
-from tests.unit.operations.mortal import (
+from tests.unit.operations.crashing_pipeline import (
     SINKS,
     TARGETS,
-    Mortal,
-    Table,
-    World,
-    begin,
-    check_exact,
+    CrashingBackend,
+    CrashingPipeline,
+    VersionedTable,
+    check_exactly_once,
     position,
+    start_pipeline,
 )
 
 from cutwater.errors import (
@@ -40,7 +40,7 @@ from cutwater.store.records.catalog import open_pipeline
 from cutwater.store.records.codecs import Attempt
 
 
-class Meddled(Mortal):
+class Meddled(CrashingBackend):
     """A store in which something happens right before a write to one place, once."""
 
     place = "nowhere"
@@ -53,139 +53,141 @@ class Meddled(Mortal):
         return super().create(path, data)
 
 
-def meddled(place: str, meanwhile: Callable[[World], object]) -> World:
+def meddled(place: str, meanwhile: Callable[[CrashingPipeline], object]) -> CrashingPipeline:
     """A pipeline with three checkpoints, and what happens before a rewind's write."""
-    world = begin([False, False, False], Meddled())
-    assert isinstance(world.backend, Meddled)
-    world.backend.place = place
-    world.backend.meanwhile = lambda: meanwhile(world)
-    return world
+    pipeline = start_pipeline([False, False, False], Meddled())
+    assert isinstance(pipeline.backend, Meddled)
+    pipeline.backend.place = place
+    pipeline.backend.meanwhile = lambda: meanwhile(pipeline)
+    return pipeline
 
 
-def claim(world: World) -> None:
-    log = world.opened().log.read()
+def claim(pipeline: CrashingPipeline) -> None:
+    log = pipeline.opened().log.read()
     claimed = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), "theirs")
-    world.opened().log.create(claimed)
+    pipeline.opened().log.create(claimed)
 
 
 def test_who_is_claimed_from_before_the_rewind_decides_nothing() -> None:
-    world = meddled("log/", claim)
+    pipeline = meddled("log/", claim)
 
     with pytest.raises(Fenced):
-        world.rewind(0)
-    check_exact(world, world.recover())
-    assert len(world.opened().log.read().decisions) == 3
+        pipeline.rewind(0)
+    check_exactly_once(pipeline, pipeline.recover())
+    assert len(pipeline.opened().log.read().decisions) == 3
 
 
 def test_who_is_claimed_from_after_its_own_claim_decides_nothing_either() -> None:
-    world = meddled("manifests/", claim)
+    pipeline = meddled("manifests/", claim)
 
     with pytest.raises(Fenced):
-        world.rewind(0)
-    restored = world.recover()
-    check_exact(world, restored)
+        pipeline.rewind(0)
+    restored = pipeline.recover()
+    check_exactly_once(pipeline, restored)
     assert position(restored.cut) == 9
 
 
 @pytest.mark.parametrize("successor", [True, False])
 def test_a_rewind_that_a_sink_refuses_is_fenced_if_the_log_shows_by_whom(successor: bool) -> None:
-    class Late(Table):
+    class Late(VersionedTable):
         def restore(self, permit: CommitPermit, version: Version | None) -> Version:
             # The decision is written, and a successor has acted on a later slot already.
             if successor:
-                claim(world)
+                claim(pipeline)
             self.slots[Slot(99)] = 0
             return super().restore(permit, version)
 
-    world = begin([False, False, False])
-    table = world.tables[SINKS[0]]
-    world.tables[SINKS[0]] = Late(world.backend, SINKS[0], table.versions, table.slots)
+    pipeline = start_pipeline([False, False, False])
+    table = pipeline.tables[SINKS[0]]
+    pipeline.tables[SINKS[0]] = Late(pipeline.backend, SINKS[0], table.versions, table.slots)
 
     with pytest.raises(Fenced if successor else Superseded):
-        world.rewind(0)
-    assert len(world.opened().log.read().decisions) == 4
+        pipeline.rewind(0)
+    assert len(pipeline.opened().log.read().decisions) == 4
 
 
 def test_a_checkpoint_that_was_deleted_meanwhile_is_not_gone_back_to() -> None:
-    def delete(world: World) -> None:
-        paths = PipelinePaths(world.opened().pipeline)
-        world.backend.delete(paths.manifest(CheckpointId(1)))
+    def delete(pipeline: CrashingPipeline) -> None:
+        paths = PipelinePaths(pipeline.opened().pipeline)
+        pipeline.backend.delete(paths.manifest(CheckpointId(1)))
 
-    world = meddled("log/", delete)
+    pipeline = meddled("log/", delete)
 
     with pytest.raises(MoveRefused, match="checkpoint 1 is no longer kept, and was deleted"):
-        world.rewind(0)
-    check_exact(world, world.recover())
+        pipeline.rewind(0)
+    check_exactly_once(pipeline, pipeline.recover())
 
 
 def test_objects_that_went_with_their_manifest_are_not_called_damaged() -> None:
     """Retention of a pipeline that runs, while somebody looks at an older checkpoint of it."""
-    world = begin([False, False])
-    store = world.opened()
+    pipeline = start_pipeline([False, False])
+    store = pipeline.opened()
     log = store.log.read()
     target = candidates(store, log)[0]
-    movable = Movable("p", store, TARGETS, world.sinks)
-    for path in world.backend.list(PipelinePaths(store.pipeline).blobs):
-        world.backend.delete(path)
+    movable = Movable("p", store, TARGETS, pipeline.sinks)
+    for path in pipeline.backend.list(PipelinePaths(store.pipeline).blobs):
+        pipeline.backend.delete(path)
 
     assert "objects of the checkpoint are missing or damaged" in str(
         preview_of(observe(movable, log, target, leave_sinks=False, held=None)).refused
     )
-    world.backend.delete(PipelinePaths(store.pipeline).manifest(CheckpointId(1)))
+    pipeline.backend.delete(PipelinePaths(store.pipeline).manifest(CheckpointId(1)))
     with pytest.raises(MoveRefused, match="checkpoint 1 is no longer kept"):
         observe(movable, log, target, leave_sinks=False, held=None)
 
 
 def test_a_number_that_somebody_else_took_is_not_used() -> None:
-    def take(world: World) -> None:
-        world.opened().attempts.reserve(
-            Attempt(CheckpointId(4), Generation(1), world.opened().log.read().decisions[0].kind, 0)
+    def take(pipeline: CrashingPipeline) -> None:
+        pipeline.opened().attempts.reserve(
+            Attempt(
+                CheckpointId(4), Generation(1), pipeline.opened().log.read().decisions[0].kind, 0
+            )
         )
 
-    world = meddled("attempts/", take)
+    pipeline = meddled("attempts/", take)
 
-    world.rewind(0)
+    pipeline.rewind(0)
 
-    head = world.opened().log.read().head
+    head = pipeline.opened().log.read().head
     assert head is not None
     assert head.checkpoint_id == 5
-    check_exact(world, world.recover())
+    check_exactly_once(pipeline, pipeline.recover())
 
 
 def test_a_decision_that_may_or_may_not_be_written_is_left_to_recovery() -> None:
-    def vanish(_: World) -> None:
+    def vanish(_: CrashingPipeline) -> None:
         raise Unavailable("log", "it is away")
 
-    world = meddled("log/", vanish)
+    pipeline = meddled("log/", vanish)
 
     with pytest.raises(OutcomeUnknown, match="the next run tells"):
-        world.rewind(0)
-    check_exact(world, world.recover())
+        pipeline.rewind(0)
+    check_exactly_once(pipeline, pipeline.recover())
 
 
 def test_a_sink_that_cannot_act_now_leaves_a_decision_that_recovery_finishes() -> None:
-    world = begin([False, False])
-    table = world.tables[next(iter(world.tables))]
+    pipeline = start_pipeline([False, False])
+    table = pipeline.tables[next(iter(pipeline.tables))]
     table.refuses = "restore"
 
     with pytest.raises(SinkError, match=r"is away\. The rewind is decided, and the next run"):
-        world.rewind(0)
+        pipeline.rewind(0)
     table.refuses = ""
-    restored = world.recover()
+    restored = pipeline.recover()
 
-    check_exact(world, restored)
+    check_exactly_once(pipeline, restored)
     assert position(restored.cut) == 3
 
 
 def test_a_sink_that_cannot_be_looked_at_now_cannot_go_back() -> None:
-    world = begin([False, False])
-    world.tables[next(iter(world.tables))].refuses = "look back"
+    pipeline = start_pipeline([False, False])
+    pipeline.tables[next(iter(pipeline.tables))].refuses = "look back"
 
     with pytest.raises(MoveRefused, match="a: is away"):
-        world.rewind(0)
+        pipeline.rewind(0)
 
 
-class Unmade(Table):
+class Unmade(VersionedTable):
     """A table that is made by its first commit."""
 
     def look_back(self, version: Version | None) -> Retreat:
@@ -194,29 +196,29 @@ class Unmade(Table):
 
 def test_a_table_that_an_older_process_may_still_make_is_not_taken_back() -> None:
     """A process that was paused in its first commit would find nothing that tells it to stop."""
-    world = begin([True, False])
-    store = world.opened()
-    world.backend.delete(PipelinePaths(store.pipeline).committed(Slot(3)))
-    world.tables.update({sink: Unmade(world.backend, sink) for sink in world.tables})
+    pipeline = start_pipeline([True, False])
+    store = pipeline.opened()
+    pipeline.backend.delete(PipelinePaths(store.pipeline).committed(Slot(3)))
+    pipeline.tables.update({sink: Unmade(pipeline.backend, sink) for sink in pipeline.tables})
 
     assert NO_TABLE == NO_TARGET
     with pytest.raises(MoveRefused, match="checkpoint 2 has rows for it that may still be commit"):
-        world.rewind(0)
+        pipeline.rewind(0)
 
-    world.recover()
-    world.rewind(0)
-    restored = world.recover()
-    check_exact(world, restored)
+    pipeline.recover()
+    pipeline.rewind(0)
+    restored = pipeline.recover()
+    check_exactly_once(pipeline, restored)
     assert position(restored.cut) == 3
 
 
 def test_a_table_that_nobody_has_had_rows_for_is_taken_back_to_nothing() -> None:
-    world = begin([True])
-    world.tables.update({sink: Unmade(world.backend, sink) for sink in world.tables})
+    pipeline = start_pipeline([True])
+    pipeline.tables.update({sink: Unmade(pipeline.backend, sink) for sink in pipeline.tables})
 
-    world.rewind(0)
+    pipeline.rewind(0)
 
-    check_exact(world, world.recover())
+    check_exactly_once(pipeline, pipeline.recover())
 
 
 def test_a_pipeline_without_checkpoints_has_nowhere_to_go() -> None:
@@ -228,14 +230,14 @@ def test_a_pipeline_without_checkpoints_has_nowhere_to_go() -> None:
 
 
 def test_a_commit_that_was_never_finished_is_not_gone_back_to() -> None:
-    world = begin([False, False])
-    store = world.opened()
-    world.backend.delete(PipelinePaths(store.pipeline).committed(Slot(2)))
+    pipeline = start_pipeline([False, False])
+    store = pipeline.opened()
+    pipeline.backend.delete(PipelinePaths(store.pipeline).committed(Slot(2)))
     log = store.log.read()
 
     with pytest.raises(MoveRefused, match="the record of what its sinks showed is gone"):
         perform(
-            Movable("p", store, TARGETS, world.sinks),
+            Movable("p", store, TARGETS, pipeline.sinks),
             log,
             candidates(store, log)[0],
             leave_sinks=False,
@@ -244,11 +246,11 @@ def test_a_commit_that_was_never_finished_is_not_gone_back_to() -> None:
 
 def test_a_log_that_lost_its_end_is_not_gone_back_in() -> None:
     """What the tables show is then not known, and the lost slots would be used again."""
-    world = begin([False, False])
-    store = world.opened()
-    world.backend.delete(PipelinePaths(store.pipeline).log_entry(store.log.read().last_slot))
-    store = OpenStore.of(world.backend, store.pipeline)
-    movable = Movable("p", store, TARGETS, world.sinks)
+    pipeline = start_pipeline([False, False])
+    store = pipeline.opened()
+    pipeline.backend.delete(PipelinePaths(store.pipeline).log_entry(store.log.read().last_slot))
+    store = OpenStore.of(pipeline.backend, store.pipeline)
+    movable = Movable("p", store, TARGETS, pipeline.sinks)
 
     with pytest.raises(MoveRefused, match="its log lacks its last entries"):
         find_target(movable, store.log.read(), "1", "--to")

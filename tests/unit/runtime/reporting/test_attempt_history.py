@@ -1,7 +1,7 @@
 """The book of attempts: whoever waits hears of the attempt that serves him, and of no other."""
 
 import pytest
-from tests.unit.store.made import step_report
+from tests.unit.store.checkpoint_writer import step_report
 
 from cutwater.ids import CheckpointId, Generation, Slot, StepId
 from cutwater.protocol.checkpoint import events

@@ -22,15 +22,15 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 from tests.descriptors import contents
-from tests.unit.sinks.by_hand import (
+from tests.unit.sinks.files_sink import (
     PIPELINE,
     SINK,
-    HandmadeRows,
+    ArrowRows,
     ids_in,
-    in_sight,
-    opened,
+    open_sink,
     permit,
-    staged,
+    stage_rows,
+    visible_files,
 )
 
 from cutwater import sinks
@@ -56,16 +56,16 @@ def manifest(root: Path, version: int) -> dict[str, Any]:
 
 
 def test_a_manifest_names_every_file_of_its_commit(root: Path) -> None:
-    sink = opened(root, partition_by=["kind"])
-    assert sink.commit(permit(4), staged(sink, 0, 1, 2, id="long", kind="long")) == "1"
-    sink.commit(permit(5), staged(sink, 1, 3, id="long", kind="long"))
+    sink = open_sink(root, partition_by=["kind"])
+    assert sink.commit(permit(4), stage_rows(sink, 0, 1, 2, id="long", kind="long")) == "1"
+    sink.commit(permit(5), stage_rows(sink, 1, 3, id="long", kind="long"))
     found = manifest(root, 1)
     assert (found["pipeline"], found["sink"]) == (PIPELINE, SINK)
     assert (found["slot"], found["checkpoint_id"], found["rows"]) == (4, 104, 2)
     assert (found["operation"], found["data_format"]) == ("append", "parquet")
     assert [one["name"] for one in found["schema"]["fields"]] == ["id", "kind"]
     named = [one["path"] for version in (1, 2) for one in manifest(root, version)["add"]]
-    assert sorted(named) == [str(path.relative_to(root)) for path in in_sight(root)]
+    assert sorted(named) == [str(path.relative_to(root)) for path in visible_files(root)]
     assert {Path(one).parent.name for one in named} == {"kind=0", "kind=1"}
     for one in found["add"]:
         assert (root / one["path"]).stat().st_size == one["size_bytes"]
@@ -73,23 +73,23 @@ def test_a_manifest_names_every_file_of_its_commit(root: Path) -> None:
 
 
 def test_files_in_sight_never_change_their_names_or_bytes(root: Path) -> None:
-    sink = opened(root)
+    sink = open_sink(root)
     seen: dict[Path, bytes] = {}
     for slot in range(1, 6):
-        sink.commit(permit(slot), staged(sink, slot, slot))
-        for path in in_sight(root):
+        sink.commit(permit(slot), stage_rows(sink, slot, slot))
+        for path in visible_files(root):
             assert path.read_bytes() == seen.setdefault(path, path.read_bytes())
-    assert set(seen) == set(in_sight(root))
+    assert set(seen) == set(visible_files(root))
 
 
 def test_a_commit_without_rows_makes_no_version(root: Path) -> None:
-    sink = opened(root)
+    sink = open_sink(root)
     assert sink.commit(permit(1), ()) == "0"
-    assert sink.stage(HandmadeRows(()), Generation(1), BatchId(9)) is None
-    sink.commit(permit(2), staged(sink, 0, 1))
+    assert sink.stage(ArrowRows(()), Generation(1), BatchId(9)) is None
+    sink.commit(permit(2), stage_rows(sink, 0, 1))
     assert [sink.commit(permit(slot), ()) for slot in (3, 4)] == ["1", "1"]
-    sink.commit(permit(6), staged(sink, 1, 2))
-    assert [opened(root).commit(permit(slot), ()) for slot in (1, 4, 7)] == ["0", "1", "2"]
+    sink.commit(permit(6), stage_rows(sink, 1, 2))
+    assert [open_sink(root).commit(permit(slot), ()) for slot in (1, 4, 7)] == ["0", "1", "2"]
     assert len(list((root / "_cutwater" / "commits").iterdir())) == 2
 
 
@@ -105,27 +105,27 @@ def die_at(monkeypatch: pytest.MonkeyPatch, owner: object, method: str, call: in
     plain: Callable[..., Any] = getattr(owner, method)
     calls: list[int] = []
 
-    def mortal(*given: Any, **named: Any) -> Any:  # noqa: ANN401
+    def crashing(*given: Any, **named: Any) -> Any:  # noqa: ANN401
         calls.append(1)
         if len(calls) == call:
             raise Died
         return plain(*given, **named)
 
-    monkeypatch.setattr(owner, method, mortal)
+    monkeypatch.setattr(owner, method, crashing)
 
 
 @pytest.mark.parametrize("moves", [1, 2, 3])
 def test_a_commit_that_died_between_two_moves_is_finished(
     root: Path, monkeypatch: pytest.MonkeyPatch, moves: int
 ) -> None:
-    sink = opened(root)
-    waiting = staged(sink, 0, 1, 2, 3)
+    sink = open_sink(root)
+    waiting = stage_rows(sink, 0, 1, 2, 3)
     with monkeypatch.context() as patch:
         die_at(patch, Path, "rename", moves)
         with pytest.raises(Died):
             sink.commit(permit(1), waiting)
     assert ids_in(root) == list(range(1, moves))
-    other = opened(root)
+    other = open_sink(root)
     assert other.problem(waiting[0]) is None
     assert other.commit(permit(1), waiting) == "1"
     assert ids_in(root) == [1, 2, 3]
@@ -134,14 +134,14 @@ def test_a_commit_that_died_between_two_moves_is_finished(
 def test_nothing_is_in_sight_before_the_manifest(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink = opened(root)
-    waiting = staged(sink, 0, 1, 2)
+    sink = open_sink(root)
+    waiting = stage_rows(sink, 0, 1, 2)
     with monkeypatch.context() as patch:
         die_at(patch, os, "link", 1)
         with pytest.raises(Died):
             sink.commit(permit(1), waiting)
-    assert in_sight(root) == []
-    assert opened(root).commit(permit(1), waiting) == "1"
+    assert visible_files(root) == []
+    assert open_sink(root).commit(permit(1), waiting) == "1"
     assert ids_in(root) == [1, 2]
 
 
@@ -150,15 +150,15 @@ def test_a_sleeper_that_wakes_up_in_its_commit_brings_nothing_back(
 ) -> None:
     """It has made its version and moved one of two files when it falls asleep. Meanwhile the
     pipeline is rewound, and the rows come again."""
-    sleeper = opened(root)
-    sleeper.commit(permit(1), staged(sleeper, 0, 7))
-    waiting = staged(sleeper, 1, 1, 2)
+    sleeper = open_sink(root)
+    sleeper.commit(permit(1), stage_rows(sleeper, 0, 7))
+    waiting = stage_rows(sleeper, 1, 1, 2)
     with monkeypatch.context() as patch:
         die_at(patch, Path, "rename", 2)
         with pytest.raises(Died):
             sleeper.commit(permit(2), waiting)
     asleep = FileCommits(root).read(2)
-    awake = opened(root)
+    awake = open_sink(root)
     awake.restore(permit(4), "1")
     assert ids_in(root) == [7]
     FileCommits(root).carry_out(asleep)
@@ -180,14 +180,14 @@ def test_a_sleeper_that_wakes_up_in_its_commit_brings_nothing_back(
 def test_a_restore_over_a_commit_that_died_takes_all_of_it_away(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink = opened(root)
-    sink.commit(permit(1), staged(sink, 0, 7))
-    waiting = staged(sink, 1, 1, 2)
+    sink = open_sink(root)
+    sink.commit(permit(1), stage_rows(sink, 0, 7))
+    waiting = stage_rows(sink, 1, 1, 2)
     with monkeypatch.context() as patch:
         die_at(patch, Path, "rename", 1)
         with pytest.raises(Died):
             sink.commit(permit(2), waiting)
-    opened(root).restore(permit(4), "1")
+    open_sink(root).restore(permit(4), "1")
     assert ids_in(root) == [7]
     assert not list((root / "_cutwater" / PIPELINE).rglob("*.parquet"))
 
@@ -197,10 +197,10 @@ def test_rows_that_a_recovery_point_carries_can_be_committed_again_after_a_rewin
 ) -> None:
     """A cut with data in flight carries them, the next one commits them, and the pipeline is
     rewound to the first: then they are to be committed once more."""
-    sink = opened(root)
-    sink.commit(permit(1), staged(sink, 0, 7))
-    carried = staged(sink, 1, 1, 2)
-    sink.commit(permit(3), (*carried, *staged(sink, 2, 3)))
+    sink = open_sink(root)
+    sink.commit(permit(1), stage_rows(sink, 0, 7))
+    carried = stage_rows(sink, 1, 1, 2)
+    sink.commit(permit(3), (*carried, *stage_rows(sink, 2, 3)))
     sink.restore(permit(5), "1")
     assert sink.problem(carried[0]) is None
     sink.discard(Generation(3), carried)
@@ -208,7 +208,7 @@ def test_rows_that_a_recovery_point_carries_can_be_committed_again_after_a_rewin
     assert ids_in(root) == [1, 2, 7]
     assert manifest(root, 4)["rows"] == 3
     # Left where they are by somebody who rewinds without the sinks, they come no second time.
-    assert sink.commit(permit(8), (*carried, *staged(sink, 3, 4))) == "5"
+    assert sink.commit(permit(8), (*carried, *stage_rows(sink, 3, 4))) == "5"
     assert ids_in(root) == [1, 2, 4, 7]
     assert manifest(root, 5)["rows"] == 4
 
@@ -226,10 +226,10 @@ def staged_files(root: Path) -> list[str]:
 
 def test_results_of_one_commit_stay_staged_while_a_recovery_point_carries_them(root: Path) -> None:
     """Only the last result of a commit comes in sight; those before it are in no other place."""
-    sink = opened(root, write="overwrite")
-    carried, last = staged(sink, 1, 1), staged(sink, 2, 2)
+    sink = open_sink(root, write="overwrite")
+    carried, last = stage_rows(sink, 1, 1), stage_rows(sink, 2, 2)
     sink.commit(permit(3), (*carried, *last))
-    pending = staged(sink, 3, 3)
+    pending = stage_rows(sink, 3, 3)
     retain(sink, *carried)
     assert staged_files(root) == ["g000001/b000000000001", "g000001/b000000000003"]
     retain(sink)
@@ -240,10 +240,10 @@ def test_results_of_one_commit_stay_staged_while_a_recovery_point_carries_them(r
 
 def test_what_an_earlier_generation_staged_goes_when_its_checkpoint_goes(root: Path) -> None:
     """Discarding happens once, at the start, and may keep rows that a checkpoint carries."""
-    first = opened(root, write="overwrite")
-    carried = staged(first, 1, 1)
-    first.commit(permit(3), (*carried, *staged(first, 2, 2)))
-    second = opened(root, write="overwrite")
+    first = open_sink(root, write="overwrite")
+    carried = stage_rows(first, 1, 1)
+    first.commit(permit(3), (*carried, *stage_rows(first, 2, 2)))
+    second = open_sink(root, write="overwrite")
     second.discard(Generation(2), carried)
     retain(second, *carried, generation=2)
     assert staged_files(root) == ["g000001/b000000000001"]
@@ -254,10 +254,10 @@ def test_what_an_earlier_generation_staged_goes_when_its_checkpoint_goes(root: P
 def test_files_taken_back_stay_while_a_checkpoint_carries_them_whatever_keep_past_says(
     root: Path,
 ) -> None:
-    sink = opened(root, keep_past=0)
-    sink.commit(permit(1), staged(sink, 0, 7))
-    carried = staged(sink, 1, 1, 2)
-    sink.commit(permit(3), (*carried, *staged(sink, 2, 3)))
+    sink = open_sink(root, keep_past=0)
+    sink.commit(permit(1), stage_rows(sink, 0, 7))
+    carried = stage_rows(sink, 1, 1, 2)
+    sink.commit(permit(3), (*carried, *stage_rows(sink, 2, 3)))
     sink.restore(permit(5), "1")
     sink.discard(Generation(3), carried)
     retain(sink, *carried, generation=3)
@@ -269,13 +269,13 @@ def test_files_taken_back_stay_while_a_checkpoint_carries_them_whatever_keep_pas
 
 def test_a_process_that_was_paused_leaves_alone_what_its_successor_took_away(root: Path) -> None:
     """A checkpoint of the successor may carry it; the paused process knows none of them."""
-    paused = opened(root, write="overwrite", keep_past=0)
-    old = staged(paused, 1, 1)
+    paused = open_sink(root, write="overwrite", keep_past=0)
+    old = stage_rows(paused, 1, 1)
     paused.commit(permit(2), old)
-    successor = opened(root, write="overwrite", keep_past=0)
-    carried = staged(successor, 1, 2, generation=2)
+    successor = open_sink(root, write="overwrite", keep_past=0)
+    carried = stage_rows(successor, 1, 2, generation=2)
     successor.commit(permit(4), carried)
-    successor.commit(permit(5), staged(successor, 2, 3, generation=2))
+    successor.commit(permit(5), stage_rows(successor, 2, 3, generation=2))
     retain(paused)
     assert successor.problem(carried[0]) is None
     assert "is missing" in str(successor.problem(old[0]))
@@ -285,8 +285,8 @@ def test_a_process_that_was_paused_leaves_alone_what_its_successor_took_away(roo
 
 def test_a_result_that_is_in_sight_stays_there_when_it_is_committed_again(root: Path) -> None:
     """A rewind that leaves the sinks as they are commits what is carried a second time."""
-    sink = opened(root, write="overwrite")
-    carried = staged(sink, 1, 1, 2)
+    sink = open_sink(root, write="overwrite")
+    carried = stage_rows(sink, 1, 1, 2)
     sink.commit(permit(3), carried)
     sink.commit(permit(6), carried)
     assert ids_in(root) == [1, 2]
@@ -299,9 +299,9 @@ def test_a_result_that_is_in_sight_stays_there_when_it_is_committed_again(root: 
 
 
 def test_a_manifest_in_a_hundred_lists_all_files(root: Path) -> None:
-    sink = opened(root)
+    sink = open_sink(root)
     for slot in range(1, 206):
-        sink.commit(permit(slot), staged(sink, slot, slot))
+        sink.commit(permit(slot), stage_rows(sink, slot, slot))
     whole = [one for one in range(1, 206) if "files" in manifest(root, one)]
     assert whole == [100, 200]
     commits = FileCommits(root)
@@ -310,15 +310,15 @@ def test_a_manifest_in_a_hundred_lists_all_files(root: Path) -> None:
     # Older manifests are not needed to know what is in sight.
     for version in range(1, 199):
         (root / "_cutwater" / "commits" / f"{version:020d}.json").unlink()
-    again = opened(root)
+    again = open_sink(root)
     again.restore(permit(300), "203")
     assert ids_in(root) == list(range(1, 204))
 
 
 def test_the_past_is_kept_for_so_many_versions(root: Path) -> None:
-    sink = opened(root, write="overwrite", keep_past=2)
+    sink = open_sink(root, write="overwrite", keep_past=2)
     for slot in range(1, 6):
-        sink.commit(permit(slot), staged(sink, slot, slot))
+        sink.commit(permit(slot), stage_rows(sink, slot, slot))
     retain(sink)
     assert ids_in(root) == [5]
     obstacles = [sink.look_back(str(version)).obstacle for version in range(1, 6)]
@@ -333,9 +333,9 @@ def test_the_past_is_kept_for_so_many_versions(root: Path) -> None:
 
 
 def test_an_overwrite_without_rows_leaves_nothing_in_sight(root: Path) -> None:
-    sink = opened(root, write="overwrite")
-    sink.commit(permit(1), staged(sink, 0, 1, 2))
-    empty = staged(sink, 1)
+    sink = open_sink(root, write="overwrite")
+    sink.commit(permit(1), stage_rows(sink, 0, 1, 2))
+    empty = stage_rows(sink, 1)
     assert empty[0].rows == 0
     assert sink.commit(permit(2), empty) == "2"
     assert ids_in(root) == []
@@ -346,12 +346,12 @@ def test_an_overwrite_without_rows_leaves_nothing_in_sight(root: Path) -> None:
 
 
 def test_a_directory_belongs_to_one_sink(root: Path) -> None:
-    mine, late = opened(root), opened(root, sink=SinkId("late"))
-    mine.commit(permit(1), staged(mine, 0, 1))
+    mine, late = open_sink(root), open_sink(root, sink=SinkId("late"))
+    mine.commit(permit(1), stage_rows(mine, 0, 1))
     with pytest.raises(ConfigError, match="belongs to sink out of pipeline"):
-        opened(root, sink=SinkId("other"))
+        open_sink(root, sink=SinkId("other"))
     with pytest.raises(SinkError, match="belongs to sink out of pipeline"):
-        late.commit(permit(1), staged(late, 0, 2))
+        late.commit(permit(1), stage_rows(late, 0, 2))
     with pytest.raises(ConfigError, match="holds parquet files, not json"):
         sinks.files(str(root), "json").open(SinkContext(None, PIPELINE, SINK))
     assert ids_in(root) == [1]
@@ -361,47 +361,47 @@ def test_a_directory_with_other_files_is_refused(root: Path) -> None:
     root.mkdir()
     (root / "precious.csv").write_text("id\n1\n")
     with pytest.raises(ConfigError, match=r"holds precious.csv, which Cutwater has not"):
-        opened(root)
+        open_sink(root)
     (root / "precious.csv").unlink()
-    opened(root)
+    open_sink(root)
     root.joinpath("file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written to"):
-        opened(root / "file")
+        open_sink(root / "file")
 
 
 def test_columns_may_be_added_and_not_changed(root: Path) -> None:
-    sink = opened(root)
-    sink.commit(permit(1), staged(sink, 0, 1))
-    sink.commit(permit(2), staged(sink, 1, 2, id="long", name="string"))
-    sink.commit(permit(3), staged(sink, 2, 3))
+    sink = open_sink(root)
+    sink.commit(permit(1), stage_rows(sink, 0, 1))
+    sink.commit(permit(2), stage_rows(sink, 1, 2, id="long", name="string"))
+    sink.commit(permit(3), stage_rows(sink, 2, 3))
     assert [one["name"] for one in manifest(root, 3)["schema"]["fields"]] == ["id", "name"]
     with pytest.raises(SinkError, match="column name was string before and bigint in the new rows"):
-        staged(sink, 3, 4, id="long", name="long")
+        stage_rows(sink, 3, 4, id="long", name="long")
     with pytest.raises(SinkError, match="column ID was spelled id before"):
-        staged(opened(root), 3, 4, ID="long")
+        stage_rows(open_sink(root), 3, 4, ID="long")
     with pytest.raises(ConfigError, match="no column day to partition by"):
-        staged(opened(root, partition_by=["day"]), 4, 5)
+        stage_rows(open_sink(root, partition_by=["day"]), 4, 5)
 
 
 def test_a_staged_file_that_is_lost_stops_its_commit_and_no_other_rows_appear(root: Path) -> None:
-    sink = opened(root)
-    waiting = staged(sink, 0, 1, 2)
+    sink = open_sink(root)
+    waiting = stage_rows(sink, 0, 1, 2)
     (root / waiting[0].blobs[1].name).unlink()
     assert "is missing" in str(sink.problem(waiting[0]))
     with pytest.raises(SinkError, match="gave up after"):
         sink.commit(permit(1), waiting)
-    assert in_sight(root) == []
+    assert visible_files(root) == []
     assert not (root / "_cutwater" / "commits").exists()
 
 
 def test_a_manifest_that_is_damaged_is_an_error_and_never_nothing(root: Path) -> None:
-    sink = opened(root)
-    sink.commit(permit(1), staged(sink, 0, 1))
+    sink = open_sink(root)
+    sink.commit(permit(1), stage_rows(sink, 0, 1))
     path = root / "_cutwater" / "commits" / f"{1:020d}.json"
     for text in ("{", "[]", '{"cutwater": 2}', '{"cutwater": 1, "version": 1}'):
         path.write_text(text)
         with pytest.raises(ConfigError, match="cannot be written to"):
-            opened(root)
+            open_sink(root)
         for act in (lambda: sink.look_back("1"), lambda: sink.commit(permit(1), ())):
             sink._commits._read.clear()  # type: ignore[attr-defined]
             with pytest.raises(SinkError):
@@ -409,7 +409,7 @@ def test_a_manifest_that_is_damaged_is_an_error_and_never_nothing(root: Path) ->
 
 
 def test_going_back_to_a_version_that_never_was_is_refused(root: Path) -> None:
-    sink = opened(root)
+    sink = open_sink(root)
     assert sink.restore(permit(1), None) == "1"
     assert "never was at 7" in str(sink.look_back("7").obstacle)
     with pytest.raises(SinkError, match="never was at version 7"):
@@ -496,8 +496,8 @@ def test_a_manifest_that_names_a_place_outside_its_directory_is_refused(
     root, outside = tmp_path / "table", tmp_path / "outside"
     outside.mkdir()
     (outside / "1").write_text("somebody else's")
-    sink = opened(root)
-    sink.commit(permit(1), staged(sink, 0, 1))
+    sink = open_sink(root)
+    sink.commit(permit(1), stage_rows(sink, 0, 1))
     manifest = root / "_cutwater" / "commits" / f"{1:020d}.json"
     written = json.loads(manifest.read_text())
     written["add"][0][part] = where
@@ -507,14 +507,14 @@ def test_a_manifest_that_names_a_place_outside_its_directory_is_refused(
     with pytest.raises(Corrupt, match=re.escape(str(manifest))):
         FileCommits(root).read(1)
     with pytest.raises(ConfigError, match=re.escape(str(manifest))):
-        opened(root)
+        open_sink(root)
     assert contents(tmp_path) == seen
 
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside"])
 def test_a_staged_file_outside_the_directory_is_damaged(tmp_path: Path, name: str) -> None:
-    sink = opened(tmp_path / "table")
-    (found,) = staged(sink, 0, 1)
+    sink = open_sink(tmp_path / "table")
+    (found,) = stage_rows(sink, 0, 1)
     far = replace(found, blobs=(found.blobs[0], replace(found.blobs[1], name=name)))
 
     assert "outside" in (sink.problem(far) or "")

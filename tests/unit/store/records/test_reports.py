@@ -1,8 +1,8 @@
 """Reports: written after the fact, replaced, trimmed, and lost without harm."""
 
 import pytest
+from tests.unit.store.checkpoint_writer import attempt_report
 from tests.unit.store.cuts import PIPELINE
-from tests.unit.store.made import attempt_report
 
 from cutwater.ids import CheckpointId, Generation
 from cutwater.store.backends.memory import MemoryBackend

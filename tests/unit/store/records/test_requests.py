@@ -2,8 +2,8 @@
 
 import pytest
 from msgspec import structs
+from tests.unit.store.checkpoint_writer import attempt_report
 from tests.unit.store.cuts import PIPELINE
-from tests.unit.store.made import attempt_report
 
 from cutwater.errors import ConfigError, Conflict
 from cutwater.ids import CheckpointId

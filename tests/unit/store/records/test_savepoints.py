@@ -1,8 +1,8 @@
 """Savepoints: names that mean one thing, and cuts that their owner has given up."""
 
 import pytest
+from tests.unit.store.checkpoint_writer import CheckpointWriter, attempt_report
 from tests.unit.store.faulty import FaultyBackend
-from tests.unit.store.made import MadeStore, attempt_report
 
 from cutwater.errors import ConfigError, Corrupt
 from cutwater.ids import CheckpointId
@@ -14,8 +14,8 @@ SAVEPOINT = CheckpointKind.SAVEPOINT
 
 
 @pytest.fixture
-def made() -> MadeStore:
-    return MadeStore(FaultyBackend())
+def writer() -> CheckpointWriter:
+    return CheckpointWriter(FaultyBackend())
 
 
 @pytest.mark.parametrize("name", ["a", "before-upgrade", "v1.2_x", "9lives", "x" * NAME_LENGTH_MAX])
@@ -43,11 +43,11 @@ def test_a_name_that_could_mean_something_else_is_refused(name: str, why: str) -
     assert raised.value.option == "--name"
 
 
-def test_names_are_those_of_savepoints_that_were_not_given_up(made: MadeStore) -> None:
-    made.decide(1, SAVEPOINT, name="first")
-    made.decide(2)
-    made.decide(3, SAVEPOINT, name="second")
-    savepoints, log = made.store.savepoints, made.store.log.read()
+def test_names_are_those_of_savepoints_that_were_not_given_up(writer: CheckpointWriter) -> None:
+    writer.decide(1, SAVEPOINT, name="first")
+    writer.decide(2)
+    writer.decide(3, SAVEPOINT, name="second")
+    savepoints, log = writer.store.savepoints, writer.store.log.read()
 
     before = savepoints.names(log)
     savepoints.drop(CheckpointId(1))
@@ -58,32 +58,32 @@ def test_names_are_those_of_savepoints_that_were_not_given_up(made: MadeStore) -
     assert savepoints.dropped() == {1}
 
 
-def test_a_manifest_is_read_once_for_its_name(made: MadeStore) -> None:
-    made.decide(1, SAVEPOINT, name="first")
-    backend = made.backend
+def test_a_manifest_is_read_once_for_its_name(writer: CheckpointWriter) -> None:
+    writer.decide(1, SAVEPOINT, name="first")
+    backend = writer.backend
     assert isinstance(backend, FaultyBackend)
-    log = made.store.log.read()
+    log = writer.store.log.read()
 
-    made.store.savepoints.names(log)
+    writer.store.savepoints.names(log)
     backend.reads.clear()
 
-    assert made.store.savepoints.names(log) == {1: "first"}
+    assert writer.store.savepoints.names(log) == {1: "first"}
     assert backend.reads == []
 
 
 def test_a_damaged_savepoint_is_known_by_its_report_or_by_its_number_alone(
-    made: MadeStore,
+    writer: CheckpointWriter,
 ) -> None:
     for number in (1, 2):
-        made.decide(number, SAVEPOINT, name=f"name {number}")
-        made.backend.put(made.paths.manifest(CheckpointId(number)), b"damaged")
-    made.store.reports.write(attempt_report(1, name="first"))
+        writer.decide(number, SAVEPOINT, name=f"name {number}")
+        writer.backend.put(writer.paths.manifest(CheckpointId(number)), b"damaged")
+    writer.store.reports.write(attempt_report(1, name="first"))
 
-    assert made.store.savepoints.names(made.store.log.read()) == {1: "first", 2: None}
+    assert writer.store.savepoints.names(writer.store.log.read()) == {1: "first", 2: None}
 
 
-def test_something_else_among_them_is_noticed(made: MadeStore) -> None:
-    made.backend.put(object_path(f"{made.paths.all_dropped}/else"), b"")
+def test_something_else_among_them_is_noticed(writer: CheckpointWriter) -> None:
+    writer.backend.put(object_path(f"{writer.paths.all_dropped}/else"), b"")
 
     with pytest.raises(Corrupt):
-        made.store.savepoints.dropped()
+        writer.store.savepoints.dropped()

@@ -1,4 +1,4 @@
-"""A pipeline's past made by hand, without Spark: a store with five checkpoints and two tables.
+"""A pipeline prepared without Spark: a store with five checkpoints, and two Delta tables.
 
     1 checkpoint, 2 checkpoint, 3 savepoint "before", 4 recovery point, 5 checkpoint
 
@@ -48,8 +48,8 @@ _SCHEMA = StructType([StructField("value", LongType())]).json()
 
 
 @dataclass(frozen=True)
-class Made:
-    """Where a pipeline made by hand is."""
+class PreparedPipeline:
+    """The location of a prepared pipeline: its store and its tables."""
 
     directory: Path
     visibility: str = "checkpoint"
@@ -74,7 +74,7 @@ class Made:
         return [numbers_in(self.table(sink)) for sink in SINKS]
 
     def recover(self) -> Restore:
-        """Do what every run does first: claim, verify, repeat what is decided."""
+        """Run the recovery that every run starts with: claim, verify, repeat decided commits."""
         store = self.opened()
         targets = {sink: self.target(sink) for sink in self.sinks}
         context = RunContext(
@@ -99,23 +99,23 @@ def numbers_in(table: Path, version: int | None = None) -> list[int]:
 
 
 def below(count: int) -> list[list[int]]:
-    """What both tables show when they hold the numbers below one."""
+    """Return what both tables show when they hold the numbers below `count`."""
     return [list(range(count))] * len(SINKS)
 
 
-def make(directory: Path, visibility: str = "checkpoint") -> Made:
-    """Make the pipeline in an empty directory.
+def prepare_pipeline(directory: Path, visibility: str = "checkpoint") -> PreparedPipeline:
+    """Prepare the pipeline in an empty directory.
 
     With the visibility `batch` a sixth batch is shown that no checkpoint holds.
     """
-    made = Made(directory, visibility)
-    backend = LocalBackend(made.store)
+    prepared = PreparedPipeline(directory, visibility)
+    backend = LocalBackend(prepared.store)
     store = OpenStore.of(backend, open_pipeline(backend, NAME, uuid.uuid4))
     sinks = {
-        sink: made.target(sink).open(SinkContext(None, store.pipeline, sink)) for sink in SINKS
+        sink: prepared.target(sink).open(SinkContext(None, store.pipeline, sink)) for sink in SINKS
     }
-    store.log.create(Claim(Slot(1), Generation(1), "by hand"))
-    store.targets.record(Generation(1), {sink: made.target(sink).stored() for sink in SINKS})
+    store.log.create(Claim(Slot(1), Generation(1), "prepared"))
+    store.targets.record(Generation(1), {sink: prepared.target(sink).stored() for sink in SINKS})
     for opened in sinks.values():
         if isinstance(opened, ShowingSink):
             opened.take_back(grant_shows(store.pipeline, Slot(1), Generation(1)), None, ())
@@ -124,7 +124,7 @@ def make(directory: Path, visibility: str = "checkpoint") -> Made:
     writes: dict[SinkId, Slot] = {}
     for number in range(1, 6):
         staged = {
-            sink: (*carried[sink], stage_by_hand(made, store, sinks[sink], sink, number))
+            sink: (*carried[sink], stage_parquet(prepared, store, sinks[sink], sink, number))
             for sink in SINKS
         }
         nothing: dict[SinkId, tuple[Committable, ...]] = dict.fromkeys(SINKS, ())
@@ -147,8 +147,8 @@ def make(directory: Path, visibility: str = "checkpoint") -> Made:
         visible.update(_decided(store, sinks, cut))
         writes = last_writes(Slot(number + 1), cut)
     for sink in SINKS if visibility == "batch" else ():
-        stage_by_hand(made, store, sinks[sink], sink, 6)
-    return made
+        stage_parquet(prepared, store, sinks[sink], sink, 6)
+    return prepared
 
 
 def _decided(store: OpenStore, sinks: dict[SinkId, OpenSink], cut: Cut) -> dict[SinkId, str]:
@@ -156,7 +156,7 @@ def _decided(store: OpenStore, sinks: dict[SinkId, OpenSink], cut: Cut) -> dict[
     decision = Decision(
         Slot(cut.checkpoint_id + 1),
         cut.generation,
-        f"by hand {cut.checkpoint_id}",
+        f"prepared {cut.checkpoint_id}",
         cut.kind,
         cut.checkpoint_id,
         store.manifests.publish(cut),
@@ -180,11 +180,11 @@ def _snapshot(directory: Path, store: OpenStore, number: int) -> StepSnapshot:
     )
 
 
-def stage_by_hand(
-    made: Made, store: OpenStore, sink: OpenSink, name: SinkId, number: int
+def stage_parquet(
+    prepared: PreparedPipeline, store: OpenStore, sink: OpenSink, name: SinkId, number: int
 ) -> Committable:
-    """Stage ten rows as Spark would have: a Parquet file beside the table, and its schema."""
-    root, batch = made.table(name), number - 1
+    """Stage ten rows as Spark would: a Parquet file beside the table, and its schema."""
+    root, batch = prepared.table(name), number - 1
     place = root / "_cutwater" / store.pipeline / name / "g000001" / f"b{batch:012d}" / "hand"
     place.mkdir(parents=True)
     file = place / "part-0.parquet"

@@ -1,4 +1,4 @@
-"""Asks an application over a socket of this machine, with or without its token."""
+"""HTTP clients of an application on a local socket, with and without its token."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,24 +16,24 @@ Json = Any
 
 
 @dataclass
-class Asking:
+class ApiClient:
     """A client without a token, and one that sends it."""
 
     anyone: httpx.Client
     owner: httpx.Client
 
     def json(self, path: str, status: int = 200) -> Json:
-        """Read something as anyone may."""
+        """Return the JSON at a path, requested without the token."""
         answer = self.anyone.get(path)
         assert answer.status_code == status, answer.text
         return answer.json()
 
-    def refused(self, path: str, status: int) -> str:
-        """Read something that is refused; return the reason."""
-        return reason(self.anyone.get(path), status)
+    def refusal(self, path: str, status: int) -> str:
+        """Request a path that is refused; return the reason."""
+        return refusal_reason(self.anyone.get(path), status)
 
-    def finished(self, path: str, body: Json, answers: str) -> Json:
-        """Ask for a change, wait until it is over, and return what became of it."""
+    def complete_operation(self, path: str, body: Json, answers: str) -> Json:
+        """Request an operation, wait until it is completed, and return its result."""
         asked = self.owner.post(path, json=body)
         assert asked.status_code == 202, asked.text
         where = f"{answers}/{asked.json()['request-id']}"
@@ -41,7 +41,7 @@ class Asking:
         return self.json(where)["operation"]
 
 
-def reason(answer: httpx.Response, status: int) -> str:
+def refusal_reason(answer: httpx.Response, status: int) -> str:
     """Return why a request was refused; there is always a reason."""
     assert answer.status_code == status, answer.text
     (text, *_) = answer.json()["errors"]
@@ -50,8 +50,8 @@ def reason(answer: httpx.Response, status: int) -> str:
 
 
 @contextmanager
-def answering(app: Guard) -> Iterator[str]:
-    """Serve an application on a free port; the address is its address."""
+def serve_app(app: Guard) -> Iterator[str]:
+    """Serve an application on a free port and yield its address."""
     server = Server(app, bind(Endpoint(port=0)), "127.0.0.1")
     server.start()
     try:
@@ -61,16 +61,16 @@ def answering(app: Guard) -> Iterator[str]:
 
 
 @contextmanager
-def asking(app: Guard, token: Token) -> Iterator[Asking]:
+def connect_clients(app: Guard, token: Token) -> Iterator[ApiClient]:
     with (
-        answering(app) as url,
+        serve_app(app) as url,
         httpx.Client(base_url=url, timeout=DEADLINE_S) as anyone,
         httpx.Client(base_url=url, timeout=DEADLINE_S, headers=bearer(token)) as owner,
     ):
-        yield Asking(anyone, owner)
+        yield ApiClient(anyone, owner)
 
 
 def bearer(token: Token) -> dict[str, str]:
-    """The header that carries a token."""
+    """Return the header that carries a token."""
     assert token.file is not None
     return {"Authorization": f"Bearer {token.file.read_text().strip()}"}

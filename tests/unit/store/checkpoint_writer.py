@@ -1,4 +1,4 @@
-"""A pipeline's store made by hand, one decision after the other, without anything that runs."""
+"""Writes the checkpoints of a pipeline into a store, decision by decision, without a driver."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -57,8 +57,8 @@ def attempt_report(number: int, **changes: object) -> AttemptReport:
 
 
 @dataclass
-class MadeStore:
-    """Decides checkpoints of a pipeline with a source and one step, in one generation."""
+class CheckpointWriter:
+    """Writes checkpoints of a pipeline with a source and one step, in one generation."""
 
     backend: Backend
     store: OpenStore = field(init=False)
@@ -132,7 +132,7 @@ class MadeStore:
         origin: int | None = None,
         rows: int = 0,
     ) -> Cut:
-        """Take a checkpoint, as its driver would: attempt, manifest, decision, commit."""
+        """Write a checkpoint as a driver does: attempt, manifest, decision, commit."""
         self.attempt(number, kind)
         cut = self.cut(number, kind, name, in_flight=in_flight)
         if rows:

@@ -1,4 +1,4 @@
-"""What a pipeline's store and tables say, read from outside while nobody runs it."""
+"""The state of a stopped pipeline, read from its store and its tables."""
 
 import json
 import os
@@ -18,15 +18,15 @@ from cutwater.store.records.reports import RecoveryReport
 
 
 @dataclass(frozen=True)
-class Stand:
-    """A pipeline at one moment between two drivers.
+class PipelineState:
+    """A pipeline after one driver has ended and before the next one starts.
 
     Attributes:
         cuts: All decided cuts that are kept, oldest first.
         commits: The records of commits, oldest first.
-        staged: Files with rows that sinks have staged and nobody has committed.
-        changes: How often the tables were changed.
-        recovery: How the newest recovery went that anybody has told of; None if nobody has.
+        staged: Files with rows that sinks have staged and not committed.
+        changes: The number of changes to the tables.
+        recovery: The newest report of a recovery; None if there is none.
     """
 
     cuts: tuple[Cut, ...]
@@ -37,15 +37,15 @@ class Stand:
 
     @property
     def open_commits(self) -> int:
-        """How many decided commit points have no record that every sink has acted on them.
+        """The number of decided commit points without a commit record.
 
-        One as a rule; a decision may be made while the commit before it still goes on.
+        Usually one; a decision may be made while the previous commit is still running.
         """
         return sum(cut.commit_point and not self._is_recorded(cut) for cut in self.cuts)
 
     @property
     def newest_is_open(self) -> bool:
-        """Whether no sink is known to have acted on the newest cut; one in flight needs none."""
+        """Whether the newest cut has no commit record, whether or not it is a commit point."""
         return bool(self.cuts) and not self._is_recorded(self.cuts[-1])
 
     def _is_recorded(self, cut: Cut) -> bool:
@@ -53,7 +53,7 @@ class Stand:
 
     @property
     def source_position(self) -> int:
-        """The farthest number that a source had read at the last cut."""
+        """The max number that a source had read at the last cut."""
         head = self.cuts[-1].stream_positions.values() if self.cuts else ()
         return max((number_in(text) for text in head), default=0)
 
@@ -64,14 +64,14 @@ def number_in(offset: str) -> int:
     return int(found.get("sequence", 0))
 
 
-def stand_of(pipeline: str, directory: Path) -> Stand:
-    """Look at a pipeline whose store and tables are in a directory.
+def read_state(pipeline: str, directory: Path) -> PipelineState:
+    """Read the state of a pipeline whose store and tables are in a directory.
 
-    One that was never begun has nothing. The newest cut is always there.
+    A pipeline that has never run has an empty state. The newest cut is always read.
     """
     backend = LocalBackend(directory / "store")
     if pipeline not in list_pipelines(backend):
-        return Stand((), (), (), 0)
+        return PipelineState((), (), (), 0)
     store = OpenStore.of(backend, find_pipeline(backend, pipeline))
     log = store.log.read()
     kept = {*store.manifests.ids(), *(() if log.head is None else (log.head.checkpoint_id,))}
@@ -84,7 +84,7 @@ def stand_of(pipeline: str, directory: Path) -> Stand:
     staged = tuple(_staged_below(directory / "tables"))
     changes = sum(len(slots_of(table)) for table in (directory / "tables").glob("*"))
     recovery = next(iter(reversed(store.reports.recoveries())), None)
-    return Stand(cuts, commits, staged, changes, recovery)
+    return PipelineState(cuts, commits, staged, changes, recovery)
 
 
 def rows_of(table: Path, version: str | None, *columns: str) -> list[tuple[Any, ...]]:
@@ -108,7 +108,7 @@ def slots_of(table: Path) -> list[int]:
 
 
 def _staged_below(tables: Path) -> Iterator[Path]:
-    """Find what sinks have staged; the JVM of a killed driver may still be tidying up there."""
+    """Find staged files; the JVM of a killed driver may still be deleting some of them."""
     for table in tables.glob("*"):
         for parent, _, names in os.walk(table / "_cutwater"):
             yield from (Path(parent, name) for name in names if name.endswith(".parquet"))

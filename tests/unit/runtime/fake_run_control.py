@@ -1,4 +1,4 @@
-"""A running pipeline without Spark: it takes what it is asked for, and remembers it."""
+"""The control of a run without Spark: it serves every request at once, and records it."""
 
 import threading
 from dataclasses import dataclass, field
@@ -11,33 +11,33 @@ SECOND_S = 10.0
 
 
 @dataclass
-class StandInOffice:
-    """Does at once what it is asked for, unless told to fail, to be late or to break.
+class FakeRunControl:
+    """Serves each request at once, unless a test makes it fail, wait or raise.
 
     Attributes:
-        outcome: The status of the checkpoints it takes; None for one that is never known.
-        state: How the pipeline is.
-        asked: What it was asked for, in order.
+        outcome: The status of its checkpoints; None for a checkpoint whose result is never known.
+        state: The state of the pipeline.
+        requested: The requests it received, in order.
     """
 
     outcome: str | None = "COMPLETED"
     state: str = "RUNNING"
     detail: str = ""
     error: Exception | None = None
-    asked: list[CheckpointRequest | str] = field(default_factory=list)
+    requested: list[CheckpointRequest | str] = field(default_factory=list)
     taken: list[CheckpointReport] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
-    may_go_on: threading.Event = field(default_factory=threading.Event)
+    may_proceed: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        """Let everything go on until somebody holds it."""
-        self.may_go_on.set()
+        """Let requests proceed until a test holds them."""
+        self.may_proceed.set()
 
     def checkpoint(
         self, request: CheckpointRequest, timeout_s: float | None
     ) -> CheckpointReport | None:
-        self.asked.append(request)
-        in_time = self.may_go_on.wait(timeout_s)
+        self.requested.append(request)
+        in_time = self.may_proceed.wait(timeout_s)
         if self.error is not None:
             raise self.error
         if self.outcome is None or not in_time:
@@ -58,7 +58,7 @@ class StandInOffice:
         return report
 
     def stop(self, *, checkpoint: bool) -> None:
-        self.asked.append(f"stop {checkpoint}")
+        self.requested.append(f"stop {checkpoint}")
         self.checkpoint(CheckpointRequest(), SECOND_S)
         self.over.set()
 
@@ -76,7 +76,7 @@ class StandInOffice:
         reason: str,
         timeout_s: float | None,  # noqa: ARG002
     ) -> CheckpointReport | None:
-        self.asked.append(f"abort {checkpoint_id}: {reason}")
+        self.requested.append(f"abort {checkpoint_id}: {reason}")
         if self.error is not None:
             raise self.error
         if self.outcome is None:

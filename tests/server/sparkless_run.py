@@ -1,7 +1,7 @@
-"""A pipeline that runs without Spark: a real store, a real plan, and numbers that a test sets.
+"""A run without Spark: a real store, a real plan, and numbers that a test sets.
 
-It takes checkpoints as a driver does, as far as its store sees it: attempt, manifest, decision,
-commit record, report. `held` keeps one under way for as long as a test wants to look at it.
+It writes checkpoints to the store as a driver does: attempt, manifest, decision, commit record,
+report. `held` keeps a checkpoint in progress while a test reads the API.
 """
 
 import threading
@@ -10,9 +10,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tests.cli.stored import Stored
+from tests.cli.offline_store import OfflineStore
+from tests.unit.store.checkpoint_writer import (
+    ONE,
+    ORDERS,
+    TABLE,
+    TOTALS,
+    attempt_report,
+    step_report,
+)
 from tests.unit.store.cuts import PIPELINE
-from tests.unit.store.made import ONE, ORDERS, TABLE, TOTALS, attempt_report, step_report
 
 from cutwater import Pipeline
 from cutwater.clock import wall_ms
@@ -37,7 +44,7 @@ from cutwater.store.records.reports import AttemptStatus
 from cutwater.store.records.targets import SinkTargets, StoredTarget
 
 HELD_S = 240.0
-"""How long a checkpoint is held at most: a test may look at several things meanwhile."""
+"""The max time for which a checkpoint is held: a test may send several requests meanwhile."""
 
 ALIGNING = AlignmentStatus(("0:orders",), ("1:refunds",), 2048, 512, 1024)
 """How the inputs of a step meet the barrier of a checkpoint that is held."""
@@ -45,8 +52,8 @@ ALIGNING = AlignmentStatus(("0:orders",), ("1:refunds",), 2048, 512, 1024)
 TARGETS: SinkTargets = {TABLE: StoredTarget("delta", "file:///tables/totals")}
 
 
-class Nowhere:
-    """A sink's target that nobody opens."""
+class UnopenedTarget:
+    """A sink's target that is never opened."""
 
     format = "delta"
     accepts = frozenset({"append"})
@@ -55,8 +62,8 @@ class Nowhere:
         return "tables/totals"
 
 
-def planned() -> PhysicalPlan:
-    """Plan the pipeline whose checkpoints `MadeStore` makes: orders, totals, and a table."""
+def make_plan() -> PhysicalPlan:
+    """Plan the pipeline whose checkpoints `CheckpointWriter` writes: orders, totals and a table."""
     pipeline = Pipeline("orders")
 
     @pipeline.source(chain=False)
@@ -67,17 +74,17 @@ def planned() -> PhysicalPlan:
     def totals(orders: object) -> object:
         return orders
 
-    pipeline.sink("table", Nowhere(), of=totals)
+    pipeline.sink("table", UnopenedTarget(), of=totals)
     return plan(pipeline)
 
 
-class StandIn:
-    """The run, and everything that a test may set."""
+class SparklessRun:
+    """The run, and every value that a test may set."""
 
     def __init__(self, directory: Path) -> None:
-        self.stored = Stored(directory)
-        self.stored.made.store.targets.record(ONE, TARGETS)
-        self.plan = planned()
+        self.stored = OfflineStore(directory)
+        self.stored.writer.store.targets.record(ONE, TARGETS)
+        self.plan = make_plan()
         self.state = "RUNNING"
         self.detail = ""
         self.late_rows = 0
@@ -193,9 +200,9 @@ class StandIn:
         number = self._begin(CheckpointKind.CHECKPOINT, None)
         self._change(number, status="FAILED", failure=reason, duration_ms=40)
         self.failed += 1
-        self.stored.made.attempt(number)
+        self.stored.writer.attempt(number)
         report = attempt_report(number, status=AttemptStatus.FAILED, failure=reason)
-        self.stored.made.store.reports.write(report)
+        self.stored.writer.store.reports.write(report)
         return number
 
     def _begin(self, kind: CheckpointKind, name: str | None) -> int:
@@ -225,9 +232,9 @@ class StandIn:
         self.failed += 1
         self.barriers = {"orders": BarrierAt.NOWHERE, "totals": BarrierAt.NOWHERE}
         self.alignments = {}
-        self.stored.made.attempt(number)
+        self.stored.writer.attempt(number)
         failed = attempt_report(number, status=AttemptStatus.FAILED, failure=report.failure)
-        self.stored.made.store.reports.write(failed)
+        self.stored.writer.store.reports.write(failed)
         return report
 
     def _take(self, kind: CheckpointKind, name: str | None) -> CheckpointReport:
@@ -240,9 +247,9 @@ class StandIn:
         if self.reports[number - 1].status == "FAILED":
             return self._aborted(number)
         steps[TOTALS] = step_report(start_delay_ms=12, alignment_ms=25, async_ms=40)
-        self.stored.made.decide(number, kind, name=name)
+        self.stored.writer.decide(number, kind, name=name)
         made = attempt_report(number, name=name, steps=steps, started_at_ms=wall_ms())
-        self.stored.made.store.reports.write(made)
+        self.stored.writer.store.reports.write(made)
         self.barriers = {"orders": BarrierAt.NOWHERE, "totals": BarrierAt.NOWHERE}
         self.alignments = {}
         return self._change(

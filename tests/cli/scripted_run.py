@@ -1,10 +1,11 @@
-"""A stand-in for `cutwater.run` that needs no Spark, so that the command can be watched alone.
+"""Replaces `cutwater.run` by a run that needs no Spark and follows a script, to test the command.
 
-Run as a program, it is `cutwater` with the stand-in: `python -m tests.cli.stand_in run FILE …`. The
-environment variable CUTWATER_STAND_IN says how its runs go: `finish`, `forever`, `stubborn` (a stop
-is heard and never done), `fail`, `fenced`, `held`, `restart`, `changed`, `limits`, `unicode`,
-`unsaved` (a stop whose last checkpoint fails), `starting` (Spark never does), or `chatty`: until a
-stop, every look has something to tell, and is noted in the file that CUTWATER_STAND_IN_LOOKS names.
+`python -m tests.cli.scripted_run run FILE …` is the program `cutwater` with the scripted run. The
+environment variable CUTWATER_SCRIPTED_RUN names the script: `finish`, `forever`, `stubborn` (a stop
+is accepted and never carried out), `fail`, `fenced`, `held`, `restart`, `changed`, `limits`,
+`unicode`, `unsaved` (a stop whose last checkpoint fails), `starting` (Spark never starts), or
+`chatty`: until a stop, every status has something new, and each call is recorded in the file that
+CUTWATER_SCRIPTED_RUN_LOOKS names.
 """
 
 import json
@@ -71,8 +72,8 @@ REASONS = {"restart": "worker lost", "unicode": "größe"}
 ENDINGS: dict[str, CutwaterError] = {"fail": BROKEN, "fenced": FENCED, "held": HELD}
 
 
-class StandInRun:
-    """Ends as the environment says; a look at it takes a moment, as with a real one."""
+class ScriptedRun:
+    """A run that follows the script that the environment names."""
 
     def __init__(self, name: str, story: str) -> None:
         self._name = name
@@ -102,7 +103,7 @@ class StandInRun:
         )
 
     def _note(self, text: str) -> None:
-        with Path(os.environ["CUTWATER_STAND_IN_LOOKS"]).open("a") as file:
+        with Path(os.environ["CUTWATER_SCRIPTED_RUN_LOOKS"]).open("a") as file:
             file.write(text)
 
     def stop(self, *, checkpoint: bool = True) -> None:
@@ -127,22 +128,22 @@ class StandInRun:
         return RunResult(self._name, not self._is_stopped, 2, 0, CheckpointId(3), **problem)
 
 
-class StandInSession:
+class ScriptedSession:
     def stop(self) -> None:
         say_json({"type": "session stopped"})
 
 
-def session(*_: object, **__: object) -> StandInSession:
-    while os.environ["CUTWATER_STAND_IN"] == "starting":
+def session(*_: object, **__: object) -> ScriptedSession:
+    while os.environ["CUTWATER_SCRIPTED_RUN"] == "starting":
         time.sleep(0.1)
-    return StandInSession()
+    return ScriptedSession()
 
 
-def start(pipeline: Pipeline, _spark: object, options: RunOptions) -> StandInRun:
+def start(pipeline: Pipeline, _spark: object, options: RunOptions) -> ScriptedRun:
     say(json.dumps({"type": "options", **asdict(options)}, default=str))
-    if os.environ["CUTWATER_STAND_IN"] == "limits":
+    if os.environ["CUTWATER_SCRIPTED_RUN"] == "limits":
         say_json({"files": resource.getrlimit(resource.RLIMIT_NOFILE)})
-    return StandInRun(pipeline.name, os.environ["CUTWATER_STAND_IN"])
+    return ScriptedRun(pipeline.name, os.environ["CUTWATER_SCRIPTED_RUN"])
 
 
 def replace(target: object, name: str, value: Callable[..., object]) -> None:
@@ -152,5 +153,5 @@ def replace(target: object, name: str, value: Callable[..., object]) -> None:
 if __name__ == "__main__":
     replace(cutwater.run, "start", start)
     replace(cutwater.spark.session.session, "embedded_session", session)
-    replace(cutwater.spark.session.session, "check_session", lambda _: ("it is a stand-in.",))
+    replace(cutwater.spark.session.session, "check_session", lambda _: ("it is a scripted run.",))
     main()

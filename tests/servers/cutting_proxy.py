@@ -1,7 +1,8 @@
-"""A wire between a client and a server, over real sockets, that can be cut as told.
+"""A TCP proxy between a client and a server that can cut a connection at a given message.
 
-It passes bytes both ways. Armed with a word, it lets the message with that word through to the
-server and cuts the client off before the answer: the server has acted, and nobody knows.
+It forwards bytes both ways. `cut_after` names a word: the proxy forwards the next message with that
+word to the server and closes the connection to the client before the reply. The server has acted,
+and the client does not know.
 """
 
 import socket
@@ -13,8 +14,8 @@ from dataclasses import dataclass, field
 _ANSWER_S = 20.0
 
 
-class Wire:
-    """One listening port that leads to a server's."""
+class CuttingProxy:
+    """A listening port that forwards to the port of a server."""
 
     def __init__(self, server_port: int) -> None:
         self._server_port = server_port
@@ -24,7 +25,7 @@ class Wire:
         self.cuts = 0
 
     def cut_after(self, word: bytes) -> None:
-        """Cut the next client off whose message has this word in it."""
+        """Cut the connection of the next client whose message contains this word."""
         self.word = word
 
     def accept(self) -> None:
@@ -43,7 +44,7 @@ class Wire:
                     self.word = b""
                     link.is_cut.set()
                     link.server.sendall(data)
-                    # The server must have acted before anybody sees that nobody listens.
+                    # The server must have acted before it sees that the client is gone.
                     link.answered.wait(_ANSWER_S)
                     self.cuts += 1
                     link.client.shutdown(socket.SHUT_RDWR)
@@ -60,7 +61,7 @@ class Wire:
 
 @dataclass(slots=True)
 class _Link:
-    """One client, connected."""
+    """The two connections of one client."""
 
     client: socket.socket
     server: socket.socket
@@ -83,13 +84,13 @@ class _Link:
 
 
 @contextmanager
-def wire_to(server_port: int) -> Iterator[Wire]:
-    """Run a wire on a free port."""
-    wire = Wire(server_port)
-    thread = threading.Thread(target=wire.accept, daemon=True)
+def cutting_proxy_to(server_port: int) -> Iterator[CuttingProxy]:
+    """Run a proxy on a free port."""
+    proxy = CuttingProxy(server_port)
+    thread = threading.Thread(target=proxy.accept, daemon=True)
     thread.start()
     try:
-        yield wire
+        yield proxy
     finally:
-        wire.close()
+        proxy.close()
         thread.join()

@@ -1,8 +1,8 @@
-"""A pipeline in memory whose processes die: before or after any write, of the store or of a table.
+"""A pipeline in memory whose processes crash before or after any write to the store or to a table.
 
-The store is the real one, in memory; tables remember their versions by slot. What must hold in the
-end is arithmetic: a cut at position n is right if what the tables show and what it carries are,
-together, the numbers below n, each once.
+The store is the real one, on the in-memory backend. Tables keep their versions by slot. The final
+check is arithmetic: a cut at position n is correct if the rows that the tables show and the rows
+that the cut carries are, together, the numbers below n, each exactly once.
 """
 
 import uuid
@@ -38,50 +38,50 @@ SOURCE = StepId("numbers")
 TARGETS = {sink: StoredTarget("memory", sink) for sink in SINKS}
 
 
-class Died(BaseException):
-    """The process is gone."""
+class Crashed(BaseException):
+    """The process has crashed."""
 
 
 @dataclass
-class Life:
-    """How many writes a process makes before it dies, and on which side of the last."""
+class CrashPoint:
+    """The write at which a process crashes, and whether it crashes before or after that write."""
 
     left: int = 10**9
     after: bool = False
 
     def write(self, act: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it returns
-        """Make a write, unless this process dies before it; perhaps it dies after it."""
+        """Make a write, and crash before or after it if it is the last one."""
         self.left -= 1
         if self.left == 0 and not self.after:
-            raise Died
+            raise Crashed
         result = act()
         if self.left == 0:
-            raise Died
+            raise Crashed
         return result
 
 
-class Mortal(MemoryBackend):
-    """A store whose writers may die."""
+class CrashingBackend(MemoryBackend):
+    """A store whose writers may crash."""
 
-    life = Life()
+    crash_point = CrashPoint()
 
     def create(self, path: ObjectPath, data: bytes) -> bool:
-        created = self.life.write(lambda: super(Mortal, self).create(path, data))
+        created = self.crash_point.write(lambda: super(CrashingBackend, self).create(path, data))
         assert isinstance(created, bool)
         return created
 
     def put(self, path: ObjectPath, data: bytes) -> None:
-        self.life.write(lambda: super(Mortal, self).put(path, data))
+        self.crash_point.write(lambda: super(CrashingBackend, self).put(path, data))
 
     def put_file(self, path: ObjectPath, local_file: Path) -> None:
-        self.life.write(lambda: super(Mortal, self).put_file(path, local_file))
+        self.crash_point.write(lambda: super(CrashingBackend, self).put_file(path, local_file))
 
 
 @dataclass
-class Table:
+class VersionedTable:
     """A table with versions; fills `OpenSink` as far as recovery and rewinds use it."""
 
-    backend: Mortal
+    backend: CrashingBackend
     name: SinkId
     versions: list[tuple[int, ...]] = field(default_factory=lambda: [()])
     slots: dict[Slot, int] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Table:
         if permit.slot not in self.slots and newest > permit.slot:
             raise Superseded(self.name, permit.slot, newest)
         if permit.slot not in self.slots:
-            self.backend.life.write(lambda: self._add(permit.slot, rows))
+            self.backend.crash_point.write(lambda: self._add(permit.slot, rows))
         return str(self.slots[permit.slot])
 
     def _add(self, slot: Slot, rows: tuple[int, ...]) -> None:
@@ -117,21 +117,21 @@ class Table:
             raise SinkError(self.name, "is away")
 
     def problem(self, _: Committable) -> str | None:
-        """Say that it is gone, if that is what the test wants."""
+        """Report that the committable is gone, if the test says so."""
         return "it is gone" if self.refuses == "problem" else None
 
 
 def numbers_of(committable: Committable) -> range:
-    """Each batch has as many rows as are said, and ends where the next one begins."""
+    """Return the numbers in a batch: they start at the number of the batch."""
     return range(committable.batch, committable.batch + committable.rows)
 
 
 @dataclass
-class World:
-    """A pipeline whose processes die."""
+class CrashingPipeline:
+    """A pipeline whose processes crash."""
 
-    backend: Mortal
-    tables: dict[SinkId, Table] = field(default_factory=dict)
+    backend: CrashingBackend
+    tables: dict[SinkId, VersionedTable] = field(default_factory=dict)
     targets: SinkTargets = field(default_factory=lambda: TARGETS)
 
     def opened(self) -> OpenStore:
@@ -171,22 +171,22 @@ class World:
         return target.decision
 
 
-def begin(points: list[bool], backend: Mortal | None = None) -> World:
-    """Make a past: a checkpoint for each, of which some are recovery points."""
-    world = World(backend or Mortal())
-    world.tables.update({sink: Table(world.backend, sink) for sink in SINKS})
-    go_on(world, points)
-    return world
+def start_pipeline(points: list[bool], backend: CrashingBackend | None = None) -> CrashingPipeline:
+    """Start a pipeline and run its first generation: one checkpoint for each of `points`."""
+    pipeline = CrashingPipeline(backend or CrashingBackend())
+    pipeline.tables.update({sink: VersionedTable(pipeline.backend, sink) for sink in SINKS})
+    run_generation(pipeline, points)
+    return pipeline
 
 
-def go_on(world: World, points: list[bool]) -> None:
-    """Let another generation run: a checkpoint for each, of which some are recovery points."""
-    restored = world.recover()
-    store, generation, standing = world.opened(), restored.generation, restored.standing
-    store.targets.record(generation, world.targets)
-    nothing: dict[SinkId, tuple[Committable, ...]] = dict.fromkeys(world.tables, ())
+def run_generation(pipeline: CrashingPipeline, points: list[bool]) -> None:
+    """Run another generation: one checkpoint for each of `points`, a recovery point where True."""
+    restored = pipeline.recover()
+    store, generation, standing = pipeline.opened(), restored.generation, restored.standing
+    store.targets.record(generation, pipeline.targets)
+    nothing: dict[SinkId, tuple[Committable, ...]] = dict.fromkeys(pipeline.tables, ())
     carried: dict[SinkId, tuple[Committable, ...]] = {**nothing, **standing.carried}
-    visible = {sink: standing.visible.get(sink) for sink in world.tables}
+    visible = {sink: standing.visible.get(sink) for sink in pipeline.tables}
     begins_at = 0 if restored.cut is None else position(restored.cut)
     with TemporaryDirectory() as directory:
         state = Path(directory) / "state"
@@ -198,7 +198,7 @@ def go_on(world: World, points: list[bool]) -> None:
         batch = BatchId(begins_at + (number - 1) * 3)
         staged = {
             sink: (*carried[sink], Committable(sink, generation, batch, 3, ()))
-            for sink in world.tables
+            for sink in pipeline.tables
         }
         snapshot = StepSnapshot(
             SOURCE,
@@ -229,7 +229,7 @@ def go_on(world: World, points: list[bool]) -> None:
         )
         store.log.create(decision)
         carried = dict(cut.carried)
-        visible.update(see_through(store, world.sinks, decision, cut))
+        visible.update(see_through(store, pipeline.sinks, decision, cut))
 
 
 def position(cut: Cut | None) -> int:
@@ -237,9 +237,9 @@ def position(cut: Cut | None) -> int:
     return int(cut.stream_positions["numbers/0"])
 
 
-def check_exact(world: World, restored: Restore) -> None:
-    """What is shown and what is carried are the numbers below the position, each once."""
+def check_exactly_once(pipeline: CrashingPipeline, restored: Restore) -> None:
+    """Check that shown and carried rows are the numbers below the position, each exactly once."""
     assert restored.cut is not None
-    for sink, table in world.tables.items():
+    for sink, table in pipeline.tables.items():
         carried = [number for one in restored.cut.carried[sink] for number in numbers_of(one)]
         assert [*table.versions[-1], *carried] == list(range(position(restored.cut)))

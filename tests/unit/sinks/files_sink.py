@@ -1,4 +1,4 @@
-"""A directory of files as a sink, without Spark: rows are written by pyarrow, all else is real."""
+"""The files sink without Spark: pyarrow writes the rows, everything else is the real sink."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +20,8 @@ SINK = SinkId("out")
 
 
 @dataclass(frozen=True)
-class HandmadeRows:
-    """The rows of one batch: one file for each value of the partition, or one alone."""
+class ArrowRows:
+    """The rows of one batch; pyarrow writes each row to a file of its own."""
 
     ids: tuple[int, ...]
     columns: Mapping[str, str] = field(default_factory=lambda: {"id": "long"})
@@ -35,7 +35,7 @@ class HandmadeRows:
     def frame(self) -> DataFrame:
         raise NotImplementedError
 
-    def gathered(self) -> "HandmadeRows":
+    def gathered(self) -> "ArrowRows":
         return self
 
     def count(self) -> int:
@@ -66,7 +66,7 @@ def permit(slot: int) -> CommitPermit:
     return grant(PIPELINE, Slot(slot), CheckpointId(slot + 100))
 
 
-def opened(
+def open_sink(
     root: Path,
     *,
     sink: SinkId = SINK,
@@ -78,16 +78,16 @@ def opened(
     return target.open(SinkContext(None, PIPELINE, sink))
 
 
-def staged(
+def stage_rows(
     sink: OpenSink, batch: int, *ids: int, generation: int = 1, **columns: str
 ) -> tuple[Committable, ...]:
-    rows = HandmadeRows(ids, columns or {"id": "long"})
+    rows = ArrowRows(ids, columns or {"id": "long"})
     found = sink.stage(rows, Generation(generation), BatchId(batch))
     return () if found is None else (found,)
 
 
-def in_sight(root: Path) -> list[Path]:
-    """All files that a reader finds who knows nothing of Cutwater."""
+def visible_files(root: Path) -> list[Path]:
+    """Return the files that a reader without knowledge of Cutwater finds."""
     found = (path for path in root.rglob("*.parquet") if path.is_file())
     return sorted(
         path for path in found if not any(part[0] in "._" for part in path.relative_to(root).parts)
@@ -95,9 +95,9 @@ def in_sight(root: Path) -> list[Path]:
 
 
 def ids_in(root: Path) -> list[int]:
-    """The ids in those files, sorted."""
+    """Return the ids in the visible files, sorted."""
     return sorted(
         one
-        for path in in_sight(root)
+        for path in visible_files(root)
         for one in pq.ParquetFile(path).read(columns=["id"])["id"].to_pylist()
     )

@@ -1,7 +1,7 @@
-"""What stands in for Spark and for sinks where a pipeline is only declared and planned.
+"""Replaces Spark and sinks in tests that only declare and plan a pipeline.
 
-A `Frame` writes down what was done to it, so that a test can see which functions were called on
-what. `run_cell` does what a notebook does with a cell.
+A `Frame` records the functions that are called on it, so that a test can read them. `run_cell` runs
+text as a notebook runs a cell.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Session:
-    """A session whose streams are called by their paths."""
+    """A session whose streams are named by their paths."""
 
     def stream(self, path: str) -> Frame:
         return Frame(path)
@@ -36,7 +36,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Target:
-    """A sink's target that takes what it is told to take."""
+    """A sink's target that accepts the output modes that a test names."""
 
     path: str
     accepts: frozenset[str] = EVERY_MODE

@@ -1,4 +1,4 @@
-"""The process that moves pipelines and dies when told, as tests see it (`tests.crash.mover`)."""
+"""The client of `tests.crash.operation_process`: it sends tasks and reads their results."""
 
 import json
 import subprocess
@@ -8,21 +8,21 @@ from pathlib import Path
 from tests.crash.drivers import ROOT
 
 
-class Mover:
-    """Moves pipelines in processes that die when they are told."""
+class OperationClient:
+    """Runs rewinds and forks in processes that kill themselves at a given write."""
 
     def __init__(self) -> None:
-        """Start it; what comes waits until it is ready."""
+        """Start the process; tasks wait until it is ready."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.mover"],
+            [sys.executable, "-m", "tests.crash.operation_process"],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
-    def move(self, store: Path, *task: str) -> tuple[int, list[str]]:
-        """Do a task; return the exit code and the writes that it came to."""
+    def run(self, store: Path, *task: str) -> tuple[int, list[str]]:
+        """Run a task; return its exit code and the writes it reached."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([str(store), *task]) + "\n")
@@ -31,5 +31,5 @@ class Mover:
         return code, writes
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.communicate()
