@@ -16,7 +16,7 @@ CANDIDATES := python3.13 python3.12 python3.11 python3 python
 # Set when the environment's interpreter is gone, whatever its stamp says.
 STALE := $(shell $(BIN)/python -c '' 2>/dev/null || echo stale)
 
-.PHONY: help setup browser proxy check test long docs demo dashboard barrier sim bench clean stale
+.PHONY: help setup browser proxy check quick test long docs demo dashboard barrier sim bench clean stale
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,12 @@ check: $(STAMP) ## Lint, format check, types and import contracts
 	@echo "Format";           $(BIN)/ruff format --check
 	@echo "Types";            $(BIN)/mypy
 	@echo "Import contracts"; $(BIN)/lint-imports --no-logo
+
+# What needs Spark, a server or a browser is left to `make test`, and so is coverage.
+quick: check ## While working: check, the tests without Spark and servers, 40 seeds; under 2 minutes on 2 cores
+	@CUTWATER_HYPOTHESIS=quick $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+		tests/unit tests/property tests/tidy tests/golden
+	@$(BIN)/python -m cutwater.testing.simulation --seeds 40
 
 test: check browser proxy ## Everything CI runs: check, all tests, 100 % branch coverage of protocol and store
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \

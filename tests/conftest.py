@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 _ROOT: Final = Path(__file__).parent
-_SPARK: Final = ("crash", "cli", "spark", "dashboard", "serve")
+_SPARK: Final = ("crash", "cli", "spark", "dashboard", "server")
 """Slowest first."""
 _PYTHON: Final = ("property", "simulation")
 

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli.stored import Stored
+from tests.cli.offline_store import OfflineStore
+from tests.unit.store.checkpoint_writer import BEGAN_MS, ORDERS, attempt_report, step_report
 from tests.unit.store.cuts import PIPELINE, sample_recovery
-from tests.unit.store.made import BEGAN_MS, ORDERS, attempt_report, step_report
 from typer.testing import CliRunner
 
 from cutwater.cli.main import app
@@ -33,22 +33,22 @@ FIELDS = {
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> Stored:
+def stored(tmp_path: Path) -> OfflineStore:
     """Checkpoints of every kind, an attempt that failed, a savepoint, a rewind; two recoveries."""
-    found = Stored(tmp_path / "store")
-    made = found.made
-    made.decide(1)
-    made.decide(2, SAVEPOINT, name="before")
-    made.attempt(3)
-    made.store.reports.write(
+    found = OfflineStore(tmp_path / "store")
+    writer = found.writer
+    writer.decide(1)
+    writer.decide(2, SAVEPOINT, name="before")
+    writer.attempt(3)
+    writer.store.reports.write(
         attempt_report(3, status=AttemptStatus.FAILED, failure="the deadline passed")
     )
-    made.decide(4, in_flight=True)
-    made.decide(5, FULL)
-    made.decide(6, REWIND, origin=2)
+    writer.decide(4, in_flight=True)
+    writer.decide(5, FULL)
+    writer.decide(6, REWIND, origin=2)
     for number in (1, 2, 4):
-        made.store.reports.write(attempt_report(number))
-    made.store.reports.write(sample_recovery())
+        writer.store.reports.write(attempt_report(number))
+    writer.store.reports.write(sample_recovery())
     return found
 
 
@@ -59,7 +59,9 @@ def alive() -> Lease:
 # -- list
 
 
-def test_the_list_has_everything_in_order_by_the_names_that_flink_uses(stored: Stored) -> None:
+def test_the_list_has_everything_in_order_by_the_names_that_flink_uses(
+    stored: OfflineStore,
+) -> None:
     listed = stored.json("checkpoints", "list", "orders")
     checkpoints = {one["id"]: one for one in listed["checkpoints"]}
 
@@ -90,7 +92,7 @@ def test_the_list_has_everything_in_order_by_the_names_that_flink_uses(stored: S
     assert [recovery[one] for one in phases] == [1, 2, 3, 4, 5]
 
 
-def test_people_get_a_table_with_the_newest_last(stored: Stored) -> None:
+def test_people_get_a_table_with_the_newest_last(stored: OfflineStore) -> None:
     result = stored.run("checkpoints", "list", "orders")
     lines = result.output.splitlines()
 
@@ -108,8 +110,8 @@ def test_people_get_a_table_with_the_newest_last(stored: Stored) -> None:
     assert f"orders ({PIPELINE}) does not run." in result.output
 
 
-def test_an_attempt_of_a_process_that_lives_is_in_progress(stored: Stored) -> None:
-    stored.made.attempt(7)
+def test_an_attempt_of_a_process_that_lives_is_in_progress(stored: OfflineStore) -> None:
+    stored.writer.attempt(7)
     before = stored.json("checkpoints", "list", "orders")["checkpoints"][-1]
     stored.hold(alive())
 
@@ -119,28 +121,28 @@ def test_an_attempt_of_a_process_that_lives_is_in_progress(stored: Stored) -> No
     assert f"is run by process {os.getppid()}" in stored.run("checkpoints", "list", "orders").output
 
 
-def test_a_pipeline_may_be_named_by_its_uuid(stored: Stored) -> None:
+def test_a_pipeline_may_be_named_by_its_uuid(stored: OfflineStore) -> None:
     assert stored.json("checkpoints", "list", str(PIPELINE)) == stored.json(
         "checkpoints", "list", "orders"
     )
 
 
 def test_a_pipeline_without_checkpoints_says_so(tmp_path: Path) -> None:
-    empty = Stored(tmp_path / "store")
+    empty = OfflineStore(tmp_path / "store")
 
     assert "has taken no checkpoint yet" in empty.run("checkpoints", "list", "orders").output
     assert empty.json("checkpoints", "list", "orders") == {"checkpoints": [], "recoveries": []}
     assert empty.run("checkpoints", "verify", "orders").exit_code == 2
 
 
-def test_an_unknown_name_lists_what_the_store_holds(stored: Stored) -> None:
+def test_an_unknown_name_lists_what_the_store_holds(stored: OfflineStore) -> None:
     result = stored.run("checkpoints", "list", "order")
 
     assert result.exit_code == 2
     assert "has no 'order'; it has orders." in result.stderr
 
 
-def test_a_store_that_is_not_there_is_not_made(stored: Stored, tmp_path: Path) -> None:
+def test_a_store_that_is_not_there_is_not_made(stored: OfflineStore, tmp_path: Path) -> None:
     stored.directory = tmp_path / "nowhere"
 
     result = stored.run("checkpoints", "list", "orders")
@@ -153,7 +155,7 @@ def test_a_store_that_is_not_there_is_not_made(stored: Stored, tmp_path: Path) -
 # -- show
 
 
-def test_one_is_shown_step_by_step_by_its_number_or_its_name(stored: Stored) -> None:
+def test_one_is_shown_step_by_step_by_its_number_or_its_name(stored: OfflineStore) -> None:
     by_name = stored.run("checkpoints", "show", "orders", "before")
     shown = stored.json("checkpoints", "show", "orders", "2")["checkpoint"]
 
@@ -166,7 +168,7 @@ def test_one_is_shown_step_by_step_by_its_number_or_its_name(stored: Stored) -> 
     assert shown["tasks"]["totals"]["positions"] == {"0:orders": 2}
 
 
-def test_an_attempt_that_failed_can_be_shown_too(stored: Stored) -> None:
+def test_an_attempt_that_failed_can_be_shown_too(stored: OfflineStore) -> None:
     result = stored.run("checkpoints", "show", "orders", "3")
 
     assert (result.exit_code, "the deadline passed" in result.output) == (0, True)
@@ -177,15 +179,15 @@ def test_an_attempt_that_failed_can_be_shown_too(stored: Stored) -> None:
     [("99", "no checkpoint 99; it has 1 to 6"), ("after", "its savepoints: before")],
 )
 def test_one_that_is_not_there_is_an_error_that_says_what_is(
-    stored: Stored, name: str, said: str
+    stored: OfflineStore, name: str, said: str
 ) -> None:
     result = stored.run("checkpoints", "show", "orders", name)
 
     assert (result.exit_code, said in result.stderr) == (2, True)
 
 
-def test_a_damaged_lease_stops_nobody_who_only_looks(stored: Stored) -> None:
-    stored.backend.put(stored.made.paths.heartbeat, b"damaged")
+def test_a_damaged_lease_stops_nobody_who_only_looks(stored: OfflineStore) -> None:
+    stored.backend.put(stored.writer.paths.heartbeat, b"damaged")
 
     listed = stored.run("checkpoints", "list", "orders")
 
@@ -196,7 +198,7 @@ def test_a_damaged_lease_stops_nobody_who_only_looks(stored: Stored) -> None:
     pruned = stored.run("checkpoints", "prune", "orders", "--keep", "1", "--yes")
     assert pruned.exit_code == 3
     assert (
-        f"[CW-613] nobody can tell whether pipeline orders runs: {stored.made.paths.heartbeat}"
+        f"[CW-613] nobody can tell whether pipeline orders runs: {stored.writer.paths.heartbeat}"
         in (pruned.stderr)
     )
 
@@ -204,7 +206,7 @@ def test_a_damaged_lease_stops_nobody_who_only_looks(stored: Stored) -> None:
 # -- verify
 
 
-def test_sound_checkpoints_are_sound(stored: Stored) -> None:
+def test_sound_checkpoints_are_sound(stored: OfflineStore) -> None:
     verified = stored.json("checkpoints", "verify", "orders", "--all")
     head = stored.json("checkpoints", "verify", "orders")
 
@@ -219,9 +221,9 @@ def test_sound_checkpoints_are_sound(stored: Stored) -> None:
 
 @pytest.mark.parametrize("change", ["flipped", "longer", "removed"])
 def test_a_damaged_object_is_named_and_only_those_that_need_it_are_bad(
-    stored: Stored, change: str
+    stored: OfflineStore, change: str
 ) -> None:
-    ref = stored.made.blob("orders 2")
+    ref = stored.writer.blob("orders 2")
     file = stored.directory / ref.name
     if change == "removed":
         file.unlink()
@@ -239,8 +241,8 @@ def test_a_damaged_object_is_named_and_only_those_that_need_it_are_bad(
     assert [one["object"] for one in bad[0]["damages"]] == [ref.name]
 
 
-def test_a_damaged_manifest_is_named(stored: Stored) -> None:
-    path = stored.made.paths.manifest(CheckpointId(6))
+def test_a_damaged_manifest_is_named(stored: OfflineStore) -> None:
+    path = stored.writer.paths.manifest(CheckpointId(6))
     stored.backend.put(path, b"damaged")
 
     verified = stored.json("checkpoints", "verify", "orders", exit_code=1)
@@ -250,8 +252,8 @@ def test_a_damaged_manifest_is_named(stored: Stored) -> None:
     assert stored.run("checkpoints", "diff", "orders", "1", "6").exit_code == 2
 
 
-def test_a_checkpoint_that_is_no_longer_kept_is_gone_and_not_damaged(stored: Stored) -> None:
-    stored.backend.delete(stored.made.paths.manifest(CheckpointId(1)))
+def test_a_checkpoint_that_is_no_longer_kept_is_gone_and_not_damaged(stored: OfflineStore) -> None:
+    stored.backend.delete(stored.writer.paths.manifest(CheckpointId(1)))
 
     said = stored.run("checkpoints", "verify", "orders", "1")
     verified = stored.json("checkpoints", "verify", "orders", "1", exit_code=1)
@@ -263,14 +265,14 @@ def test_a_checkpoint_that_is_no_longer_kept_is_gone_and_not_damaged(stored: Sto
     assert stored.run("checkpoints", "verify", "orders", "--all").exit_code == 0
 
 
-def test_all_and_a_list_contradict_each_other(stored: Stored) -> None:
+def test_all_and_a_list_contradict_each_other(stored: OfflineStore) -> None:
     assert stored.run("checkpoints", "verify", "orders", "1", "--all").exit_code == 2
 
 
 # -- diff
 
 
-def test_a_difference_says_what_moved_and_which_objects_came_and_went(stored: Stored) -> None:
+def test_a_difference_says_what_moved_and_which_objects_came_and_went(stored: OfflineStore) -> None:
     said = stored.run("checkpoints", "diff", "orders", "before", "4")
     found = stored.json("checkpoints", "diff", "orders", "before", "4")
 
@@ -294,17 +296,17 @@ def test_a_difference_says_what_moved_and_which_objects_came_and_went(stored: St
 
 
 def test_a_difference_counts_the_rows_of_steps_and_sinks(tmp_path: Path) -> None:
-    stored = Stored(tmp_path)
+    stored = OfflineStore(tmp_path)
     for number, rows in ((1, 0), (2, 30), (3, 12)):
-        stored.made.decide(number, rows=rows)
+        stored.writer.decide(number, rows=rows)
     for number, rows in ((1, 100), (3, 175)):
         steps = {ORDERS: step_report(rows=rows)}
-        stored.made.store.reports.write(attempt_report(number, steps=steps))
+        stored.writer.store.reports.write(attempt_report(number, steps=steps))
 
     there = stored.json("checkpoints", "diff", "orders", "1", "latest")
     back = stored.json("checkpoints", "diff", "orders", "3", "1")
     said = stored.run("checkpoints", "diff", "orders", "1", "3")
-    stored.backend.delete(stored.made.paths.manifest(CheckpointId(2)))
+    stored.backend.delete(stored.writer.paths.manifest(CheckpointId(2)))
     pruned = stored.json("checkpoints", "diff", "orders", "1", "3")
 
     # Of the other step nobody has told.
@@ -318,11 +320,11 @@ def test_a_difference_counts_the_rows_of_steps_and_sinks(tmp_path: Path) -> None
 # -- prune
 
 
-def manifests(stored: Stored) -> list[int]:
-    return list(stored.made.store.manifests.ids())
+def manifests(stored: OfflineStore) -> list[int]:
+    return list(stored.writer.store.manifests.ids())
 
 
-def test_nothing_is_deleted_without_yes(stored: Stored) -> None:
+def test_nothing_is_deleted_without_yes(stored: OfflineStore) -> None:
     before = sorted(stored.directory.rglob("*"))
 
     said = stored.run("checkpoints", "prune", "orders", "--keep", "1")
@@ -335,8 +337,8 @@ def test_nothing_is_deleted_without_yes(stored: Stored) -> None:
     assert sorted(stored.directory.rglob("*")) == before
 
 
-def test_what_was_shown_goes_with_yes_and_the_rest_is_sound(stored: Stored) -> None:
-    stored.made.blob("left by an attempt that failed")
+def test_what_was_shown_goes_with_yes_and_the_rest_is_sound(stored: OfflineStore) -> None:
+    stored.writer.blob("left by an attempt that failed")
     shown = stored.json("checkpoints", "prune", "orders", "--keep", "1")
     done = stored.json("checkpoints", "prune", "orders", "--keep", "1", "--yes")
     again = stored.run("checkpoints", "prune", "orders", "--keep", "1", "--yes")
@@ -354,7 +356,7 @@ def test_what_was_shown_goes_with_yes_and_the_rest_is_sound(stored: Stored) -> N
     assert "does not run." in stored.run("checkpoints", "list", "orders").output
 
 
-def test_a_running_pipeline_is_not_pruned_by_others(stored: Stored) -> None:
+def test_a_running_pipeline_is_not_pruned_by_others(stored: OfflineStore) -> None:
     stored.hold(alive())
 
     result = stored.run("checkpoints", "prune", "orders", "--keep", "1", "--yes")
@@ -363,7 +365,7 @@ def test_a_running_pipeline_is_not_pruned_by_others(stored: Stored) -> None:
     assert manifests(stored) == [1, 2, 4, 5, 6]
 
 
-def test_a_savepoint_goes_only_when_it_is_named(stored: Stored) -> None:
+def test_a_savepoint_goes_only_when_it_is_named(stored: OfflineStore) -> None:
     stored.json("checkpoints", "prune", "orders", "--savepoint", "before")
     before = manifests(stored)
 
@@ -379,8 +381,10 @@ def test_a_savepoint_goes_only_when_it_is_named(stored: Stored) -> None:
     assert (wrong.exit_code, "checkpoint 4 is not a savepoint" in wrong.stderr) == (2, True)
 
 
-def test_a_savepoint_that_cannot_be_read_blocks_until_its_number_is_named(stored: Stored) -> None:
-    stored.backend.put(stored.made.paths.manifest(CheckpointId(2)), b"damaged")
+def test_a_savepoint_that_cannot_be_read_blocks_until_its_number_is_named(
+    stored: OfflineStore,
+) -> None:
+    stored.backend.put(stored.writer.paths.manifest(CheckpointId(2)), b"damaged")
 
     blocked = stored.run("checkpoints", "prune", "orders", "--keep", "1", "--yes")
     untouched = manifests(stored)
@@ -393,7 +397,7 @@ def test_a_savepoint_that_cannot_be_read_blocks_until_its_number_is_named(stored
 
 
 def test_a_savepoint_of_a_running_pipeline_is_given_up_and_left_to_its_driver(
-    stored: Stored,
+    stored: OfflineStore,
 ) -> None:
     stored.hold(alive())
 
@@ -402,7 +406,7 @@ def test_a_savepoint_of_a_running_pipeline_is_given_up_and_left_to_its_driver(
 
     assert "Nothing was changed" in shown.output
     assert "goes after the next checkpoint" in said.output
-    assert stored.made.store.savepoints.dropped() == {2}
+    assert stored.writer.store.savepoints.dropped() == {2}
     assert manifests(stored) == [1, 2, 4, 5, 6]
     again = stored.run("checkpoints", "prune", "orders", "--savepoint", "2", "--output", "json")
     assert again.exit_code == 0

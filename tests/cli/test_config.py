@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command import environment
-from tests.cli.stored import Stored
+from tests.cli.offline_store import OfflineStore
 from typer.testing import CliRunner
 
 from cutwater.cli.main import app
@@ -33,8 +33,8 @@ def test_every_value_is_shown_with_its_origin(
 def test_a_store_from_a_file_or_the_environment_is_where_commands_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored = Stored(tmp_path / "store")
-    stored.made.decide(1)
+    stored = OfflineStore(tmp_path / "store")
+    stored.writer.decide(1)
     monkeypatch.chdir(tmp_path)
     asked = ["checkpoints", "list", "orders", "--output", "json"]
 

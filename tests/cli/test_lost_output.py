@@ -11,7 +11,7 @@ from typing import IO
 
 import pytest
 from tests.cli.command import DEADLINE_S, PIPELINE, ROOT, command, environment, run_to_end
-from tests.cli.test_run import STAND_IN
+from tests.cli.test_run import SCRIPTED_RUN
 from tests.waiting import wait_until
 
 FULL = Path("/dev/full")
@@ -31,9 +31,11 @@ def running(
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a pipeline that only a signal ends; it makes a file when it looks at its run."""
     process = subprocess.Popen(
-        command("run", file, *more, program=STAND_IN),
+        command("run", file, *more, program=SCRIPTED_RUN),
         cwd=ROOT,
-        env=environment(CUTWATER_STAND_IN="chatty", CUTWATER_STAND_IN_LOOKS=f"{file}.looks"),
+        env=environment(
+            CUTWATER_SCRIPTED_RUN="chatty", CUTWATER_SCRIPTED_RUN_LOOKS=f"{file}.looks"
+        ),
         stdout=stdout,
         stderr=stderr,
     )
@@ -106,8 +108,10 @@ def test_a_run_whose_terminal_has_gone_goes_on(file: str) -> None:
 
 
 def test_a_run_without_any_output_goes_on(file: str) -> None:
-    words = command("run", file, program=STAND_IN)
-    chatty = environment(CUTWATER_STAND_IN="chatty", CUTWATER_STAND_IN_LOOKS=f"{file}.looks")
+    words = command("run", file, program=SCRIPTED_RUN)
+    chatty = environment(
+        CUTWATER_SCRIPTED_RUN="chatty", CUTWATER_SCRIPTED_RUN_LOOKS=f"{file}.looks"
+    )
     closed = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *words]
     process = subprocess.Popen(closed, cwd=ROOT, env=chatty)
 
@@ -116,8 +120,8 @@ def test_a_run_without_any_output_goes_on(file: str) -> None:
 
 def test_text_that_the_output_cannot_encode_is_written_out(file: str) -> None:
     run = run_to_end(
-        command("run", file, program=STAND_IN),
-        env=environment(CUTWATER_STAND_IN="unicode", PYTHONIOENCODING="ascii"),
+        command("run", file, program=SCRIPTED_RUN),
+        env=environment(CUTWATER_SCRIPTED_RUN="unicode", PYTHONIOENCODING="ascii"),
     )
 
     assert (run.returncode, run.stderr) == (0, "")

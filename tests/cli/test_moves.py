@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from tests.cli.command import PIPELINE, cutwater
-from tests.unit.moves.handmade import (
+from tests.unit.operations.prepared_pipeline import (
     FIRST_AT_MS,
     NAME,
     SAVEPOINT,
     SINKS,
     STEP_MS,
-    Made,
+    PreparedPipeline,
     below,
-    make,
+    prepare_pipeline,
 )
 
 from cutwater.operations.rewind.target import time_text
@@ -25,15 +25,15 @@ from cutwater.store.records.lease import Lease, Leases
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Made:
-    return make(tmp_path)
+def prepared(tmp_path: Path) -> PreparedPipeline:
+    return prepare_pipeline(tmp_path)
 
 
-def test_a_rewind_is_shown_first_and_done_when_told(made: Made) -> None:
-    asked = ("rewind", NAME, "--to", "2", "--store", str(made.store))
+def test_a_rewind_is_shown_first_and_done_when_told(prepared: PreparedPipeline) -> None:
+    asked = ("rewind", NAME, "--to", "2", "--store", str(prepared.store))
 
     shown = cutwater(*asked)
-    before = made.shown()
+    before = prepared.shown()
     done = cutwater(*asked, "--yes")
 
     assert (shown.returncode, done.returncode) == (0, 0), shown.stderr + done.stderr
@@ -43,8 +43,8 @@ def test_a_rewind_is_shown_first_and_done_when_told(made: Made) -> None:
         "  it stood on checkpoint 5; left behind: 3, 4, 5",
         "  step numbers: batch 4 -> 1, 167 B of state",
         '  source numbers/0: {"sequence": 50} -> {"sequence": 20}',
-        f"  sink left: {made.table(SINKS[0])} version 4 -> version 2, 30 rows of 50 disappear",
-        f"  sink right: {made.table(SINKS[1])} version 4 -> version 2, 30 rows of 50 disappear",
+        f"  sink left: {prepared.table(SINKS[0])} version 4 -> version 2, 30 rows of 50 disappear",
+        f"  sink right: {prepared.table(SINKS[1])} version 4 -> version 2, 30 rows of 50 disappear",
         "nothing was done; add --yes to do it",
     ]
     assert before == below(50)
@@ -52,12 +52,12 @@ def test_a_rewind_is_shown_first_and_done_when_told(made: Made) -> None:
     assert done.stdout.splitlines()[-1] == (
         "done, as checkpoint 6; the next run goes on from there"
     )
-    assert made.shown() == below(20)
+    assert prepared.shown() == below(20)
 
 
-def test_a_program_reads_a_rewind_as_json(made: Made) -> None:
+def test_a_program_reads_a_rewind_as_json(prepared: PreparedPipeline) -> None:
     at = time_text(FIRST_AT_MS + 3 * STEP_MS)
-    asked = ("rewind", NAME, "--to", at, "--store", made.store.as_uri(), "--output", "json")
+    asked = ("rewind", NAME, "--to", at, "--store", prepared.store.as_uri(), "--output", "json")
 
     found = json.loads(cutwater(*asked, "--yes").stdout)
 
@@ -72,12 +72,14 @@ def test_a_program_reads_a_rewind_as_json(made: Made) -> None:
         ("left", 20),
         ("right", 20),
     ]
-    assert made.shown() == below(30)
+    assert prepared.shown() == below(30)
 
 
-def test_what_stands_against_a_rewind_is_said_and_what_leaving_the_sinks_means(made: Made) -> None:
-    write_deltalake(str(made.table(SINKS[0])), pa.table({"value": [-1]}), mode="append")
-    asked = ("rewind", NAME, "--to", "2", "--store", str(made.store))
+def test_what_stands_against_a_rewind_is_said_and_what_leaving_the_sinks_means(
+    prepared: PreparedPipeline,
+) -> None:
+    write_deltalake(str(prepared.table(SINKS[0])), pa.table({"value": [-1]}), mode="append")
+    asked = ("rewind", NAME, "--to", "2", "--store", str(prepared.store))
 
     shown = cutwater(*asked)
     refused = cutwater(*asked, "--yes")
@@ -88,14 +90,14 @@ def test_what_stands_against_a_rewind_is_said_and_what_leaving_the_sinks_means(m
     assert "written by somebody else" in shown.stdout
     assert refused.stderr.startswith("[CW-701] pipeline orders stays as it is")
     assert "right is left at version 4; 30 rows come a second time" in left.stdout
-    assert made.shown() == [[-1, *range(50)], list(range(50))]
+    assert prepared.shown() == [[-1, *range(50)], list(range(50))]
 
 
-def test_a_pipeline_that_runs_elsewhere_is_not_moved(made: Made) -> None:
-    leases = Leases(LocalBackend(made.store), made.opened().pipeline)
+def test_a_pipeline_that_runs_elsewhere_is_not_moved(prepared: PreparedPipeline) -> None:
+    leases = Leases(LocalBackend(prepared.store), prepared.opened().pipeline)
     # A sign of life that stays fresh, however long the command takes to start.
     leases.beat(Lease("elsewhere", 7, "theirs", int(time.time() * 1000) + 600_000))
-    asked = ("rewind", NAME, "--to", "2", "--store", str(made.store), "--yes")
+    asked = ("rewind", NAME, "--to", "2", "--store", str(prepared.store), "--yes")
 
     refused = cutwater(*asked)
     taken = cutwater(*asked, "--takeover")
@@ -114,16 +116,18 @@ def test_a_pipeline_that_runs_elsewhere_is_not_moved(made: Made) -> None:
     ],
 )
 def test_wrong_use_is_told_and_exits_with_2(
-    made: Made, command: tuple[str, ...], said: str
+    prepared: PreparedPipeline, command: tuple[str, ...], said: str
 ) -> None:
-    found = cutwater(*command, "--store", str(made.store))
+    found = cutwater(*command, "--store", str(prepared.store))
 
     assert found.returncode == 2
     assert said in found.stderr
 
 
-def test_a_fork_says_what_it_is_and_what_it_must_not_write_to(made: Made, tmp_path: Path) -> None:
-    asked = ("fork", NAME, "trial", "--from", SAVEPOINT, "--store", str(made.store))
+def test_a_fork_says_what_it_is_and_what_it_must_not_write_to(
+    prepared: PreparedPipeline, tmp_path: Path
+) -> None:
+    asked = ("fork", NAME, "trial", "--from", SAVEPOINT, "--store", str(prepared.store))
 
     told = cutwater(*asked)
     other = ("--new-store", str(tmp_path / "other"), "--output", "json")
@@ -133,10 +137,10 @@ def test_a_fork_says_what_it_is_and_what_it_must_not_write_to(made: Made, tmp_pa
     assert told.returncode == 0, told.stderr
     assert told.stdout.splitlines() == [
         f"trial begins from savepoint before (checkpoint 3) of orders, taken {at}",
-        f"  copied: 1 object, 167 B, to {made.store.as_uri()}",
+        f"  copied: 1 object, 167 B, to {prepared.store.as_uri()}",
         '  source numbers/0: from {"sequence": 30}',
-        f"  its sinks must not write to {made.table(SINKS[0])}",
-        f"  its sinks must not write to {made.table(SINKS[1])}",
+        f"  its sinks must not write to {prepared.table(SINKS[0])}",
+        f"  its sinks must not write to {prepared.table(SINKS[1])}",
         "run it: cutwater run FILE --name trial, with other targets for its sinks",
     ]
     assert (found["new"], found["to"], found["store"]) == (
@@ -146,14 +150,14 @@ def test_a_fork_says_what_it_is_and_what_it_must_not_write_to(made: Made, tmp_pa
     )
 
 
-def test_a_run_does_not_go_back_in_time_unasked(made: Made, tmp_path: Path) -> None:
+def test_a_run_does_not_go_back_in_time_unasked(prepared: PreparedPipeline, tmp_path: Path) -> None:
     file = tmp_path / "orders.py"
     file.write_text(f"{PIPELINE}\n\norders = build({NAME!r})\n")
-    asked = ("run", str(file), "--store", str(made.store), "--from", "2")
+    asked = ("run", str(file), "--store", str(prepared.store), "--from", "2")
 
     found = cutwater(*asked)
 
     assert found.returncode == 2
     assert "checkpoint 2 is not where orders stands: this is a rewind" in found.stderr
     assert "add --yes" in found.stderr
-    assert made.shown() == below(50)
+    assert prepared.shown() == below(50)

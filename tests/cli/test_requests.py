@@ -1,6 +1,6 @@
 """`cutwater savepoint`, `checkpoint` and `stop`: the whole way through the store, without Spark.
 
-What runs is a desk, as a running pipeline has one, with a stand-in behind it.
+A desk serves the requests, as in a running pipeline, on a fake run control.
 """
 
 import os
@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.stored import Stored
-from tests.unit.spark.office import StandInOffice
+from tests.cli.offline_store import OfflineStore
+from tests.unit.runtime.fake_run_control import FakeRunControl
 from tests.unit.store.cuts import PIPELINE
 
 from cutwater.errors import RequestFailed
@@ -25,15 +25,15 @@ GONE = "has ended"
 
 
 class Running:
-    """A pipeline that seems to run: its lease is fresh, and somebody is at its desk."""
+    """A pipeline that seems to run: its lease is fresh, and its desk serves requests."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: OfflineStore) -> None:
         self.stored = stored
         # The parent lives as long as the test does, and is not this process.
         now_ms = int(time.time() * 1000)
         self.lease = Lease(socket.gethostname(), os.getppid(), "nonce", now_ms + 60_000)
-        self.office = StandInOffice()
-        self.desk = Desk(stored.made.store, self.lease.nonce, self.office)
+        self.control = FakeRunControl()
+        self.desk = Desk(stored.writer.store, self.lease.nonce, self.control)
         stored.hold(self.lease)
         self.desk.start()
 
@@ -41,18 +41,18 @@ class Running:
         Leases(self.stored.backend, PIPELINE).release(self.lease)
 
     def close(self) -> None:
-        self.office.may_go_on.set()
-        self.office.over.set()
+        self.control.may_proceed.set()
+        self.control.over.set()
         self.desk.close()
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> Stored:
-    return Stored(tmp_path / "store")
+def stored(tmp_path: Path) -> OfflineStore:
+    return OfflineStore(tmp_path / "store")
 
 
 @pytest.fixture
-def running(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+def running(stored: OfflineStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     monkeypatch.setattr("cutwater.runtime.request_server.LOOK_MS", 20)
     monkeypatch.setattr("cutwater.cli.commands.requests._RELEASE_S", 0.1)
     found = Running(stored)
@@ -60,15 +60,15 @@ def running(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running
     found.close()
 
 
-def left_behind(stored: Stored) -> tuple[str, ...]:
-    return stored.made.store.requests.tokens()
+def left_behind(stored: OfflineStore) -> tuple[str, ...]:
+    return stored.writer.store.requests.tokens()
 
 
 def test_a_savepoint_is_taken_and_its_progress_is_shown(running: Running) -> None:
     result = running.stored.run("savepoint", "orders", "--name", "before")
 
     assert result.exit_code == 0
-    assert running.office.asked == [CheckpointRequest(CheckpointKind.SAVEPOINT, "before")]
+    assert running.control.requested == [CheckpointRequest(CheckpointKind.SAVEPOINT, "before")]
     lines = result.output.splitlines()
     assert lines[0] == f"asking process {os.getppid()} on {socket.gethostname()} for a savepoint"
     assert lines[-1] == ("savepoint before (checkpoint 1) completed in 250 ms, 2.0 KB uploaded.")
@@ -90,7 +90,7 @@ def test_a_checkpoint_is_taken(
 ) -> None:
     taken = running.stored.json("checkpoint", "orders", *flags)["checkpoint"]
 
-    assert running.office.asked == [CheckpointRequest(kind)]
+    assert running.control.requested == [CheckpointRequest(kind)]
     assert (taken["id"], taken["kind"], taken["checkpointed_size"]) == (1, kind.name, 2048)
 
 
@@ -104,13 +104,15 @@ def test_a_stop_says_where_the_next_run_goes_on(running: Running) -> None:
 def test_a_stop_with_a_savepoint_and_a_drain_asks_for_both(running: Running) -> None:
     stopped = running.stored.json("stop", "orders", "--savepoint", "last", "--drain")
 
-    assert running.office.asked == [CheckpointRequest(CheckpointKind.SAVEPOINT, "last", drain=True)]
+    assert running.control.requested == [
+        CheckpointRequest(CheckpointKind.SAVEPOINT, "last", drain=True)
+    ]
     assert (stopped["stopped"], stopped["checkpoint"]["name"]) == (True, "last")
     assert left_behind(running.stored) == ()
 
 
 def test_a_stop_whose_checkpoint_failed_is_a_stop(running: Running) -> None:
-    running.office.outcome = "FAILED"
+    running.control.outcome = "FAILED"
 
     result = running.stored.run("stop", "orders")
 
@@ -119,7 +121,7 @@ def test_a_stop_whose_checkpoint_failed_is_a_stop(running: Running) -> None:
 
 
 def test_what_fails_is_one_line_with_the_reason(running: Running) -> None:
-    running.office.outcome = "FAILED"
+    running.control.outcome = "FAILED"
 
     result = running.stored.run("savepoint", "orders", "--name", "before")
 
@@ -128,7 +130,7 @@ def test_what_fails_is_one_line_with_the_reason(running: Running) -> None:
     assert left_behind(running.stored) == ()
 
 
-def test_a_command_whose_time_is_up_takes_back_what_nobody_has_begun(stored: Stored) -> None:
+def test_a_command_whose_time_is_up_takes_back_what_nobody_has_begun(stored: OfflineStore) -> None:
     deaf = Lease(socket.gethostname(), os.getppid(), "nonce", int(time.time() * 1000))
     stored.hold(deaf)
 
@@ -140,7 +142,7 @@ def test_a_command_whose_time_is_up_takes_back_what_nobody_has_begun(stored: Sto
 
 
 def test_a_command_whose_time_is_up_says_that_it_has_begun(running: Running) -> None:
-    running.office.may_go_on.clear()
+    running.control.may_proceed.clear()
 
     # Long enough for the desk to take it, whatever else the machine has to do.
     result = running.stored.run("checkpoint", "orders", "--timeout", "3s")
@@ -158,7 +160,7 @@ def test_a_command_whose_time_is_up_says_that_it_has_begun(running: Running) -> 
     ],
 )
 def test_a_pipeline_that_does_not_run_cannot_be_asked(
-    stored: Stored, change: dict[str, int], said: str
+    stored: OfflineStore, change: dict[str, int], said: str
 ) -> None:
     lease = Lease(socket.gethostname(), os.getppid(), "nonce", int(time.time() * 1000))
     stored.hold(replace(lease, **change))  # type: ignore[arg-type]
@@ -174,12 +176,12 @@ def test_a_pipeline_that_does_not_run_cannot_be_asked(
     assert left_behind(stored) == ()
 
 
-def test_a_pipeline_that_has_never_run_cannot_be_asked(stored: Stored) -> None:
+def test_a_pipeline_that_has_never_run_cannot_be_asked(stored: OfflineStore) -> None:
     assert "it has never run with this store" in stored.run("stop", "orders").stderr
 
 
 def test_a_process_that_dies_while_it_is_asked_is_noticed(running: Running) -> None:
-    running.office.may_go_on.clear()
+    running.control.may_proceed.clear()
     running.stored.hold(
         replace(running.lease, nonce="another", beat_at_ms=running.lease.beat_at_ms)
     )
@@ -201,7 +203,7 @@ def test_a_pending_checkpoint_is_aborted_with_a_reason(
     result = running.stored.run("checkpoints", "abort", "orders", *numbers, "--reason", " too slow")
 
     assert (result.exit_code, result.stderr) == (0, "")
-    assert running.office.asked == [f"abort {meant}: too slow"]
+    assert running.control.requested == [f"abort {meant}: too slow"]
     first, *_, last = result.output.splitlines()
     assert first.endswith("for an abort")
     assert last == f"checkpoint {meant if numbers else 1} aborted after 250 ms."
@@ -216,7 +218,7 @@ def test_an_abort_tells_programs_what_was_aborted(running: Running) -> None:
 
 
 def test_an_abort_that_is_refused_says_why(running: Running) -> None:
-    running.office.error = RequestFailed("nothing was aborted: no checkpoint is pending.")
+    running.control.error = RequestFailed("nothing was aborted: no checkpoint is pending.")
 
     result = running.stored.run("checkpoints", "abort", "orders", "--reason", "too slow")
 
@@ -242,4 +244,4 @@ def test_an_abort_that_is_refused_says_why(running: Running) -> None:
 )
 def test_wrong_use_asks_nobody(running: Running, arguments: tuple[str, ...]) -> None:
     assert running.stored.run(*arguments).exit_code == 2
-    assert running.office.asked == []
+    assert running.control.requested == []

@@ -24,7 +24,7 @@ from tests.cli.command import (
     run_to_end,
 )
 
-STAND_IN = "tests.cli.stand_in"
+SCRIPTED_RUN = "tests.cli.scripted_run"
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -41,9 +41,9 @@ def start(file: str) -> Iterator[Start]:
 
     def begin(story: str, *arguments: str) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
-            command("run", file, *arguments, program=STAND_IN),
+            command("run", file, *arguments, program=SCRIPTED_RUN),
             cwd=ROOT,
-            env=environment(CUTWATER_STAND_IN=story),
+            env=environment(CUTWATER_SCRIPTED_RUN=story),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -85,7 +85,7 @@ def test_a_finished_run_is_told_line_by_line(start: Start) -> None:
     lines = [line[9:] for line in said.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)]
     assert lines == [
         "starting Spark on local[*]",
-        "warning: it is a stand-in.",
+        "warning: it is a scripted run.",
         "starting orders; its checkpoints are in .cutwater/store",
         "checkpoint 1 completed in 250 ms (2.0 KB uploaded)",
         "orders is RUNNING",
@@ -229,11 +229,11 @@ def test_a_run_stops_when_its_time_is_up(start: Start) -> None:
 
 
 def test_a_run_raises_its_own_limit_of_open_files(file: str) -> None:
-    words = shlex.join(command("run", file, "--duration", "500ms", program=STAND_IN))
+    words = shlex.join(command("run", file, "--duration", "500ms", program=SCRIPTED_RUN))
 
     run = run_to_end(
         ["sh", "-c", f"ulimit -Sn 256 && exec {words}"],
-        env=environment(CUTWATER_STAND_IN="limits"),
+        env=environment(CUTWATER_SCRIPTED_RUN="limits"),
     )
 
     soft, hard = next(one for one in objects_in(run.stdout) if "files" in one)["files"]
@@ -332,9 +332,9 @@ def test_the_help_lists_every_exit_code() -> None:
 def test_a_terminal_gets_a_view_that_is_redrawn(file: str) -> None:
     near, far = pty.openpty()
     process = subprocess.Popen(
-        command("run", file, program=STAND_IN),
+        command("run", file, program=SCRIPTED_RUN),
         cwd=ROOT,
-        env=environment(CUTWATER_STAND_IN="finish", TERM="xterm", LINES="40"),
+        env=environment(CUTWATER_SCRIPTED_RUN="finish", TERM="xterm", LINES="40"),
         stdout=far,
         stderr=far,
     )

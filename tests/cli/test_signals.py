@@ -15,8 +15,8 @@ from tests.cli.command import (
     environment,
     run_to_end,
 )
-from tests.cli.stored import Stored
-from tests.cli.test_run import STAND_IN, line_with
+from tests.cli.offline_store import OfflineStore
+from tests.cli.test_run import SCRIPTED_RUN, line_with
 from tests.waiting import wait_until
 
 AS_PROCESS_1 = ["unshare", "--pid", "--fork", "--kill-child"]
@@ -90,8 +90,8 @@ def processes(word: str) -> list[int]:
 def test_process_1_of_a_container_ends_when_it_is_told_to(
     story: str, file: str, start: Start, process_1: list[str]
 ) -> None:
-    words = command("run", file, program=STAND_IN)
-    process = start(*process_1, *words, CUTWATER_STAND_IN=story)
+    words = command("run", file, program=SCRIPTED_RUN)
+    process = start(*process_1, *words, CUTWATER_SCRIPTED_RUN=story)
     line_with(process, "starting Spark" if story == "starting" else "is RUNNING")
 
     os.kill(child_of(process), signal.SIGTERM)
@@ -104,7 +104,7 @@ def test_process_1_of_a_container_ends_when_it_is_told_to(
 def test_the_dashboard_of_a_store_ends_as_process_1_too(
     tmp_path: Path, start: Start, process_1: list[str]
 ) -> None:
-    Stored(tmp_path / "store")
+    OfflineStore(tmp_path / "store")
     (tmp_path / "temporary").mkdir()
     words = command("ui", str(tmp_path / "store"), "--listen", "0")
     process = start(*process_1, *words, TMPDIR=str(tmp_path / "temporary"))
@@ -121,7 +121,7 @@ def test_the_dashboard_of_a_store_ends_as_process_1_too(
 def test_the_dashboard_of_a_store_leaves_no_token_behind(
     number: signal.Signals, tmp_path: Path, start: Start
 ) -> None:
-    Stored(tmp_path / "store")
+    OfflineStore(tmp_path / "store")
     (tmp_path / "temporary").mkdir()
     words = command("ui", str(tmp_path / "store"), "--listen", "0")
     process = start(*words, TMPDIR=str(tmp_path / "temporary"))
@@ -135,7 +135,7 @@ def test_the_dashboard_of_a_store_leaves_no_token_behind(
 
 
 def test_a_hangup_stops_with_a_final_checkpoint(file: str, start: Start) -> None:
-    process = start(*command("run", file, program=STAND_IN), CUTWATER_STAND_IN="forever")
+    process = start(*command("run", file, program=SCRIPTED_RUN), CUTWATER_SCRIPTED_RUN="forever")
     line_with(process, "is RUNNING")
 
     process.send_signal(signal.SIGHUP)
@@ -148,8 +148,8 @@ def test_a_hangup_stops_with_a_final_checkpoint(file: str, start: Start) -> None
 def test_a_hangup_is_ignored_by_a_run_that_was_started_to_ignore_it(
     file: str, start: Start
 ) -> None:
-    words = command("run", file, program=STAND_IN)
-    process = start("nohup", *words, CUTWATER_STAND_IN="forever")
+    words = command("run", file, program=SCRIPTED_RUN)
+    process = start("nohup", *words, CUTWATER_SCRIPTED_RUN="forever")
     line_with(process, "is RUNNING")
 
     process.send_signal(signal.SIGHUP)
@@ -194,7 +194,7 @@ def test_a_signal_while_spark_starts_ends_at_once_and_leaves_no_jvm(
 def test_a_stop_whose_last_checkpoint_failed_has_an_exit_code_of_its_own(
     file: str, start: Start
 ) -> None:
-    process = start(*command("run", file, program=STAND_IN), CUTWATER_STAND_IN="unsaved")
+    process = start(*command("run", file, program=SCRIPTED_RUN), CUTWATER_SCRIPTED_RUN="unsaved")
     line_with(process, "is RUNNING")
 
     process.send_signal(signal.SIGTERM)

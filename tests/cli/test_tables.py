@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from tests.unit.moves.handmade import SAVEPOINT, SINKS, Made, below, make
+from tests.unit.operations.prepared_pipeline import (
+    SAVEPOINT,
+    SINKS,
+    PreparedPipeline,
+    below,
+    prepare_pipeline,
+)
 from typer.testing import CliRunner, Result
 
 import cutwater
@@ -19,25 +25,25 @@ from cutwater.store.paths import PipelinePaths
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("template") / "made"
     directory.mkdir()
-    make(directory)
+    prepare_pipeline(directory)
     return directory
 
 
 @pytest.fixture
-def made(template: Path, tmp_path: Path) -> Made:
+def prepared(template: Path, tmp_path: Path) -> PreparedPipeline:
     """Five checkpoints, of which the fourth is a recovery point; the tables are those made first,
     which nothing here changes."""
     shutil.copytree(template / "store", tmp_path / "store")
-    return Made(tmp_path)
+    return PreparedPipeline(tmp_path)
 
 
-def tables(made: Made, *arguments: str) -> Result:
-    given = ["tables", "orders", *arguments, "--store", str(made.store)]
+def tables(prepared: PreparedPipeline, *arguments: str) -> Result:
+    given = ["tables", "orders", *arguments, "--store", str(prepared.store)]
     return CliRunner().invoke(app, given, env={"COLUMNS": "300"})
 
 
-def tables_json(made: Made, *arguments: str) -> dict[str, Any]:
-    result = tables(made, *arguments, "--output", "json")
+def tables_json(prepared: PreparedPipeline, *arguments: str) -> dict[str, Any]:
+    result = tables(prepared, *arguments, "--output", "json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert isinstance(found, dict)
@@ -54,8 +60,10 @@ def rows_at(found: dict[str, Any]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5])
-def test_a_commit_point_names_versions_that_show_one_moment(made: Made, number: int) -> None:
-    found = tables_json(made, "--checkpoint", str(number))
+def test_a_commit_point_names_versions_that_show_one_moment(
+    prepared: PreparedPipeline, number: int
+) -> None:
+    found = tables_json(prepared, "--checkpoint", str(number))
     assert set(found) == {"checkpoint", "tables"}
     assert found["checkpoint"] == number
     assert list(found["tables"]) == sorted(SINKS)
@@ -66,10 +74,12 @@ def test_a_commit_point_names_versions_that_show_one_moment(made: Made, number: 
     assert rows_at(found) == below(10 * number)
 
 
-def test_the_newest_commit_point_is_shown_unless_another_is_asked_for(made: Made) -> None:
-    assert tables_json(made)["checkpoint"] == 5
-    assert tables_json(made, "--checkpoint", SAVEPOINT)["checkpoint"] == 3
-    shown = tables(made).stdout.splitlines()
+def test_the_newest_commit_point_is_shown_unless_another_is_asked_for(
+    prepared: PreparedPipeline,
+) -> None:
+    assert tables_json(prepared)["checkpoint"] == 5
+    assert tables_json(prepared, "--checkpoint", SAVEPOINT)["checkpoint"] == 3
+    shown = tables(prepared).stdout.splitlines()
     assert shown[0] == "orders at checkpoint 5:"
     assert [line.split()[:3] for line in shown[2:]] == [
         ["left", "delta", "4"],
@@ -77,19 +87,21 @@ def test_the_newest_commit_point_is_shown_unless_another_is_asked_for(made: Made
     ]
 
 
-def test_a_recovery_point_is_refused_with_the_nearest_commit_points(made: Made) -> None:
-    result = tables(made, "--checkpoint", "4")
+def test_a_recovery_point_is_refused_with_the_nearest_commit_points(
+    prepared: PreparedPipeline,
+) -> None:
+    result = tables(prepared, "--checkpoint", "4")
     assert result.exit_code == 2
     assert "checkpoint 4 is a recovery point" in result.stderr
     assert "the nearest commit points are 3 and 5" in result.stderr
 
 
-def test_a_commit_that_is_not_recorded_is_not_listed(made: Made) -> None:
-    store = made.opened()
+def test_a_commit_that_is_not_recorded_is_not_listed(prepared: PreparedPipeline) -> None:
+    store = prepared.opened()
     last = store.commits.slots()[-1]
-    (made.store / PipelinePaths(store.pipeline).committed(last)).unlink()
-    assert tables_json(made)["checkpoint"] == 3
-    result = tables(made, "--checkpoint", "5")
+    (prepared.store / PipelinePaths(store.pipeline).committed(last)).unlink()
+    assert tables_json(prepared)["checkpoint"] == 3
+    result = tables(prepared, "--checkpoint", "5")
     assert result.exit_code == 2
     assert "its sinks have not all committed it; the nearest commit points are 3" in result.stderr
 
@@ -101,43 +113,47 @@ def test_a_commit_that_is_not_recorded_is_not_listed(made: Made) -> None:
         ("after", f"orders has no savepoint 'after'; its savepoints: {SAVEPOINT}"),
     ],
 )
-def test_a_checkpoint_that_is_not_there_is_named(made: Made, text: str, reason: str) -> None:
-    result = tables(made, "--checkpoint", text, "--output", "json")
+def test_a_checkpoint_that_is_not_there_is_named(
+    prepared: PreparedPipeline, text: str, reason: str
+) -> None:
+    result = tables(prepared, "--checkpoint", text, "--output", "json")
     assert result.exit_code == 2
     assert reason in json.loads(result.stdout)["error"]["message"]
 
 
-def test_a_checkpoint_whose_manifest_was_deleted_still_names_its_versions(made: Made) -> None:
-    store = made.opened()
-    before = tables_json(made, "--checkpoint", "2")
+def test_a_checkpoint_whose_manifest_was_deleted_still_names_its_versions(
+    prepared: PreparedPipeline,
+) -> None:
+    store = prepared.opened()
+    before = tables_json(prepared, "--checkpoint", "2")
     manifest = PipelinePaths(store.pipeline).manifest(store.log.read().decisions[1].checkpoint_id)
-    (made.store / manifest).unlink()
-    assert tables_json(made, "--checkpoint", "2") == before
+    (prepared.store / manifest).unlink()
+    assert tables_json(prepared, "--checkpoint", "2") == before
 
 
 def test_a_rewind_is_a_commit_point_of_its_own(tmp_path: Path) -> None:
-    made = make(tmp_path)
-    cutwater.rewind("orders", to="2", store=made.store, yes=True)
-    found = tables_json(made)
+    prepared = prepare_pipeline(tmp_path)
+    cutwater.rewind("orders", to="2", store=prepared.store, yes=True)
+    found = tables_json(prepared)
     assert (found["checkpoint"], rows_at(found)) == (6, below(20))
-    assert rows_at(tables_json(made, "--checkpoint", "5")) == below(50)
-    assert "Beware" not in tables(made).stderr
-    cutwater.rewind("orders", to="1", store=made.store, yes=True, leave_sinks=True)
-    left = tables(made)
+    assert rows_at(tables_json(prepared, "--checkpoint", "5")) == below(50)
+    assert "Beware" not in tables(prepared).stderr
+    cutwater.rewind("orders", to="1", store=prepared.store, yes=True, leave_sinks=True)
+    left = tables(prepared)
     assert "a rewind left the sinks as they were" in left.stderr
-    assert rows_at(tables_json(made)) == below(20)
+    assert rows_at(tables_json(prepared)) == below(20)
 
 
-def test_reading_a_sink_that_is_not_there_names_those_that_are(made: Made) -> None:
+def test_reading_a_sink_that_is_not_there_names_those_that_are(prepared: PreparedPipeline) -> None:
     with pytest.raises(cutwater.errors.ConfigError, match=r"had no sink 'lost' .* left, right"):
-        cutwater.read(None, made.store, "orders", "lost")  # type: ignore[arg-type]
+        cutwater.read(None, prepared.store, "orders", "lost")  # type: ignore[arg-type]
 
 
 def test_a_pipeline_that_has_committed_nothing_says_so(tmp_path: Path) -> None:
-    made = make(tmp_path)
-    store = made.opened()
+    prepared = prepare_pipeline(tmp_path)
+    store = prepared.opened()
     for slot in store.commits.slots():
-        (made.store / PipelinePaths(store.pipeline).committed(slot)).unlink()
-    result = tables(made)
+        (prepared.store / PipelinePaths(store.pipeline).committed(slot)).unlink()
+    result = tables(prepared)
     assert result.exit_code == 2
     assert "have committed nothing yet" in result.stderr

@@ -14,7 +14,15 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.contract.test_postgres_commit import ORDERS, PIPELINE, TOTALS, Shop, numbers, permit
 from tests.servers.postgres import PostgresServer
-from tests.unit.moves.handmade import NAME, SINKS, SOURCE, Made, below, make, stage_by_hand
+from tests.unit.operations.prepared_pipeline import (
+    NAME,
+    SINKS,
+    SOURCE,
+    PreparedPipeline,
+    below,
+    prepare_pipeline,
+    stage_parquet,
+)
 
 import cutwater
 from cutwater.errors import TargetBehind
@@ -32,8 +40,8 @@ LEFT, RIGHT = SINKS
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Made:
-    return make(tmp_path)
+def prepared(tmp_path: Path) -> PreparedPipeline:
+    return prepare_pipeline(tmp_path)
 
 
 def versions_of(table: Path) -> list[Path]:
@@ -49,19 +57,21 @@ def write_as_another_program(table: Path, value: int) -> None:
     write_deltalake(table, pa.table({"value": pa.array([value], pa.int64())}), mode="append")
 
 
-def decide_sixth(made: Made) -> None:
+def decide_sixth(prepared: PreparedPipeline) -> None:
     """Decide one more checkpoint, as a run does right before it looks at the targets."""
-    store = made.opened()
+    store = prepared.opened()
     head = store.log.read().head
     assert head is not None
     before = store.manifests.read(head.checkpoint_id)
     sinks = {
-        sink: made.target(sink).open(SinkContext(None, store.pipeline, sink)) for sink in SINKS
+        sink: prepared.target(sink).open(SinkContext(None, store.pipeline, sink)) for sink in SINKS
     }
     cut = replace(
         before,
         checkpoint_id=CheckpointId(6),
-        commit={sink: (stage_by_hand(made, store, one, sink, 6),) for sink, one in sinks.items()},
+        commit={
+            sink: (stage_parquet(prepared, store, one, sink, 6),) for sink, one in sinks.items()
+        },
         visible=store.commits.read(head.slot).versions,
         last_writes=last_writes(head.slot, before),
     )
@@ -70,7 +80,7 @@ def decide_sixth(made: Made) -> None:
         replace(
             head,
             slot=Slot(head.slot + 1),
-            nonce="by hand 6",
+            nonce="prepared 6",
             checkpoint_id=cut.checkpoint_id,
             manifest_sha256=sha256,
         )
@@ -80,11 +90,11 @@ def decide_sixth(made: Made) -> None:
 # -- Delta tables
 
 
-def test_a_start_refuses_a_table_that_lost_its_last_commit(made: Made) -> None:
-    lose_newest(made.table(LEFT))
+def test_a_start_refuses_a_table_that_lost_its_last_commit(prepared: PreparedPipeline) -> None:
+    lose_newest(prepared.table(LEFT))
 
     with pytest.raises(TargetBehind) as refused:
-        made.recover()
+        prepared.recover()
 
     error = refused.value
     assert (error.sink, error.retryable) == (LEFT, False)
@@ -94,17 +104,17 @@ def test_a_start_refuses_a_table_that_lost_its_last_commit(made: Made) -> None:
     assert f"`cutwater rewind {NAME} --to 4`" in error.message
 
 
-def test_the_rewind_that_is_offered_makes_the_tables_whole(made: Made) -> None:
-    lose_newest(made.table(LEFT))
+def test_the_rewind_that_is_offered_makes_the_tables_whole(prepared: PreparedPipeline) -> None:
+    lose_newest(prepared.table(LEFT))
     with pytest.raises(TargetBehind) as refused:
-        made.recover()
+        prepared.recover()
     offered = re.search(r"rewind orders --to (\d+)`", refused.value.message)
     assert offered is not None
 
-    done = cutwater.rewind(NAME, to=offered[1], store=made.store, yes=True)
-    restored = made.recover()
+    done = cutwater.rewind(NAME, to=offered[1], store=prepared.store, yes=True)
+    restored = prepared.recover()
 
-    assert made.shown() == below(30)
+    assert prepared.shown() == below(30)
     assert {one.sink: (one.rows, one.rows_then) for one in done.sinks} == {
         LEFT: (30, 30),
         RIGHT: (50, 30),
@@ -113,138 +123,146 @@ def test_the_rewind_that_is_offered_makes_the_tables_whole(made: Made) -> None:
     assert [one.rows for one in restored.cut.carried[LEFT]] == [10]
 
 
-def test_a_loss_found_by_a_commit_can_be_accepted_as_the_error_says(made: Made) -> None:
-    decide_sixth(made)
-    lose_newest(made.table(LEFT))
+def test_a_loss_found_by_a_commit_can_be_accepted_as_the_error_says(
+    prepared: PreparedPipeline,
+) -> None:
+    decide_sixth(prepared)
+    lose_newest(prepared.table(LEFT))
     with pytest.raises(TargetBehind) as refused:
-        made.recover()
+        prepared.recover()
     offered = re.search(r"rewind orders --to (\d+) --leave-sinks`", refused.value.message)
     assert offered is not None
 
-    cutwater.rewind(NAME, to=offered[1], store=made.store, yes=True, leave_sinks=True)
-    restored = made.recover()
+    cutwater.rewind(NAME, to=offered[1], store=prepared.store, yes=True, leave_sinks=True)
+    restored = prepared.recover()
 
-    assert made.shown() == [list(range(30)), list(range(50))]
+    assert prepared.shown() == [list(range(30)), list(range(50))]
     assert restored.cut is not None
     assert restored.cut.snapshots[SOURCE].batch == 4
 
 
-def test_a_version_of_another_program_does_not_hide_that_ours_is_gone(made: Made) -> None:
-    lose_newest(made.table(LEFT))
-    write_as_another_program(made.table(LEFT), -1)
-    write_as_another_program(made.table(LEFT), -2)
+def test_a_version_of_another_program_does_not_hide_that_ours_is_gone(
+    prepared: PreparedPipeline,
+) -> None:
+    lose_newest(prepared.table(LEFT))
+    write_as_another_program(prepared.table(LEFT), -1)
+    write_as_another_program(prepared.table(LEFT), -2)
 
     with pytest.raises(TargetBehind, match=r"sink left.*version 5, which holds commits up to slot"):
-        made.recover()
+        prepared.recover()
 
 
-def test_a_table_that_is_gone_or_was_made_anew_is_refused(made: Made) -> None:
-    shutil.rmtree(made.table(RIGHT))
+def test_a_table_that_is_gone_or_was_made_anew_is_refused(prepared: PreparedPipeline) -> None:
+    shutil.rmtree(prepared.table(RIGHT))
     with pytest.raises(TargetBehind, match=r"sink right.*holds no commit of this sink"):
-        made.recover()
+        prepared.recover()
 
     for value in range(3):
-        write_as_another_program(made.table(RIGHT), value)
-    preview = cutwater.rewind(NAME, to="2", store=made.store)
+        write_as_another_program(prepared.table(RIGHT), value)
+    preview = cutwater.rewind(NAME, to="2", store=prepared.store)
     assert "version 2, which holds no commit of this sink" in " ".join(preview.refused)
     for value in range(6):
-        write_as_another_program(made.table(RIGHT), value)
+        write_as_another_program(prepared.table(RIGHT), value)
     with pytest.raises(TargetBehind, match="version 8, which holds no commit of this sink"):
-        made.recover()
+        prepared.recover()
 
 
-def test_a_table_that_is_taken_back_under_an_open_sink_is_noticed(made: Made) -> None:
-    store = made.opened()
-    sink = reopen(made.target(LEFT).stored(), store.pipeline, LEFT)
+def test_a_table_that_is_taken_back_under_an_open_sink_is_noticed(
+    prepared: PreparedPipeline,
+) -> None:
+    store = prepared.opened()
+    sink = reopen(prepared.target(LEFT).stored(), store.pipeline, LEFT)
     assert sink.newest().slot == 6  # type: ignore[attr-defined]
 
-    lose_newest(made.table(LEFT))
+    lose_newest(prepared.table(LEFT))
     assert sink.newest().slot == 4  # type: ignore[attr-defined]
-    shutil.rmtree(made.table(LEFT) / "_delta_log")
+    shutil.rmtree(prepared.table(LEFT) / "_delta_log")
     assert sink.newest().version == NO_TARGET  # type: ignore[attr-defined]
 
 
-def test_what_is_legal_is_not_taken_for_a_loss(made: Made) -> None:
-    left, right = made.table(LEFT), made.table(RIGHT)
+def test_what_is_legal_is_not_taken_for_a_loss(prepared: PreparedPipeline) -> None:
+    left, right = prepared.table(LEFT), prepared.table(RIGHT)
     write_as_another_program(left, -1)
     # Versions from before the newest checkpoint of the log are cleaned up in time.
     DeltaTable(right).create_checkpoint()
     for old in versions_of(right)[:-1]:
         old.unlink()
 
-    restored = made.recover()
+    restored = prepared.recover()
 
     assert restored.standing.last_writes == {LEFT: 6, RIGHT: 6}
-    assert made.shown() == [[-1, *range(50)], list(range(50))]
+    assert prepared.shown() == [[-1, *range(50)], list(range(50))]
 
 
 def test_a_commit_that_was_not_recorded_is_repeated_whether_the_table_has_it_or_not(
-    made: Made,
+    prepared: PreparedPipeline,
 ) -> None:
-    lose_newest(made.table(LEFT))
-    store = made.opened()
+    lose_newest(prepared.table(LEFT))
+    store = prepared.opened()
     store.backend.delete(PipelinePaths(store.pipeline).committed(Slot(6)))
 
-    made.recover()
+    prepared.recover()
 
-    assert made.shown() == below(50)
+    assert prepared.shown() == below(50)
 
 
-@pytest.mark.usefixtures("made")
+@pytest.mark.usefixtures("prepared")
 def test_a_sink_with_another_target_than_it_wrote_to_is_not_asked_for_the_old_commits(
     tmp_path: Path,
 ) -> None:
     @dataclass(frozen=True)
-    class Moved(Made):
+    class Moved(PreparedPipeline):
         def table(self, sink: SinkId) -> Path:
             return tmp_path / "new" if sink == LEFT else super().table(sink)
 
     assert Moved(tmp_path).recover().standing.last_writes == {RIGHT: 6}
 
 
-def test_a_rewind_that_leaves_the_sinks_accepts_what_they_show(made: Made) -> None:
-    lose_newest(made.table(LEFT))
+def test_a_rewind_that_leaves_the_sinks_accepts_what_they_show(prepared: PreparedPipeline) -> None:
+    lose_newest(prepared.table(LEFT))
 
-    cutwater.rewind(NAME, to="5", store=made.store, yes=True, leave_sinks=True)
-    restored = made.recover()
+    cutwater.rewind(NAME, to="5", store=prepared.store, yes=True, leave_sinks=True)
+    restored = prepared.recover()
 
     assert restored.standing.last_writes == {}
-    assert made.shown() == [list(range(30)), list(range(50))]
+    assert prepared.shown() == [list(range(30)), list(range(50))]
 
 
-def test_after_a_rewind_the_rewind_itself_must_be_in_the_tables(made: Made) -> None:
-    cutwater.rewind(NAME, to="2", store=made.store, yes=True)
-    assert made.recover().standing.last_writes == {LEFT: 8, RIGHT: 8}
+def test_after_a_rewind_the_rewind_itself_must_be_in_the_tables(prepared: PreparedPipeline) -> None:
+    cutwater.rewind(NAME, to="2", store=prepared.store, yes=True)
+    assert prepared.recover().standing.last_writes == {LEFT: 8, RIGHT: 8}
 
-    lose_newest(made.table(RIGHT))
+    lose_newest(prepared.table(RIGHT))
 
     with pytest.raises(TargetBehind, match=r"sink right.*`cutwater rewind orders --to 5`"):
-        made.recover()
+        prepared.recover()
 
 
 def test_a_table_that_shows_batches_is_refused_by_its_version(tmp_path: Path) -> None:
-    made = make(tmp_path, "batch")
-    whole = made.recover()
-    table = made.table(LEFT)
+    prepared = prepare_pipeline(tmp_path, "batch")
+    whole = prepared.recover()
+    table = prepared.table(LEFT)
     while int(versions_of(table)[-1].stem) >= int(whole.standing.visible[LEFT] or 0) - 3:
         lose_newest(table)
 
     with pytest.raises(TargetBehind, match="sink left"):
-        made.recover()
+        prepared.recover()
 
 
 def test_a_table_that_showed_batches_and_does_so_no_longer_is_no_loss(tmp_path: Path) -> None:
-    make(tmp_path, "batch")
+    prepare_pipeline(tmp_path, "batch")
 
-    Made(tmp_path).recover()
+    PreparedPipeline(tmp_path).recover()
 
-    assert Made(tmp_path).shown() == below(50)
+    assert PreparedPipeline(tmp_path).shown() == below(50)
 
 
-def test_a_table_that_shows_batches_from_now_on_is_no_loss(made: Made, tmp_path: Path) -> None:
-    Made(tmp_path, "batch").recover()
+def test_a_table_that_shows_batches_from_now_on_is_no_loss(
+    prepared: PreparedPipeline, tmp_path: Path
+) -> None:
+    PreparedPipeline(tmp_path, "batch").recover()
 
-    assert made.shown() == below(50)
+    assert prepared.shown() == below(50)
 
 
 # -- PostgreSQL

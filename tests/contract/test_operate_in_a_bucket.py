@@ -7,9 +7,9 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tests.cli.stored import Stored
+from tests.cli.offline_store import OfflineStore
 from tests.servers.s3 import S3Server
-from tests.unit.spark.office import StandInOffice
+from tests.unit.runtime.fake_run_control import FakeRunControl
 
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
@@ -18,15 +18,15 @@ from cutwater.store.records.lease import Lease
 
 
 @pytest.fixture
-def stored(s3: S3Server, tmp_path: Path) -> Stored:
-    found = Stored(tmp_path, s3.url(uuid.uuid4().hex))
-    found.made.decide(1)
-    found.made.decide(2, CheckpointKind.SAVEPOINT, name="before")
-    found.made.decide(3)
+def stored(s3: S3Server, tmp_path: Path) -> OfflineStore:
+    found = OfflineStore(tmp_path, s3.url(uuid.uuid4().hex))
+    found.writer.decide(1)
+    found.writer.decide(2, CheckpointKind.SAVEPOINT, name="before")
+    found.writer.decide(3)
     return found
 
 
-def test_checkpoints_in_a_bucket_are_listed_checked_and_pruned(stored: Stored) -> None:
+def test_checkpoints_in_a_bucket_are_listed_checked_and_pruned(stored: OfflineStore) -> None:
     before = stored.json("checkpoints", "list", "orders")["checkpoints"]
     pruned = stored.json("checkpoints", "prune", "orders", "--keep", "1", "--yes")
     after = stored.json("checkpoints", "list", "orders")["checkpoints"]
@@ -35,24 +35,24 @@ def test_checkpoints_in_a_bucket_are_listed_checked_and_pruned(stored: Stored) -
     assert pruned["checkpoints"] == [1]
     assert [one["id"] for one in after] == [2, 3]
     assert stored.json("checkpoints", "verify", "orders", "--all")["sound"] is True
-    stored.backend.delete(stored.made.blob("orders 2").name)  # type: ignore[arg-type]
+    stored.backend.delete(stored.writer.blob("orders 2").name)  # type: ignore[arg-type]
     assert stored.run("checkpoints", "verify", "orders", "before").exit_code == 1
     assert "has no 'other'; it has orders" in stored.run("checkpoints", "list", "other").stderr
 
 
 def test_a_pipeline_is_asked_through_a_bucket(
-    stored: Stored, monkeypatch: pytest.MonkeyPatch
+    stored: OfflineStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cutwater.runtime.request_server.LOOK_MS", 100)
     lease = Lease(socket.gethostname(), os.getppid(), "nonce", int(time.time() * 1000))
     stored.hold(lease)
-    office = StandInOffice()
-    desk = Desk(stored.made.store, lease.nonce, office)
+    control = FakeRunControl()
+    desk = Desk(stored.writer.store, lease.nonce, control)
     desk.start()
 
     taken = stored.json("savepoint", "orders", "--name", "after")["checkpoint"]
     desk.close()
 
-    assert office.asked == [CheckpointRequest(CheckpointKind.SAVEPOINT, "after")]
+    assert control.requested == [CheckpointRequest(CheckpointKind.SAVEPOINT, "after")]
     assert (taken["name"], taken["status"]) == ("after", "COMPLETED")
-    assert stored.made.store.requests.tokens() == ()
+    assert stored.writer.store.requests.tokens() == ()

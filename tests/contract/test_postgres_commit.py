@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
+from tests.servers.cutting_proxy import cutting_proxy_to
 from tests.servers.postgres import Database, PostgresServer
-from tests.servers.wire import wire_to
 
 from cutwater import sinks
 from cutwater.errors import ConfigError, SinkError, Superseded
@@ -746,16 +746,16 @@ def test_a_commit_that_is_interrupted_is_repeated_and_comes_once(
 
 
 def test_a_commit_whose_answer_is_lost_is_found_done(shop: Shop) -> None:
-    with wire_to(shop.database.server.port) as wire:
-        target = sinks.postgres(shop.database.dsn_at(wire.port), table="orders")
+    with cutting_proxy_to(shop.database.server.port) as proxy:
+        target = sinks.postgres(shop.database.dsn_at(proxy.port), table="orders")
         sink = target.open(SinkContext(None, PIPELINE, ORDERS))
         staged = shop.stage(shop.open(), 0, *numbers(1, 2))
-        wire.cut_after(b"COMMIT")
+        proxy.cut_after(b"COMMIT")
 
         with pytest.raises(SinkError):
             sink.commit(permit(1), staged)
 
-        assert wire.cuts == 1
+        assert proxy.cuts == 1
         assert until(lambda: shop.database.numbers("SELECT slot FROM _cutwater.commits")) == [1]
         assert shop.orders == [1, 2]
         assert sink.commit(permit(1), staged) == "1"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.crash.drivers import QUICK, Driver, Drivers, Task
-from tests.crash.stands import Stand, slots_of, stand_of
+from tests.crash.pipeline_state import PipelineState, read_state, slots_of
 
 ENDLESS = "1000000000"
 REST = 2000
@@ -35,12 +35,12 @@ class Killing:
             {**parameters, "total": ENDLESS},
             {**QUICK, **checkpoint},
         )
-        self.stands: list[Stand] = []
+        self.states: list[PipelineState] = []
         self.writes: dict[str, None] = {}
         """All durable writes that its drivers came to, in the order of their first time."""
         self._paused: Driver | None = None
 
-    def dies_at(self, write: str, count: int = 1) -> Stand:
+    def dies_at(self, write: str, count: int = 1) -> PipelineState:
         """Let a driver die when it comes to a write of this name for the count-th time.
 
         A write that it never comes to is an error.
@@ -56,7 +56,7 @@ class Killing:
         chance: random.Random,
         most_s: float,
         meanwhile: Callable[[], None] = lambda: None,
-    ) -> Stand:
+    ) -> PipelineState:
         """Kill a driver at some moment after it has told of an event, perhaps after more harm."""
         driver = self._drivers.take()
         driver.run(self._task)
@@ -66,7 +66,7 @@ class Killing:
         driver.kill()
         return self._look()
 
-    def is_paused(self) -> Stand:
+    def is_paused(self) -> PipelineState:
         """Pause a driver that has taken a checkpoint; `finish` takes over and wakes it."""
         self._paused = self._drivers.take()
         self._paused.run(self._task)
@@ -74,13 +74,13 @@ class Killing:
         self._paused.signal(signal.SIGSTOP)
         return self._look()
 
-    def _look(self) -> Stand:
-        self.stands.append(stand_of(self._task.pipeline, self._directory))
-        return self.stands[-1]
+    def _look(self) -> PipelineState:
+        self.states.append(read_state(self._task.pipeline, self._directory))
+        return self.states[-1]
 
     def finish(self) -> int:
         """Let a driver run to the end of the stream, and return where that was."""
-        total = self.stands[-1].source_position + REST
+        total = self.states[-1].source_position + REST
         driver = self._drivers.take()
         parameters = {**self._task.parameters, "total": str(total)}
         takes_over = self._paused is not None
@@ -91,8 +91,8 @@ class Killing:
             # Wherever it met its successor, in the log or in a sink that was taken back.
             assert self._paused.wait_for("error")["kind"] == "Fenced"
         self.writes.update(dict.fromkeys(driver.finish()))
-        stand = self._look()
-        assert stand.changes > self.stands[-2].changes
+        state = self._look()
+        assert state.changes > self.states[-2].changes
         for table in (self._directory / "tables").iterdir():
             slots = slots_of(table)
             assert slots == sorted(set(slots)), f"{table.name}: {slots}"

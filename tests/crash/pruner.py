@@ -15,7 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from tests.cli.stored import Stored
+from tests.cli.offline_store import OfflineStore
 from tests.unit.store.cuts import PIPELINE
 
 from cutwater.ids import CheckpointId
@@ -57,16 +57,16 @@ class Fate:
         return watched
 
 
-def make(directory: Path) -> Stored:
+def make(directory: Path) -> OfflineStore:
     """A damaged savepoint, two checkpoints, what a failed attempt has left."""
-    found = Stored(directory)
-    made = found.made
-    made.decide(1, CheckpointKind.SAVEPOINT, name="damaged")
-    made.backend.put(made.paths.manifest(CheckpointId(1)), b"damaged")
-    made.decide(2, in_flight=True)
-    made.decide(3)
-    made.attempt(4)
-    made.blob("left behind")
+    found = OfflineStore(directory)
+    writer = found.writer
+    writer.decide(1, CheckpointKind.SAVEPOINT, name="damaged")
+    writer.backend.put(writer.paths.manifest(CheckpointId(1)), b"damaged")
+    writer.decide(2, in_flight=True)
+    writer.decide(3)
+    writer.attempt(4)
+    writer.blob("left behind")
     return found
 
 
@@ -75,7 +75,7 @@ def prune_in_child(directory: Path, fate: Fate) -> int:
     child = os.fork()
     if child == 0:
         fate.watch()
-        stored = Stored.__new__(Stored)
+        stored = OfflineStore.__new__(OfflineStore)
         stored.directory, stored.address = directory, None
         result = stored.run(*PRUNE)
         (directory / "changes").write_text(str(fate.changes))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.crash.drivers import Drivers
 from tests.crash.killing import Killing
-from tests.crash.stands import rows_of
+from tests.crash.pipeline_state import rows_of
 
 from cutwater.ids import SinkId
 from cutwater.protocol.cut import CheckpointKind
@@ -38,14 +38,14 @@ def test_rows_that_wait_for_their_commit_survive_several_drivers(
     assert len(waiting.staged) >= len(carried)
     later = (
         one
-        for one in straight.stands[-1].cuts
+        for one in straight.states[-1].cuts
         if one.checkpoint_id > waiting.cuts[-1].checkpoint_id
     )
     first = next(one for one in later if one.commit_point)
     assert first.commit[SINK][: len(carried)] == carried
     assert rows_of(table, None, "value", "seven") == [(one, one * 7) for one in range(total)]
     committed = defaultdict(list)
-    for cut in straight.stands[-1].cuts:
+    for cut in straight.states[-1].cuts:
         finished = all(one.finished for one in cut.snapshots.values())
         if cut.commit_point and cut.commit[SINK] and not finished:
             assert cut.kind is CheckpointKind.CHECKPOINT

@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.crash.drivers import Drivers
 from tests.crash.killing import Killing
+from tests.crash.pipeline_state import PipelineState, rows_of
 from tests.crash.pipelines import WAYS_KEYS
-from tests.crash.stands import Stand, rows_of
 
 RATE = 1500
 FOREIGN = (-1, 1, 1)
@@ -34,9 +34,9 @@ def totals(count: int) -> list[tuple[int | None, int, int]]:
     return sorted(found, key=repr)
 
 
-def check(directory: Path, stand: Stand, total: int) -> None:
+def check(directory: Path, state: PipelineState, total: int) -> None:
     """Check that the tables agree at every commit, and show everything at the last."""
-    versions = ({str(sink): one for sink, one in done.versions.items()} for done in stand.commits)
+    versions = ({str(sink): one for sink, one in done.versions.items()} for done in state.commits)
     counts = [_prefix(directory / "tables", one) for one in versions]
     assert counts == sorted(counts)
     assert counts[-1] == total
@@ -84,7 +84,7 @@ def test_tables_written_in_three_ways_survive_their_drivers(
     assert recovering.cuts == inside.cuts
     assert recovering.commits == inside.commits
     assert decided.newest_is_open
-    check(tmp_path, run.stands[-1], total)
+    check(tmp_path, run.states[-1], total)
     assert FOREIGN in rows_of_upsert(tmp_path)
 
 
@@ -111,4 +111,4 @@ def test_a_kill_twice_at_every_point_of_a_commit(
         somebody_writes(tmp_path / "tables")
     total = run.finish()
 
-    check(tmp_path, run.stands[-1], total)
+    check(tmp_path, run.states[-1], total)

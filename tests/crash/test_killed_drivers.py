@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.crash.drivers import Drivers
 from tests.crash.killing import Killing
-from tests.crash.stands import Stand, rows_of
+from tests.crash.pipeline_state import PipelineState, rows_of
 from tests.waiting import wait_until
 
 SEED = int(os.environ.get("CUTWATER_SEED", "20261116"))
@@ -139,12 +139,12 @@ def test_a_diamond_that_always_overtakes_recovers_what_was_in_flight(
     damage_all_below(tmp_path / "scratch")
     total = forced.finish()
 
-    for stand in (first, second):
-        assert stand.cuts[-1].in_flight_bytes > 0
-        assert stand.changes > 0
+    for state in (first, second):
+        assert state.cuts[-1].in_flight_bytes > 0
+        assert state.changes > 0
     check_diamond(tmp_path, total)
     # The dead had left what was in flight. Once that was damaged, all of it came from the store.
-    left, damaged = second.recovery, forced.stands[-1].recovery
+    left, damaged = second.recovery, forced.states[-1].recovery
     assert left is not None
     assert left.linked_bytes > 0
     assert damaged is not None
@@ -193,7 +193,7 @@ def test_a_diamond_that_only_aligns_has_nothing_in_flight(
     aligned.dies_after("checkpoint", chance, 1.0)
     total = aligned.finish()
 
-    assert all(cut.in_flight_bytes == 0 for cut in aligned.stands[-1].cuts)
+    assert all(cut.in_flight_bytes == 0 for cut in aligned.states[-1].cuts)
     check_diamond(tmp_path, total)
 
 
@@ -278,14 +278,14 @@ def test_three_tables_show_one_moment_at_every_commit(
     # The tables had begun to act on a decision, and that all of them had was not recorded.
     assert between.changes >= 3
     assert between.open_commits
-    shown = [prefix_shown(tables, versions) for versions in commits(three.stands[-1])]
+    shown = [prefix_shown(tables, versions) for versions in commits(three.states[-1])]
     assert shown == sorted(shown)
     assert shown[-1] == total
-    assert any(cut.in_flight_bytes and not cut.commit_point for cut in three.stands[-1].cuts)
+    assert any(cut.in_flight_bytes and not cut.commit_point for cut in three.states[-1].cuts)
 
 
-def commits(stand: Stand) -> list[dict[str, str]]:
-    return [{str(sink): one for sink, one in found.versions.items()} for found in stand.commits]
+def commits(state: PipelineState) -> list[dict[str, str]]:
+    return [{str(sink): one for sink, one in found.versions.items()} for found in state.commits]
 
 
 def prefix_shown(tables: Path, versions: dict[str, str]) -> int:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.crash.movers import Mover
-from tests.unit.moves.handmade import NAME, below, make
+from tests.crash.operation_client import OperationClient
+from tests.unit.operations.prepared_pipeline import NAME, below, prepare_pipeline
 
 import cutwater
 from cutwater.protocol.cut import CheckpointKind
@@ -29,8 +29,8 @@ WRITES_OF_A_FORK = [
 
 
 @pytest.fixture(scope="module")
-def mover() -> Iterator[Mover]:
-    found = Mover()
+def operations() -> Iterator[OperationClient]:
+    found = OperationClient()
     yield found
     found.close()
 
@@ -50,77 +50,87 @@ def is_decided(moment: tuple[str, str, str]) -> bool:
     return all_moments.index(moment) >= all_moments.index(("after", "log", "2"))
 
 
-def test_a_rewind_makes_these_writes_in_this_order(mover: Mover, tmp_path: Path) -> None:
-    assert mover.move(make(tmp_path).store, NAME, "rewind", "2") == (0, WRITES_OF_A_REWIND)
+def test_a_rewind_makes_these_writes_in_this_order(
+    operations: OperationClient, tmp_path: Path
+) -> None:
+    assert operations.run(prepare_pipeline(tmp_path).store, NAME, "rewind", "2") == (
+        0,
+        WRITES_OF_A_REWIND,
+    )
 
 
 def test_a_rewind_killed_at_any_write_is_finished_or_was_never_made(
-    mover: Mover, tmp_path: Path
+    operations: OperationClient, tmp_path: Path
 ) -> None:
-    made = make(tmp_path)
+    prepared = prepare_pipeline(tmp_path)
     before, shown = 5, 50
     for number, moment in enumerate(moments(WRITES_OF_A_REWIND)):
         to = number % 2 + 1
-        code, _ = mover.move(made.store, NAME, "rewind", str(to), *moment)
+        code, _ = operations.run(prepared.store, NAME, "rewind", str(to), *moment)
         assert code == -signal.SIGKILL, moment
 
-        restored = made.recover()
+        restored = prepared.recover()
 
-        store = made.opened()
+        store = prepared.opened()
         if is_decided(moment):
             before, shown = store.attempts.highest(), to * 10
         assert restored.cut is not None
         assert restored.cut.checkpoint_id == before, moment
         assert restored.cut.stream_positions["numbers/0"] == f'{{"sequence": {shown}}}'
         assert restored.standing.highest_id == store.attempts.highest()
-        assert made.shown() == below(shown), moment
-    assert cutwater.rewind(NAME, to="5", store=made.store, yes=True).done
-    assert made.shown() == below(50)
+        assert prepared.shown() == below(shown), moment
+    assert cutwater.rewind(NAME, to="5", store=prepared.store, yes=True).done
+    assert prepared.shown() == below(50)
 
 
 @pytest.mark.long
 def test_rewinds_killed_one_after_the_other_never_lose_their_way(
-    mover: Mover, tmp_path: Path
+    operations: OperationClient, tmp_path: Path
 ) -> None:
-    made = make(tmp_path)
+    prepared = prepare_pipeline(tmp_path)
     for number, moment in enumerate(moments(WRITES_OF_A_REWIND[1:-1])):
-        code, _ = mover.move(made.store, NAME, "rewind", str(number % 5 + 1), *moment)
+        code, _ = operations.run(prepared.store, NAME, "rewind", str(number % 5 + 1), *moment)
         assert code == -signal.SIGKILL, moment
 
-    restored = made.recover()
+    restored = prepared.recover()
 
-    log = made.opened().log.read()
+    log = prepared.opened().log.read()
     assert restored.cut is not None
     position = restored.cut.stream_positions["numbers/0"]
     shown = 30 if "40" in position else int(position.partition(": ")[2].rstrip("}"))
-    assert made.shown() == below(shown)
+    assert prepared.shown() == below(shown)
     assert len([one for one in log.decisions if one.kind is CheckpointKind.REWIND]) >= 6
 
 
-def test_a_fork_makes_these_writes_in_this_order(mover: Mover, tmp_path: Path) -> None:
-    assert mover.move(make(tmp_path).store, NAME, "fork", "trial") == (0, WRITES_OF_A_FORK)
+def test_a_fork_makes_these_writes_in_this_order(
+    operations: OperationClient, tmp_path: Path
+) -> None:
+    assert operations.run(prepare_pipeline(tmp_path).store, NAME, "fork", "trial") == (
+        0,
+        WRITES_OF_A_FORK,
+    )
 
 
 def test_a_fork_killed_at_any_write_is_there_whole_or_not_at_all(
-    mover: Mover, tmp_path: Path
+    operations: OperationClient, tmp_path: Path
 ) -> None:
-    made = make(tmp_path)
-    before = made.opened().log.read().entries
+    prepared = prepare_pipeline(tmp_path)
+    before = prepared.opened().log.read().entries
     for number, moment in enumerate(moments(WRITES_OF_A_FORK)):
         name = f"trial-{number}"
-        code, _ = mover.move(made.store, NAME, "fork", name, *moment)
+        code, _ = operations.run(prepared.store, NAME, "fork", name, *moment)
         assert code == -signal.SIGKILL, moment
 
-        there = name in list_pipelines(LocalBackend(made.store))
+        there = name in list_pipelines(LocalBackend(prepared.store))
 
         assert there == (moment == ("after", "names", "1") or "labels" in moment)
         if not there:
-            cutwater.fork(NAME, name, start_from="2", store=made.store)
-        store = made.opened(name)
+            cutwater.fork(NAME, name, start_from="2", store=prepared.store)
+        store = prepared.opened(name)
         head = store.log.read().head
         assert head is not None
         cut = store.manifests.read(head.checkpoint_id, head.manifest_sha256)
         for one in cut.snapshots.values():
             assert all(store.blobs(cut.generation).problem(ref) is None for ref in one.blobs)
-    assert made.opened().log.read().entries == before
-    assert made.shown() == below(50)
+    assert prepared.opened().log.read().entries == before
+    assert prepared.shown() == below(50)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.crash.drivers import Drivers
 from tests.crash.killing import Killing
-from tests.crash.stands import Stand, rows_of
+from tests.crash.pipeline_state import PipelineState, rows_of
 
 from cutwater.ids import SinkId
 
@@ -25,8 +25,8 @@ def test_rows_seen_early_are_taken_back_and_come_again(drivers: Drivers, tmp_pat
         assert found == [(one, one * 7) for one in range(len(found))]
         return len(found)
 
-    def committed(stand: Stand) -> int:
-        return numbers(stand.commits[-1].versions[SINK])
+    def committed(state: PipelineState) -> int:
+        return numbers(state.commits[-1].versions[SINK])
 
     shown = straight.dies_at("later show", 3)
     early = numbers()
@@ -41,8 +41,8 @@ def test_rows_seen_early_are_taken_back_and_come_again(drivers: Drivers, tmp_pat
     assert taken_back == committed(revised)
     assert numbers() == total
     # What was recorded for each checkpoint is what its cut holds.
-    offsets = {one.checkpoint_id: one.stream_positions for one in straight.stands[-1].cuts}
-    for one in straight.stands[-1].commits:
+    offsets = {one.checkpoint_id: one.stream_positions for one in straight.states[-1].cuts}
+    for one in straight.states[-1].commits:
         if one.versions[SINK] != "none":
             (offset,) = offsets[one.checkpoint_id].values()
             assert f'"sequence":{numbers(one.versions[SINK])}' in offset.replace(" ", "")

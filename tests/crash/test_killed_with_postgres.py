@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.crash.drivers import Drivers
 from tests.crash.killing import Killing
-from tests.crash.stands import Stand, rows_of
+from tests.crash.pipeline_state import PipelineState, rows_of
 from tests.servers.postgres import Database
 
 RATE = 1500
@@ -78,10 +78,10 @@ def check_end(database: Database, directory: Path, total: int) -> None:
     assert rows_of(directory / "tables" / "all", None, "value") == [(one,) for one in range(total)]
 
 
-def check_every_commit(stand: Stand, database: Database, directory: Path) -> list[int]:
+def check_every_commit(state: PipelineState, database: Database, directory: Path) -> list[int]:
     """Check that at each commit point the tables show one prefix; return their lengths."""
     lengths = []
-    for commit in stand.commits:
+    for commit in state.commits:
         versions = {str(sink): one for sink, one in commit.versions.items()}
         delta = versions["all"]
         numbers = [] if delta == "none" else rows_of(directory / "tables" / "all", delta, "value")
@@ -117,10 +117,10 @@ def test_tables_of_postgres_and_delta_show_one_moment_while_drivers_die(
     assert len(inside.cuts) > len(inside.commits)
     assert (committed.cuts, committed.commits) == (inside.cuts, inside.commits)
     check_end(database, tmp_path, total)
-    lengths = check_every_commit(forced.stands[-1], database, tmp_path)
+    lengths = check_every_commit(forced.states[-1], database, tmp_path)
     check_seen(watcher, lengths)
     assert lengths[-1] == total
-    assert any(cut.in_flight_bytes and not cut.commit_point for cut in forced.stands[-1].cuts)
+    assert any(cut.in_flight_bytes and not cut.commit_point for cut in forced.states[-1].cuts)
 
 
 @pytest.mark.long
@@ -140,7 +140,7 @@ def test_each_crash_point_is_survived_twice_in_a_row_and_in_recovery(
     total = aligned.finish()
 
     check_end(database, tmp_path, total)
-    assert check_every_commit(aligned.stands[-1], database, tmp_path)[-1] == total
+    assert check_every_commit(aligned.states[-1], database, tmp_path)[-1] == total
 
 
 @pytest.mark.long

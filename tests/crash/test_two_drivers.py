@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.crash.drivers import Drivers, Task, parent_of
 from tests.crash.killing import ENDLESS, REST
-from tests.crash.stands import rows_of, slots_of, stand_of
+from tests.crash.pipeline_state import read_state, rows_of, slots_of
 
 from cutwater.store.backends.local import LocalBackend
 from cutwater.store.records.catalog import find_pipeline
@@ -45,7 +45,7 @@ def test_a_second_driver_waits_for_the_first_or_fences_it_out(
     # Paused, it cannot know that a third one has taken over.
     second.signal(signal.SIGSTOP)
     third = drivers.take()
-    total = stand_of("join", tmp_path).source_position + REST
+    total = read_state("join", tmp_path).source_position + REST
     parameters["total"] = str(total)
     third.run(replace(task, parameters=parameters, takeover=True))
     third.wait_for("checkpoint")

@@ -8,13 +8,13 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.cli.stored import Stored
+from tests.cli.offline_store import OfflineStore
 from tests.dashboard.browser import opened
-from tests.serve.asking import answering
-from tests.serve.stand_in import StandIn
+from tests.server.api_client import serve_app
+from tests.server.sparkless_run import SparklessRun
 from tests.servers.nginx import proxy
 from tests.servers.ports import free_port
-from tests.unit.store.made import attempt_report
+from tests.unit.store.checkpoint_writer import attempt_report
 
 from cutwater.server.app import make_app
 from cutwater.server.pipelines import OnePipeline, StoredPipelines
@@ -26,17 +26,17 @@ MARKUP = "<img src=x onerror=\"document.title='owned'\"><script>alert(1)</script
 
 
 class Served(NamedTuple):
-    running: StandIn
+    running: SparklessRun
     url: str
     token: str
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    running, token = StandIn(tmp_path / "store"), Token.of(tmp_path)
+    running, token = SparklessRun(tmp_path / "store"), Token.of(tmp_path)
     app = make_app(OnePipeline(running.served(token.hint)), token, "127.0.0.1")
     assert token.file is not None
-    with answering(app) as url:
+    with serve_app(app) as url:
         yield Served(running, url, token.file.read_text().strip())
 
 
@@ -143,12 +143,12 @@ def test_the_wrong_token_is_refused(browser: Browser, served: Served) -> None:
 def test_five_hundred_checkpoints_are_drawn_at_once(
     browser: Browser, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    stored = Stored(tmp_path, "memory://five-hundred-checkpoints")
+    stored = OfflineStore(tmp_path, "memory://five-hundred-checkpoints")
     for number in range(1, 501):
-        stored.made.decide(number)
-        stored.made.store.reports.write(attempt_report(number))
+        stored.writer.decide(number)
+        stored.writer.store.reports.write(attempt_report(number))
     app = make_app(StoredPipelines(stored.backend), Token.of(tmp_path), "127.0.0.1")
-    with answering(app) as url, opened(browser, f"{url}#history") as page:
+    with serve_app(app) as url, opened(browser, f"{url}#history") as page:
         expect(page.locator("tr[data-id]")).to_have_count(500)
         drawn = page.evaluate(
             "Math.max(...performance.getEntriesByName('cutwater-history').map((e) => e.duration))"
@@ -240,13 +240,13 @@ def test_it_follows_the_colours_of_the_system(browser: Browser, served: Served) 
 
 
 def test_the_dashboard_works_below_a_path_of_a_tls_proxy(browser: Browser, tmp_path: Path) -> None:
-    running, token, port = StandIn(tmp_path / "store"), Token.of(tmp_path), free_port()
+    running, token, port = SparklessRun(tmp_path / "store"), Token.of(tmp_path), free_port()
     running.checkpoint()
     public = PublicUrl.of(f"https://127.0.0.1:{port}/orders/")
     app = make_app(OnePipeline(running.served(token.hint)), token, "127.0.0.1", public)
     assert token.file is not None
     with (
-        answering(app) as url,
+        serve_app(app) as url,
         proxy(tmp_path, urlsplit(url).port or 0, port),
         opened(browser, public.text, token=token.file.read_text().strip()) as page,
     ):
@@ -258,13 +258,13 @@ def test_the_dashboard_works_below_a_path_of_a_tls_proxy(browser: Browser, tmp_p
 
 
 def test_a_pipeline_that_cannot_be_read_hides_no_other(browser: Browser, tmp_path: Path) -> None:
-    stored = Stored(tmp_path / "store")
-    stored.made.decide(1)
+    stored = OfflineStore(tmp_path / "store")
+    stored.writer.decide(1)
     (tmp_path / "store" / name("broken")).write_bytes(b"no name")
     app = make_app(StoredPipelines(stored.backend), Token.of(tmp_path), "127.0.0.1")
-    with answering(app) as url, opened(browser, url) as page:
+    with serve_app(app) as url, opened(browser, url) as page:
         expect(page.locator("#jobs option")).to_have_text(
             ["broken (unreadable)", "orders (not running)"]
         )
         expect(page.locator("#state")).to_have_text("NOT RUNNING")
-        expect(page.locator("#jobs")).to_have_value(stored.made.store.pipeline)
+        expect(page.locator("#jobs")).to_have_value(stored.writer.store.pipeline)

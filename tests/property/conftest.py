@@ -1,7 +1,8 @@
 """How long and how randomly the property tests search.
 
-`ci`, the default, runs the same examples every time. `CUTWATER_HYPOTHESIS=thorough` searches new
-and longer ones for minutes; what it finds is kept in .hypothesis and tried first the next time.
+`ci`, the default, runs the same examples every time. `CUTWATER_HYPOTHESIS=quick` runs fewer and
+shorter ones, for `make quick`. `CUTWATER_HYPOTHESIS=thorough` searches new and longer ones for
+minutes; what it finds is kept in .hypothesis and tried first the next time.
 """
 
 import os
@@ -14,6 +15,12 @@ settings.register_profile(
     parent=settings.get_profile("cutwater"),
     max_examples=200,
     stateful_step_count=100,
+)
+settings.register_profile(
+    "quick",
+    parent=settings.get_profile("cutwater"),
+    max_examples=40,
+    stateful_step_count=50,
 )
 settings.register_profile(
     "thorough",

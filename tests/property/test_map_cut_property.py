@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.test_plan_property import Dag, dags, declared
-from tests.unit.protocol.test_map_cut import topology
+from tests.unit.protocol.evolution.test_mapping import topology
 
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, InputId, StepId
 from cutwater.planning.planner import PhysicalPlan, plan

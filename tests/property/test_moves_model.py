@@ -8,8 +8,13 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.moves.mortal import SINKS, Table, World, go_on
-from tests.unit.moves.mortal import Mortal as Store
+from tests.unit.operations.crashing_pipeline import (
+    SINKS,
+    CrashingPipeline,
+    VersionedTable,
+    run_generation,
+)
+from tests.unit.operations.crashing_pipeline import CrashingBackend as Store
 
 from cutwater.errors import MoveRefused, RecoveryError
 from cutwater.ids import CheckpointId
@@ -29,17 +34,17 @@ HOMES: dict[str, SinkTargets] = {
 class Watched:
     """A pipeline, all tables that it ever had, and what they showed at each checkpoint."""
 
-    world: World = field(default_factory=lambda: World(Store()))
-    tables: dict[str, Table] = field(default_factory=dict)
+    pipeline: CrashingPipeline = field(default_factory=lambda: CrashingPipeline(Store()))
+    tables: dict[str, VersionedTable] = field(default_factory=dict)
     shown: dict[CheckpointId, dict[str, tuple[int, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.tables = {place: Table(self.world.backend, A) for place in PLACES}
+        self.tables = {place: VersionedTable(self.pipeline.backend, A) for place in PLACES}
         self.settle("both")
 
     def settle(self, home: str) -> None:
-        self.world.targets = HOMES[home]
-        self.world.tables = {sink: self.tables[one.uri] for sink, one in HOMES[home].items()}
+        self.pipeline.targets = HOMES[home]
+        self.pipeline.tables = {sink: self.tables[one.uri] for sink, one in HOMES[home].items()}
 
     @property
     def now(self) -> dict[str, tuple[int, ...]]:
@@ -47,33 +52,33 @@ class Watched:
 
     def run(self, home: str, points: list[bool]) -> None:
         """Run with these targets, one checkpoint at a time; as before if that is refused."""
-        before = self.world.targets
+        before = self.pipeline.targets
         self.settle(home)
         for is_point in points:
             try:
-                go_on(self.world, [is_point])
+                run_generation(self.pipeline, [is_point])
             except RecoveryError:
-                self.world.targets = before
-                self.world.tables = {sink: self.tables[one.uri] for sink, one in before.items()}
+                self.pipeline.targets = before
+                self.pipeline.tables = {sink: self.tables[one.uri] for sink, one in before.items()}
                 continue
-            head = self.world.opened().log.read().head
+            head = self.pipeline.opened().log.read().head
             assert head is not None
             self.shown[head.checkpoint_id] = self.now
 
     def rewind(self, choice: int) -> None:
-        store = self.world.opened()
+        store = self.pipeline.opened()
         found = candidates(store, store.log.read())
         if not found:
             return
         wanted = found[choice % len(found)].decision.checkpoint_id
         before = self.now
         try:
-            self.world.rewind(choice)
+            self.pipeline.rewind(choice)
         except MoveRefused:
             assert self.now == before
             return
         assert self.now == self.shown[wanted]
-        head = self.world.opened().log.read().head
+        head = self.pipeline.opened().log.read().head
         assert head is not None
         self.shown[head.checkpoint_id] = self.now
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.stand_ins import Target
+from tests.unit.fake_spark import Target
 
 from cutwater import Pipeline
 from cutwater.ids import InputId, StepId

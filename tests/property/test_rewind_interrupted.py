@@ -2,7 +2,13 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.moves.mortal import Died, Life, begin, check_exact, position
+from tests.unit.operations.crashing_pipeline import (
+    Crashed,
+    CrashPoint,
+    check_exactly_once,
+    position,
+    start_pipeline,
+)
 
 from cutwater.operations.offline_pipeline import candidates
 
@@ -18,43 +24,43 @@ from cutwater.operations.offline_pipeline import candidates
 def test_a_rewind_interrupted_anywhere_is_finished_or_was_never_made(
     points: list[bool], deaths: list[tuple[int, int, bool, bool]]
 ) -> None:
-    world = begin(points)
+    pipeline = start_pipeline(points)
     for choice, left, after, recovers in deaths:
-        before = world.opened().log.read()
-        world.backend.life = Life(left, after)
+        before = pipeline.opened().log.read()
+        pipeline.backend.crash_point = CrashPoint(left, after)
         target = None
         try:
-            target = world.rewind(choice)
-        except Died:
-            found = candidates(world.opened(), before)
+            target = pipeline.rewind(choice)
+        except Crashed:
+            found = candidates(pipeline.opened(), before)
             target = found[choice % len(found)].decision
-        world.backend.life = Life()
-        now = world.opened().log.read()
+        pipeline.backend.crash_point = CrashPoint()
+        now = pipeline.opened().log.read()
         if now.decisions != before.decisions:
             head = now.head
             assert head is not None
             assert target is not None
             assert head.origin == target.slot
         if recovers:
-            check_exact(world, world.recover())
+            check_exactly_once(pipeline, pipeline.recover())
 
-    restored = world.recover()
+    restored = pipeline.recover()
 
-    check_exact(world, restored)
-    head = world.opened().log.read().head
+    check_exactly_once(pipeline, restored)
+    head = pipeline.opened().log.read().head
     assert head is not None
-    assert restored.cut == world.opened().manifests.read(head.checkpoint_id)
-    assert not head.commit_point or head.slot in world.opened().commits.slots()
+    assert restored.cut == pipeline.opened().manifests.read(head.checkpoint_id)
+    assert not head.commit_point or head.slot in pipeline.opened().commits.slots()
 
 
 @given(points=st.lists(st.booleans(), min_size=2, max_size=6), choice=st.integers(0, 20))
 def test_sinks_that_are_left_never_lose_a_row(points: list[bool], choice: int) -> None:
-    world = begin(points)
-    before = {sink: table.versions[-1] for sink, table in world.tables.items()}
+    pipeline = start_pipeline(points)
+    before = {sink: table.versions[-1] for sink, table in pipeline.tables.items()}
 
-    target = world.rewind(choice, leave_sinks=True)
-    restored = world.recover()
+    target = pipeline.rewind(choice, leave_sinks=True)
+    restored = pipeline.recover()
 
     assert target is not None
-    assert {sink: table.versions[-1] for sink, table in world.tables.items()} == before
+    assert {sink: table.versions[-1] for sink, table in pipeline.tables.items()} == before
     assert position(restored.cut) == target.checkpoint_id * 3

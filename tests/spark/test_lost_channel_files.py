@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.spark.runs import options, run, table
-from tests.unit.sinks.by_hand import PIPELINE, SINK, permit
+from tests.unit.sinks.files_sink import PIPELINE, SINK, permit
 
 from cutwater import Pipeline, RestartConfig, sinks, sources
 from cutwater.errors import RunError, SinkError

@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.crash.movers import Mover
+from tests.crash.operation_client import OperationClient
 from tests.spark.runs import DEADLINE_S, options, run, table, wait_until
 
 import cutwater
@@ -182,7 +182,7 @@ def test_a_rewind_to_any_checkpoint_and_on_to_the_end_gives_the_same_tables(
 
 def killed_rewinds(directory: Path, to: str) -> None:
     """Kill one rewind after the other around its decision; the last one is never finished."""
-    mover = Mover()
+    operations = OperationClient()
     for moment in (
         ("after", "log", "1"),
         ("before", "log", "2"),
@@ -191,9 +191,9 @@ def killed_rewinds(directory: Path, to: str) -> None:
         ("before", "committed", "1"),
         ("before", "sums", "1"),
     ):
-        code, _ = mover.move(directory / "store", NAME, "rewind", to, *moment)
+        code, _ = operations.run(directory / "store", NAME, "rewind", to, *moment)
         assert code == -signal.SIGKILL, moment
-    mover.close()
+    operations.close()
     log = opened(directory).log.read()
     assert log.head is not None
     assert log.head.slot == log.last_slot

@@ -12,8 +12,8 @@ TABLES = (ROOT / "PROTOCOL.md").read_text().split("## What came from where", 1)[
 
 
 def test_every_test_that_the_protocol_names_exists() -> None:
-    places = ("unit/protocol", "unit/spark", "unit/store", "contract", "spark", "crash")
-    paths = (path for place in places for path in (ROOT / "tests" / place).glob("*.py"))
+    kinds = ("unit", "contract", "spark", "crash")
+    paths = (path for kind in kinds for path in (ROOT / "tests" / kind).rglob("*.py"))
     sources = (path.read_text() for path in paths)
     defined = set(re.findall(r"def (test_\w+)", "\n".join(sources)))
 

@@ -1,16 +1,18 @@
-"""House style, as far as a machine can check it: one test per rule, one case per file.
+"""House style, as far as a machine can check it: one test per rule, over all files at once.
 
-A rule is a function from one file to its complaints, each `line: what is wrong`. The last tests
-hand every rule a file that breaks it, so that a rule which has gone blind is noticed too.
+A rule is a function from one file to its complaints, each `line: what is wrong`. A test reports the
+complaints about all files together. The last tests give every rule a file that breaks it, so a rule
+that no longer finds anything is noticed too.
 """
 
 import ast
 import re
 import subprocess
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,17 @@ LINE_LENGTH_MAX = 100
 PARAMETERS_MAX = 6
 DOCSTRING_LINES_MIN = 2
 TEST_NAME_WORDS_MIN = 3
+FOLDER_MODULES_MAX = 15
+
+CROWDED_FOLDERS = {
+    "src/cutwater/cli/commands": (19, "one module per command, and what two commands share"),
+    "src/cutwater/runtime": (17, "the driver: its supervisor, event loop, steps and channels"),
+    "src/cutwater/sinks": (16, "what all sinks share, and the sinks of one module"),
+    "src/cutwater/sinks/delta": (18, "one module per part of a Delta table"),
+    "src/cutwater/store/records": (16, "one module per kind of record"),
+    "src/cutwater/testing/simulation": (18, "one module per part of the simulated world"),
+}
+"""Folders with more modules than the limit: how many each may have, and why."""
 
 BANNED_WORDS = frozenset({"helper", "helpers", "impl", "manager", "managers", "util", "utils"})
 
@@ -148,6 +161,11 @@ def package_root_does_work(file: PythonFile) -> Iterator[str]:
             yield f"{node.lineno}: an __init__.py holds a docstring, imports and __all__ only"
 
 
+def outside_of_packages(file: PythonFile) -> Iterator[str]:
+    if not (ROOT / file.path).with_name("__init__.py").is_file():
+        yield "1: its folder has no __init__.py, so no import contract sees it"
+
+
 def module_docstring_too_short(file: PythonFile) -> Iterator[str]:
     lines = [line for line in (ast.get_docstring(file.tree) or "").splitlines() if line.strip()]
     if len(lines) < DOCSTRING_LINES_MIN:
@@ -240,6 +258,22 @@ def hides_errors(node: ast.Attribute) -> str | None:
     return None
 
 
+def crowded_folders(
+    names: Iterable[str], exceptions: Mapping[str, tuple[int, str]]
+) -> Iterator[str]:
+    """Find folders with too many modules, and exceptions that are not needed any more."""
+    modules = [Path(name) for name in names if not name.endswith("/__init__.py")]
+    counts = Counter(module.parent.as_posix() for module in modules)
+    for folder, count in sorted(counts.items()):
+        most, _ = exceptions.get(folder, (FOLDER_MODULES_MAX, ""))
+        if count > most:
+            yield f"{folder}: {count} modules, at most {most} allowed"
+    for folder, (most, _) in sorted(exceptions.items()):
+        needed = max(counts[folder], FOLDER_MODULES_MAX)
+        if most > needed or needed == FOLDER_MODULES_MAX:
+            yield f"{folder}: {counts[folder]} modules, its exception allows {most}; lower it"
+
+
 def words_of(name: str) -> list[str]:
     """Split a snake_case or CamelCase name into lower-case words."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
@@ -330,75 +364,80 @@ PACKAGE_ROOTS = [name for name in SOURCE if name.endswith("/__init__.py")]
 TESTS = [name for name in CODE if name.startswith("tests/")]
 
 
+@cache
 def load(name: str) -> PythonFile:
     return PythonFile(name, (ROOT / name).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", SOURCE)
-def test_a_source_module_is_short_enough_to_read_in_one_sitting(name: str) -> None:
-    assert not complaints(module_too_long, load(name))
+def check(rule: Rule, names: list[str]) -> None:
+    """Fail with all complaints of a rule about these files; it must have files to look at."""
+    assert names
+    found = [complaint for name in names if (complaint := complaints(rule, load(name)))]
+    assert not found, "\n" + "\n".join(found)
 
 
-@pytest.mark.parametrize("name", SOURCE)
-def test_a_source_function_fits_on_one_screen(name: str) -> None:
-    assert not complaints(function_too_long, load(name))
+def test_a_source_module_is_short_enough_to_read_in_one_sitting() -> None:
+    check(module_too_long, SOURCE)
 
 
-@pytest.mark.parametrize("name", CODE)
-def test_a_line_is_no_longer_than_the_limit(name: str) -> None:
-    assert not complaints(line_too_long, load(name))
+def test_a_source_function_fits_on_one_screen() -> None:
+    check(function_too_long, SOURCE)
 
 
-@pytest.mark.parametrize("name", SOURCE)
-def test_a_source_function_takes_few_parameters(name: str) -> None:
-    assert not complaints(too_many_parameters, load(name))
+def test_a_line_is_no_longer_than_the_limit() -> None:
+    check(line_too_long, CODE)
 
 
-@pytest.mark.parametrize("name", PACKAGE_ROOTS)
-def test_a_package_root_only_re_exports(name: str) -> None:
-    assert not complaints(package_root_does_work, load(name))
+def test_a_source_function_takes_few_parameters() -> None:
+    check(too_many_parameters, SOURCE)
 
 
-@pytest.mark.parametrize("name", SOURCE)
-def test_a_source_module_is_in_a_package_that_the_import_contracts_see(name: str) -> None:
-    assert (ROOT / name).with_name("__init__.py").is_file()
+def test_a_package_root_only_re_exports() -> None:
+    check(package_root_does_work, PACKAGE_ROOTS)
 
 
-@pytest.mark.parametrize("name", SOURCE)
-def test_a_source_module_says_what_it_is(name: str) -> None:
-    assert not complaints(module_docstring_too_short, load(name))
+def test_a_source_module_is_in_a_package_that_the_import_contracts_see() -> None:
+    check(outside_of_packages, SOURCE)
 
 
-@pytest.mark.parametrize("name", CODE)
-def test_a_name_says_what_the_thing_does(name: str) -> None:
-    assert not complaints(banned_word_in_name, load(name))
+def test_a_source_module_says_what_it_is() -> None:
+    check(module_docstring_too_short, SOURCE)
 
 
-@pytest.mark.parametrize("name", CODE)
-def test_a_listing_of_public_names_is_complete(name: str) -> None:
-    assert not complaints(listing_incomplete, load(name))
+def test_a_name_says_what_the_thing_does() -> None:
+    check(banned_word_in_name, CODE)
 
 
-@pytest.mark.parametrize("name", PROTOCOL)
-def test_a_protocol_module_is_pure(name: str) -> None:
-    assert not complaints(protocol_impure, load(name))
+def test_a_listing_of_public_names_is_complete() -> None:
+    check(listing_incomplete, CODE)
 
 
-@pytest.mark.parametrize("name", SOURCE)
-def test_a_source_module_never_takes_unreadable_for_absent(name: str) -> None:
-    assert not complaints(failed_look_hidden, load(name))
+def test_a_protocol_module_is_pure() -> None:
+    check(protocol_impure, PROTOCOL)
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_a_test_is_named_by_a_sentence(name: str) -> None:
-    assert not complaints(vague_test_name, load(name))
+def test_a_source_module_never_takes_unreadable_for_absent() -> None:
+    check(failed_look_hidden, SOURCE)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_text_file_names_no_machine_registry_or_note_to_self(name: str) -> None:
-    content = (ROOT / name).read_bytes()
-    if b"\0" not in content:
-        assert not text_complaints(name, content.decode("utf-8"))
+def test_a_test_is_named_by_a_sentence() -> None:
+    check(vague_test_name, TESTS)
+
+
+def test_a_folder_of_the_source_holds_few_modules() -> None:
+    found = list(crowded_folders(SOURCE, CROWDED_FOLDERS))
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_a_text_file_names_no_machine_registry_or_note_to_self() -> None:
+    assert FILES
+    found = [
+        complaint
+        for name in FILES
+        if b"\0" not in (content := (ROOT / name).read_bytes())
+        and (complaint := text_complaints(name, content.decode("utf-8")))
+    ]
+    assert not found, "\n" + "\n".join(found)
 
 
 def test_the_package_and_its_metadata_carry_the_same_version() -> None:
@@ -420,6 +459,7 @@ RULE_BREAKERS: list[tuple[Rule, str, str]] = [
     (too_many_parameters, MODULE, "class A:\n    def f(self, a, b, c, d, *e, f, **g): ..."),
     (package_root_does_work, PACKAGE_ROOT, "x = 1"),
     (package_root_does_work, PACKAGE_ROOT, "def f(): ..."),
+    (outside_of_packages, "src/cutwater/no_package/example.py", "x = 1"),
     (module_docstring_too_short, MODULE, "x = 1"),
     (module_docstring_too_short, MODULE, '"""One line."""'),
     (banned_word_in_name, MODULE, "class BarrierManager: ..."),
@@ -454,6 +494,7 @@ RULE_KEEPERS: list[tuple[Rule, str, str]] = [
     (function_too_long, MODULE, "def f():\n" + "    x = 1\n" * (FUNCTION_LINES_MAX - 1)),
     (too_many_parameters, MODULE, "class A:\n    def f(self, a, b, c, d, *e, f): ..."),
     (package_root_does_work, PACKAGE_ROOT, '"""Doc."""\nfrom a import b\n__all__ = ["b"]'),
+    (outside_of_packages, MODULE, "x = 1"),
     (banned_word_in_name, MODULE, "class SimpleTimplement: ..."),
     (listing_incomplete, MODULE, "__all__ = ['f']\nimport a\ndef f(): ...\ndef _g(): ..."),
     (listing_incomplete, MODULE, "def f(): ..."),
@@ -475,6 +516,44 @@ def test_a_rule_complains_about_a_file_that_breaks_it(rule: Rule, path: str, tex
 @pytest.mark.parametrize(("rule", "path", "text"), RULE_KEEPERS)
 def test_a_rule_is_silent_about_a_file_that_keeps_it(rule: Rule, path: str, text: str) -> None:
     assert not complaints(rule, PythonFile(path, text))
+
+
+def test_the_complaints_about_all_files_are_reported_together() -> None:
+    with pytest.raises(AssertionError) as caught:
+        check(lambda _: ["1: is wrong"], SOURCE[:2])
+
+    assert [name for name in SOURCE[:2] if f"{name}:1: is wrong" not in str(caught.value)] == []
+
+
+def test_a_rule_without_files_to_look_at_fails() -> None:
+    with pytest.raises(AssertionError):
+        check(line_too_long, [])
+
+
+MODULES = [f"src/cutwater/full/m{number}.py" for number in range(FOLDER_MODULES_MAX)]
+ROOT_OF_MODULES = "src/cutwater/full/__init__.py"
+
+
+@pytest.mark.parametrize(
+    ("names", "exceptions"),
+    [
+        ([*MODULES, "src/cutwater/full/more.py"], {}),
+        ([*MODULES, "src/cutwater/full/more.py"], {"src/cutwater/full": (17, "too high")}),
+        (MODULES, {"src/cutwater/full": (16, "no longer needed")}),
+        (MODULES, {"src/cutwater/gone": (16, "no longer there")}),
+    ],
+)
+def test_a_crowded_folder_and_a_needless_exception_are_found(
+    names: list[str], exceptions: dict[str, tuple[int, str]]
+) -> None:
+    assert list(crowded_folders(names, exceptions))
+
+
+def test_a_folder_within_its_limit_is_not_called_crowded() -> None:
+    more = [*MODULES, ROOT_OF_MODULES, "src/cutwater/full/more.py", "src/cutwater/full/in/m.py"]
+
+    assert not list(crowded_folders([*MODULES, ROOT_OF_MODULES], {}))
+    assert not list(crowded_folders(more, {"src/cutwater/full": (16, "a reason")}))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import StructType
 from tests.descriptors import Descriptors, contents, descriptors, fail_next_listing
-from tests.unit.sinks.by_hand import PIPELINE, SINK, HandmadeRows, opened, permit, staged
+from tests.unit.sinks.files_sink import PIPELINE, SINK, ArrowRows, open_sink, permit, stage_rows
 
 from cutwater.errors import CutwaterError, SinkError
 from cutwater.ids import BatchId, ChannelId, Generation, Slot
@@ -46,7 +46,7 @@ def taken() -> Iterator[Descriptors]:
 
 
 @dataclass(frozen=True)
-class UnlistedRows(HandmadeRows):
+class UnlistedRows(ArrowRows):
     """Rows whose files cannot be listed when they have been written, and can a moment later."""
 
     def write_parquet(
@@ -162,8 +162,8 @@ def test_a_delta_table_is_not_taken_for_a_new_one(tmp_path: Path, taken: Descrip
 def test_a_directory_of_files_is_not_taken_for_a_new_one(
     tmp_path: Path, taken: Descriptors
 ) -> None:
-    sink = opened(tmp_path)
-    sink.commit(permit(1), staged(sink, 0, 1, 2))
+    sink = open_sink(tmp_path)
+    sink.commit(permit(1), stage_rows(sink, 0, 1, 2))
     # Version 1 is gone, as it may be in a directory of ten thousand versions.
     (first,) = FileCommits(tmp_path).directory.iterdir()
     first.rename(first.with_name(f"{7:020d}.json"))
@@ -182,8 +182,8 @@ def test_what_a_function_was_handed_is_not_forgotten(tmp_path: Path, taken: Desc
 
 
 def test_what_is_to_be_deleted_is_not_passed_over(tmp_path: Path, taken: Descriptors) -> None:
-    sink, staging = opened(tmp_path / "files"), LocalStaging(tmp_path / "table", PIPELINE, SINK)
-    staged(sink, 0, 1, 2)
+    sink, staging = open_sink(tmp_path / "files"), LocalStaging(tmp_path / "table", PIPELINE, SINK)
+    stage_rows(sink, 0, 1, 2)
     taken.take()
 
     with pytest.raises(SinkError, match="cannot discard"):
@@ -211,7 +211,7 @@ def test_what_a_dead_process_left_is_not_passed_over(tmp_path: Path, taken: Desc
 
 
 @dataclass(frozen=True)
-class MoreRows(HandmadeRows):
+class MoreRows(ArrowRows):
     """Rows of which one file is lost between its writer and whoever looks."""
 
     def write_parquet(
@@ -249,6 +249,6 @@ def test_what_a_failed_batch_left_in_a_channel_is_not_counted_twice(tmp_path: Pa
     left.parent.mkdir(parents=True)
     pq.write_table(pa.table({"id": [9]}), left)
 
-    written = ChannelOutput(channel).write(HandmadeRows((1, 2, 3)), BatchId(0))
+    written = ChannelOutput(channel).write(ArrowRows((1, 2, 3)), BatchId(0))
 
     assert written.rows == 3

@@ -2,8 +2,8 @@
 
 from html.parser import HTMLParser
 
-from tests.unit.stand_ins import Target
-from tests.unit.store.made import step_report
+from tests.unit.fake_spark import Target
+from tests.unit.store.checkpoint_writer import step_report
 
 from cutwater import Pipeline
 from cutwater.ids import CheckpointId, StepId

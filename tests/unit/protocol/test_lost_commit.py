@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tests.unit.protocol.builders import LINE, PIPELINE, T, committable, cut, line_snapshots
-from tests.unit.protocol.test_ledger import acknowledged, ledger
+from tests.unit.protocol.checkpoint.test_ledger import acknowledged, ledger
 
 from cutwater.ids import CheckpointId, SinkId, Slot
 from cutwater.protocol.checkpoint.events import Standing

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.sinks.by_hand import PIPELINE, SINK, permit
+from tests.unit.sinks.files_sink import PIPELINE, SINK, permit
 
 from cutwater import sinks
 from cutwater.errors import ConfigError, SinkError, Superseded

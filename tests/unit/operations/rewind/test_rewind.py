@@ -1,0 +1,256 @@
+"""Rewinding beside others: who comes in between, and what is said when nobody can tell."""
+
+from collections.abc import Callable
+
+import pytest
+from tests.unit.operations.crashing_pipeline import (
+    SINKS,
+    TARGETS,
+    CrashingBackend,
+    CrashingPipeline,
+    VersionedTable,
+    check_exactly_once,
+    position,
+    start_pipeline,
+)
+
+from cutwater.errors import (
+    ConfigError,
+    Fenced,
+    MoveRefused,
+    OutcomeUnknown,
+    SinkError,
+    Superseded,
+    Unavailable,
+)
+from cutwater.ids import CheckpointId, Generation, Slot
+from cutwater.operations.offline_pipeline import Movable, candidates
+from cutwater.operations.rewind.facts import observe
+from cutwater.operations.rewind.preview import preview_of
+from cutwater.operations.rewind.rewind import find_target, perform
+from cutwater.protocol.commit import CommitPermit
+from cutwater.protocol.cut import Version
+from cutwater.protocol.decisions import Claim, LogView
+from cutwater.sinks.base import NO_TARGET, Retreat
+from cutwater.sinks.delta.time_travel import NO_TABLE
+from cutwater.store.backends.memory import MemoryBackend
+from cutwater.store.paths import ObjectPath, PipelinePaths
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import open_pipeline
+from cutwater.store.records.codecs import Attempt
+
+
+class Meddled(CrashingBackend):
+    """A store in which something happens right before a write to one place, once."""
+
+    place = "nowhere"
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+    def create(self, path: ObjectPath, data: bytes) -> bool:
+        if f"/{self.place}" in path:
+            act, self.place = self.meanwhile, "nowhere"
+            act()
+        return super().create(path, data)
+
+
+def meddled(place: str, meanwhile: Callable[[CrashingPipeline], object]) -> CrashingPipeline:
+    """A pipeline with three checkpoints, and what happens before a rewind's write."""
+    pipeline = start_pipeline([False, False, False], Meddled())
+    assert isinstance(pipeline.backend, Meddled)
+    pipeline.backend.place = place
+    pipeline.backend.meanwhile = lambda: meanwhile(pipeline)
+    return pipeline
+
+
+def claim(pipeline: CrashingPipeline) -> None:
+    log = pipeline.opened().log.read()
+    claimed = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), "theirs")
+    pipeline.opened().log.create(claimed)
+
+
+def test_who_is_claimed_from_before_the_rewind_decides_nothing() -> None:
+    pipeline = meddled("log/", claim)
+
+    with pytest.raises(Fenced):
+        pipeline.rewind(0)
+    check_exactly_once(pipeline, pipeline.recover())
+    assert len(pipeline.opened().log.read().decisions) == 3
+
+
+def test_who_is_claimed_from_after_its_own_claim_decides_nothing_either() -> None:
+    pipeline = meddled("manifests/", claim)
+
+    with pytest.raises(Fenced):
+        pipeline.rewind(0)
+    restored = pipeline.recover()
+    check_exactly_once(pipeline, restored)
+    assert position(restored.cut) == 9
+
+
+@pytest.mark.parametrize("successor", [True, False])
+def test_a_rewind_that_a_sink_refuses_is_fenced_if_the_log_shows_by_whom(successor: bool) -> None:
+    class Late(VersionedTable):
+        def restore(self, permit: CommitPermit, version: Version | None) -> Version:
+            # The decision is written, and a successor has acted on a later slot already.
+            if successor:
+                claim(pipeline)
+            self.slots[Slot(99)] = 0
+            return super().restore(permit, version)
+
+    pipeline = start_pipeline([False, False, False])
+    table = pipeline.tables[SINKS[0]]
+    pipeline.tables[SINKS[0]] = Late(pipeline.backend, SINKS[0], table.versions, table.slots)
+
+    with pytest.raises(Fenced if successor else Superseded):
+        pipeline.rewind(0)
+    assert len(pipeline.opened().log.read().decisions) == 4
+
+
+def test_a_checkpoint_that_was_deleted_meanwhile_is_not_gone_back_to() -> None:
+    def delete(pipeline: CrashingPipeline) -> None:
+        paths = PipelinePaths(pipeline.opened().pipeline)
+        pipeline.backend.delete(paths.manifest(CheckpointId(1)))
+
+    pipeline = meddled("log/", delete)
+
+    with pytest.raises(MoveRefused, match="checkpoint 1 is no longer kept, and was deleted"):
+        pipeline.rewind(0)
+    check_exactly_once(pipeline, pipeline.recover())
+
+
+def test_objects_that_went_with_their_manifest_are_not_called_damaged() -> None:
+    """Retention of a pipeline that runs, while somebody looks at an older checkpoint of it."""
+    pipeline = start_pipeline([False, False])
+    store = pipeline.opened()
+    log = store.log.read()
+    target = candidates(store, log)[0]
+    movable = Movable("p", store, TARGETS, pipeline.sinks)
+    for path in pipeline.backend.list(PipelinePaths(store.pipeline).blobs):
+        pipeline.backend.delete(path)
+
+    assert "objects of the checkpoint are missing or damaged" in str(
+        preview_of(observe(movable, log, target, leave_sinks=False, held=None)).refused
+    )
+    pipeline.backend.delete(PipelinePaths(store.pipeline).manifest(CheckpointId(1)))
+    with pytest.raises(MoveRefused, match="checkpoint 1 is no longer kept"):
+        observe(movable, log, target, leave_sinks=False, held=None)
+
+
+def test_a_number_that_somebody_else_took_is_not_used() -> None:
+    def take(pipeline: CrashingPipeline) -> None:
+        pipeline.opened().attempts.reserve(
+            Attempt(
+                CheckpointId(4), Generation(1), pipeline.opened().log.read().decisions[0].kind, 0
+            )
+        )
+
+    pipeline = meddled("attempts/", take)
+
+    pipeline.rewind(0)
+
+    head = pipeline.opened().log.read().head
+    assert head is not None
+    assert head.checkpoint_id == 5
+    check_exactly_once(pipeline, pipeline.recover())
+
+
+def test_a_decision_that_may_or_may_not_be_written_is_left_to_recovery() -> None:
+    def vanish(_: CrashingPipeline) -> None:
+        raise Unavailable("log", "it is away")
+
+    pipeline = meddled("log/", vanish)
+
+    with pytest.raises(OutcomeUnknown, match="the next run tells"):
+        pipeline.rewind(0)
+    check_exactly_once(pipeline, pipeline.recover())
+
+
+def test_a_sink_that_cannot_act_now_leaves_a_decision_that_recovery_finishes() -> None:
+    pipeline = start_pipeline([False, False])
+    table = pipeline.tables[next(iter(pipeline.tables))]
+    table.refuses = "restore"
+
+    with pytest.raises(SinkError, match=r"is away\. The rewind is decided, and the next run"):
+        pipeline.rewind(0)
+    table.refuses = ""
+    restored = pipeline.recover()
+
+    check_exactly_once(pipeline, restored)
+    assert position(restored.cut) == 3
+
+
+def test_a_sink_that_cannot_be_looked_at_now_cannot_go_back() -> None:
+    pipeline = start_pipeline([False, False])
+    pipeline.tables[next(iter(pipeline.tables))].refuses = "look back"
+
+    with pytest.raises(MoveRefused, match="a: is away"):
+        pipeline.rewind(0)
+
+
+class Unmade(VersionedTable):
+    """A table that is made by its first commit."""
+
+    def look_back(self, version: Version | None) -> Retreat:
+        return Retreat(NO_TARGET, 0, 0) if len(self.versions) == 1 else super().look_back(version)
+
+
+def test_a_table_that_an_older_process_may_still_make_is_not_taken_back() -> None:
+    """A process that was paused in its first commit would find nothing that tells it to stop."""
+    pipeline = start_pipeline([True, False])
+    store = pipeline.opened()
+    pipeline.backend.delete(PipelinePaths(store.pipeline).committed(Slot(3)))
+    pipeline.tables.update({sink: Unmade(pipeline.backend, sink) for sink in pipeline.tables})
+
+    assert NO_TABLE == NO_TARGET
+    with pytest.raises(MoveRefused, match="checkpoint 2 has rows for it that may still be commit"):
+        pipeline.rewind(0)
+
+    pipeline.recover()
+    pipeline.rewind(0)
+    restored = pipeline.recover()
+    check_exactly_once(pipeline, restored)
+    assert position(restored.cut) == 3
+
+
+def test_a_table_that_nobody_has_had_rows_for_is_taken_back_to_nothing() -> None:
+    pipeline = start_pipeline([True])
+    pipeline.tables.update({sink: Unmade(pipeline.backend, sink) for sink in pipeline.tables})
+
+    pipeline.rewind(0)
+
+    check_exactly_once(pipeline, pipeline.recover())
+
+
+def test_a_pipeline_without_checkpoints_has_nowhere_to_go() -> None:
+    backend = MemoryBackend()
+    store = OpenStore.of(backend, open_pipeline(backend, "p"))
+
+    with pytest.raises(ConfigError, match="p has never taken a checkpoint"):
+        find_target(Movable("p", store, TARGETS, {}), LogView(), "1", "--to")
+
+
+def test_a_commit_that_was_never_finished_is_not_gone_back_to() -> None:
+    pipeline = start_pipeline([False, False])
+    store = pipeline.opened()
+    pipeline.backend.delete(PipelinePaths(store.pipeline).committed(Slot(2)))
+    log = store.log.read()
+
+    with pytest.raises(MoveRefused, match="the record of what its sinks showed is gone"):
+        perform(
+            Movable("p", store, TARGETS, pipeline.sinks),
+            log,
+            candidates(store, log)[0],
+            leave_sinks=False,
+        )
+
+
+def test_a_log_that_lost_its_end_is_not_gone_back_in() -> None:
+    """What the tables show is then not known, and the lost slots would be used again."""
+    pipeline = start_pipeline([False, False])
+    store = pipeline.opened()
+    pipeline.backend.delete(PipelinePaths(store.pipeline).log_entry(store.log.read().last_slot))
+    store = OpenStore.of(pipeline.backend, store.pipeline)
+    movable = Movable("p", store, TARGETS, pipeline.sinks)
+
+    with pytest.raises(MoveRefused, match="its log lacks its last entries"):
+        find_target(movable, store.log.read(), "1", "--to")
