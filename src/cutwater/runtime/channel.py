@@ -1,9 +1,13 @@
-"""A channel as it runs: the index, the files of its Events, its log, and who waits for what.
+"""A channel of a running generation: the index, the files of its Events, and the waiting threads.
 
-`protocol.channel` decides; this module makes the decisions safe for threads and does what they ask
-for on disk. A producer appends under its step's lock and waits for room outside of it; consumers
-are woken by appends and releases. The channel's own lock is the innermost one: nothing else is
-locked while it is held.
+`protocol.channel_log` decides; this module makes the decisions safe for threads and carries them
+out on disk. A producer appends under its step's lock and waits for room outside of it; appends and
+releases wake the consumers. The channel's own lock is the innermost one: no other lock is taken
+while it is held.
+
+`restore_channel` builds a channel from a cut: the Events in flight, and each reader at its own
+position. Rows in flight were written by the code of their time; if today's code reads a column that
+they lack, nothing starts.
 """
 
 import threading
@@ -12,11 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from cutwater.ids import ChannelId, CheckpointId, ReaderId
+import pyarrow.parquet as pq
+
+from cutwater.errors import RecoveryError
+from cutwater.ids import ChannelId, CheckpointId, ReaderId, StepId
 from cutwater.protocol.channel_log import Bound, ChannelLog, Placed
-from cutwater.protocol.messages import Event, Message, Place
+from cutwater.protocol.cut import Cut, RecordedEvent
+from cutwater.protocol.messages import Event, Message, Place, Watermark
 from cutwater.runtime.channel_file import ChannelFile
 from cutwater.store.backends.directories import status, try_to_remove_tree
+from cutwater.store.blobs.blobs import Blobs
 
 
 class Signal:
@@ -294,3 +303,57 @@ class Channel:
     def rows(self) -> int:
         """How many rows were appended in this generation."""
         return self._rows
+
+
+def restore_channel(channel: Channel, readers: Iterable[ReaderId], cut: Cut, blobs: Blobs) -> None:
+    """Put what was in flight into a channel, and every reader to its own place.
+
+    Raises:
+        StoreError: If it cannot be fetched.
+    """
+    places = {reader: cut.snapshots[reader.step].positions[reader.input] for reader in readers}
+    lowest = min(places.values())
+    slowest = next(reader for reader in places if places[reader] == lowest)
+    recorded = _recorded(cut, slowest)
+    log = ChannelLog(channel.id, places, base=lowest, events=[one.event for one in recorded])
+    # Watermarks are not recorded with Events: the producer's newest one comes after them all.
+    watermark_ms = cut.snapshots[StepId(channel.id)].watermark_ms
+    if watermark_ms is not None:
+        log.append(Watermark(watermark_ms))
+    channel.restore(log)
+    files = {
+        channel.data / name: ref
+        for one in recorded
+        for name, ref in zip(one.event.files, one.blobs, strict=True)
+    }
+    blobs.fetch_files(files)
+
+
+def _recorded(cut: Cut, reader: ReaderId) -> tuple[RecordedEvent, ...]:
+    parts = cut.snapshots[reader.step].in_flight
+    return next((part.events for part in parts if part.input == reader.input), ())
+
+
+def check_in_flight(channel: Channel, reader: ReaderId, read: frozenset[str] | None) -> None:
+    """Check that the rows a reader has before it have the columns that it reads.
+
+    Args:
+        channel: The channel, restored.
+        reader: Who reads it.
+        read: The columns that it reads; None for all.
+
+    Raises:
+        RecoveryError: If one is missing.
+    """
+    wanted = frozenset(channel.form.schema.names) if read is None else read
+    begin = channel.position(reader)
+    for file in channel.paths(channel.events(begin.position, channel.limit(reader))):
+        missing = wanted - set(pq.read_schema(file).names)
+        if missing:
+            message = (
+                f"channel {channel.id} holds rows in flight without the columns "
+                f"{', '.join(sorted(missing))}, which step {reader.step} reads now. Run the code "
+                "as it was until a savepoint is made, which has no rows in flight, and go on "
+                "from that."
+            )
+            raise RecoveryError(message)

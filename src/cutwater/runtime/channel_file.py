@@ -1,14 +1,18 @@
 """The log of a channel on disk: every message in order, in segments dropped from the front.
 
-An entry is JSON, but for a barrier: that is a zero byte, the end of the channel as an unsigned
-64-bit number, and the packed barrier, so that it is read back whole (PROTOCOL.md section 3).
+An entry is JSON, except for a barrier: a zero byte, the end of the channel as an unsigned 64-bit
+number, and the packed barrier (PROTOCOL.md section 3). Entries are framed by length and checksum: a
+reader in another process sees an incomplete entry at the end as "not yet", and a complete one with
+a wrong checksum as an error (rule F36).
 
-The running generation reads its index in memory; the file is for whoever looks from outside while
-it runs, and after it has died. It lives in scratch and is not needed for recovery.
+The running generation uses its index in memory. The file is for inspection from outside, while the
+generation runs and after it has died. It is in scratch, and recovery does not need it.
 """
 
 import struct
+import zlib
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, assert_never
@@ -18,7 +22,6 @@ import msgspec
 from cutwater.errors import Corrupt, ProtocolViolation
 from cutwater.protocol.barrier import BARRIER_BYTES, Barrier
 from cutwater.protocol.messages import EndOfInput, Event, Message, Place, Watermark
-from cutwater.runtime.frames import framed, payloads
 from cutwater.store.backends.directories import matching
 
 SEGMENT_ENTRIES: Final = 1000
@@ -152,3 +155,33 @@ def _encode(place: Place, message: Message) -> bytes:
         case other:
             assert_never(other)
     return msgspec.json.encode(entry)
+
+
+_HEAD: Final = struct.Struct(">II")
+
+
+def framed(payload: bytes) -> bytes:
+    """Return the payload with its length and checksum before it."""
+    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def payloads(data: bytes, name: str) -> Iterator[bytes]:
+    """Take framed entries apart, as far as they are complete.
+
+    Args:
+        data: What a log file holds.
+        name: The file, for the error.
+
+    Raises:
+        Corrupt: If a complete entry is not what was written.
+    """
+    at = 0
+    while at + _HEAD.size <= len(data):
+        length, checksum = _HEAD.unpack_from(data, at)
+        payload = data[at + _HEAD.size : at + _HEAD.size + length]
+        if len(payload) < length:
+            return
+        if zlib.crc32(payload) != checksum:
+            raise Corrupt(name, f"the entry at byte {at} has another checksum")
+        yield payload
+        at += _HEAD.size + length

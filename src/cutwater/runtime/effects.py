@@ -1,7 +1,8 @@
-"""The durable effects of a generation, in the background: each posts what came of it.
+"""The durable effects of a generation, in the background: each posts its result.
 
-Nothing here decides anything. A task is one of the coordinator's commands; it runs in a pool,
-retries where repeating is safe, and always answers, so that the coordinator is never left waiting.
+Nothing here decides anything. A task is one of the coordinator's commands. It runs in a pool,
+retries where repeating is safe, and always posts an answer, so that the coordinator never waits for
+ever.
 """
 
 import logging
@@ -15,6 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from cutwater.clock import now_ms
 from cutwater.errors import (
     CutwaterError,
     OutcomeUnknown,
@@ -34,7 +36,6 @@ from cutwater.protocol.decisions import Decision, DecisionOutcome
 from cutwater.protocol.retention import reusable
 from cutwater.protocol.step.events import Stored
 from cutwater.protocol.step.in_flight import InFlightRange
-from cutwater.runtime.clock import now_ms
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.step import RunningStep
 from cutwater.sinks.commit import Groups, act_in_store, recorded_by

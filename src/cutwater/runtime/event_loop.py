@@ -1,10 +1,9 @@
 """One generation of a running pipeline: one event loop that feeds the machines.
 
-Everything that concerns the coordinator happens on this loop's thread: events come through one
-inbox, commands are carried out or handed to the effects. Steps have their own threads and locks;
-the loop tells them what attempts begin and end, lets them see what is new on their inputs, and
-tells everybody the time. It ends with an outcome: the next generation, if there is one, is somebody
-else's decision.
+Everything that concerns the coordinator happens on the thread of this loop: events arrive through
+one inbox, commands are carried out here or handed to the effects. Steps have their own threads and
+locks; the loop announces attempts to them, lets them read control messages on their inputs, and
+gives them the time. The loop ends with an outcome. The supervisor decides what follows.
 """
 
 import logging
@@ -18,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from cutwater.clock import now_ms
 from cutwater.errors import RunError
 from cutwater.ids import BatchId, ChannelId, StepId
 from cutwater.protocol import stopping
@@ -30,7 +30,6 @@ from cutwater.protocol.recovery import Restore
 from cutwater.protocol.step.aligner_events import Announced, Tick
 from cutwater.protocol.step.events import Ended
 from cutwater.protocol.stopping import Stopping
-from cutwater.runtime.clock import now_ms
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.effects import Effects
 from cutwater.runtime.engine import Built

@@ -1,6 +1,6 @@
 """How a generation of a running pipeline ends.
 
-The generation says how it ended, the supervisor decides what follows from it.
+The event loop returns the outcome; the supervisor decides what follows.
 """
 
 import errno

@@ -1,8 +1,8 @@
-"""Recovery: observes the store, lets the protocol choose, does what it chose, until it may start.
+"""Recovery: observes the store, lets the protocol choose an action, carries it out, and repeats.
 
-`protocol.recovery.next_action` decides; this module reads facts and carries out one action at a
-time: claim, read, verify, repeat commits (PROTOCOL.md section 10). What it returns is where the
-new generation stands.
+`protocol.recovery.next_action` decides. This module reads facts and carries out one action at a
+time: claim, read, verify, repeat commits (PROTOCOL.md section 10). The result is where the new
+generation starts.
 """
 
 import uuid

@@ -1,15 +1,23 @@
-"""The scratch directory of one run: its own, held by a lock, removed at the end.
+"""The scratch directory of one run: owned by one process, held by a lock, removed at the end.
 
-A process that was killed cannot clean up after itself; whoever starts the same pipeline next below
-the same directory does it, once it has taken what it needs of the files (`store.stock`). Whether a
-directory's process lives is known by the lock on a file in it, which the operating system lets go
-when the process ends, however it ends. A directory gets its name when it has its lock. So one with
-that name and without the file has been removed: in part, by somebody who was killed meanwhile; or
-Spark made it anew, which may write a snapshot of state when its query has been stopped already.
+A killed process cannot clean up. The next start of the same pipeline below the same directory does,
+once it has taken what it needs of the files (`store.blobs.local_cache`). The lock on a file in the
+directory shows whether its process lives: the operating system releases it when the process ends.
+A directory gets its name together with its lock. A directory of that name without the lock file was
+removed in part by a process that was killed meanwhile, or Spark recreated it: Spark may write a
+snapshot of state after its query was stopped.
+
+By default scratch is below a directory of this user alone, in the temporary directory that all
+users share. That name is predictable, so another user may have created something of that name. It
+is used only if lstat(2) shows a real directory, owned by this user, that no other user can enter;
+the sticky bit of the temporary directory keeps other users from replacing it later.
 """
 
 import atexit
 import fcntl
+import os
+import stat
+import tempfile
 import threading
 import time
 import uuid
@@ -20,7 +28,6 @@ from typing import IO, Final
 
 from cutwater.errors import ConfigError
 from cutwater.ids import Generation, PipelineId
-from cutwater.runtime.private_directory import private_directory, private_path
 from cutwater.store.backends.directories import exists, matching, try_to_remove_tree
 from cutwater.store.blobs.local_cache import LeftFiles, Stock
 
@@ -168,3 +175,59 @@ def clear(scratch: Path, keep: Generation) -> None:
     for left in matching(scratch, *_LEFT):
         if left != kept:
             try_to_remove_tree(left)
+
+
+_OTHERS: Final = 0o077
+
+
+def private_path(name: str = "") -> Path:
+    """Return where this user's directory, or one below it, is; it may not exist yet."""
+    return Path(tempfile.gettempdir()).absolute() / f"cutwater-{os.getuid()}" / name
+
+
+def private_directory(name: str = "") -> Path:
+    """Return this user's directory, or one below it; creates and verifies it.
+
+    Raises:
+        PermissionError: If it is open to other users, or may be under their control; the message
+            names it and the next step.
+        OSError: If it cannot be created.
+    """
+    path = private_path()
+    # A file or a dangling link is in the way of mkdir; lstat says which.
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    problem = private_problem()
+    if problem:
+        raise PermissionError(problem)
+    if name:
+        path = path / name
+        path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def private_problem() -> str:
+    """Say why this user's directory must not be used, and the next step; empty if it may be.
+
+    One that does not exist may be created, so nothing is wrong with it.
+    """
+    path = private_path()
+    try:
+        problem = _problem(path.lstat())
+    except FileNotFoundError:
+        return ""
+    way_out = "Remove it, or set TMPDIR to a directory of your own"
+    return f"{path} {problem}. {way_out}" if problem else ""
+
+
+def _problem(status: os.stat_result) -> str:
+    """Say what is wrong with a directory that must be private; empty if nothing is."""
+    if stat.S_ISLNK(status.st_mode):
+        return "is a symbolic link, which another user may have made"
+    if not stat.S_ISDIR(status.st_mode):
+        return "is not a directory"
+    if status.st_uid != os.getuid():
+        return f"belongs to another user (uid {status.st_uid})"
+    if status.st_mode & _OTHERS:
+        return f"is open to other users (mode {stat.S_IMODE(status.st_mode):04o})"
+    return ""

@@ -1,9 +1,9 @@
 """One step of a running generation: its machine, its lock, and what the machine's commands mean.
 
-Whatever happens to a step is an event told under its lock; the commands the machine answers with
-are carried out in the same critical section, so that "append Event N" and "append barrier c" have
-one order (rule F1). Waiting for room happens outside of it, so that barriers and stop always get
-through. How batches come about is the engine's business (`query_step`, `batch_step`).
+Everything that happens to a step is an event under its lock. The machine's commands are carried out
+in the same critical section, so that "append Event N" and "append barrier c" have one order (rule
+F1). Waiting for room happens outside of it, so that barriers and a stop always get through. How
+batches run is the engine's business (`RunningStep` is the engine's port for one step).
 """
 
 import threading
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from cutwater.clock import now_ms
 from cutwater.ids import BatchId, CheckpointId, Generation, InputId, PipelineId, ReaderId
 from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.barrier import Barrier
@@ -47,7 +48,6 @@ from cutwater.protocol.step.events import (
 from cutwater.protocol.step.in_flight import InFlightRange
 from cutwater.protocol.step.machine import Step
 from cutwater.runtime.channel import Channel, Signal
-from cutwater.runtime.clock import now_ms
 from cutwater.runtime.output import Output, Written
 from cutwater.runtime.reporting.failed_batch import FailedBatch
 from cutwater.runtime.reporting.step_times import StepTimes

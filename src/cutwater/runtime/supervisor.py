@@ -1,19 +1,24 @@
-"""Runs a pipeline through its generations: recover, build, run, and begin again after a failure.
+"""Runs a pipeline through its generations: recover, build, run, and restart after a failure.
 
-A step that fails takes the whole pipeline back to its last decided checkpoint (rule F10), as often
-as the restart strategy allows. Each generation lives in a fresh scratch directory. A heartbeat
-shows others that the pipeline runs.
+A failed step takes the whole pipeline back to its last decided checkpoint (rule F10), as often as
+the restart strategy allows. Each generation has a fresh scratch directory. A heartbeat shows other
+processes that the pipeline runs.
+
+A driver that was paused may find that another process has taken over: in the decision log, in a
+sink, in scratch that is gone, or in a step that fails for one of these reasons. The log is
+authoritative: a newer claim means that this driver is fenced, whatever error came first.
 """
 
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
+from cutwater.clock import now_ms
 from cutwater.config.options import RestartConfig
 from cutwater.errors import (
     ConfigError,
@@ -36,7 +41,6 @@ from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Claim
 from cutwater.protocol.evolution.change import Change
-from cutwater.runtime.clock import now_ms
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.event_loop import Generation
 from cutwater.runtime.outcome import End, Outcome, is_starved
@@ -51,8 +55,9 @@ from cutwater.runtime.reporting.recovery_timing import Phases
 from cutwater.runtime.reporting.status import CheckpointReport, RunResult, RunStatus
 from cutwater.runtime.request_server import Desk
 from cutwater.runtime.scratch import clear
-from cutwater.runtime.shut_out import shut_out_by
 from cutwater.runtime.step import RunningStep
+from cutwater.store.maintenance.fencing import fenced_out
+from cutwater.store.pipeline_store import OpenStore
 from cutwater.store.records.holder import Heartbeat, is_gone
 from cutwater.store.records.lease import Lease, Leases, claim_nonce, claimant
 from cutwater.store.records.reports import RecoveryReport
@@ -483,3 +488,31 @@ def in_background(
             done(error)
 
     threading.Thread(target=run, name="supervisor", daemon=True).start()
+
+
+def shut_out_by(
+    outcome: Outcome, store: OpenStore, tried: Collection[Claim]
+) -> BaseException | None:
+    """Return what a run ends with if its generation ended because of a newer one.
+
+    Args:
+        outcome: How the generation ended.
+        store: The pipeline in its store.
+        tried: All claims of this process, whatever became of them.
+
+    Returns:
+        `Fenced` if the log shows a newer claim; else what refused the generation, if something
+        did as if there were one; None for an end that has nothing to do with it.
+    """
+    if outcome.end not in {End.FAILED, End.FENCED}:
+        return None
+    try:
+        fenced = fenced_out(store, tried)
+    except StoreError as error:
+        _LOG.warning("nobody can say whether another process runs the pipeline: %s", error)
+        fenced = None
+    if fenced is not None:
+        fenced.__cause__ = outcome.error
+    if fenced is not None or outcome.end is End.FAILED:
+        return fenced
+    return outcome.error or RunError(f"the pipeline has ended: {outcome.detail}.")

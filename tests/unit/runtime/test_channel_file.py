@@ -9,8 +9,7 @@ from cutwater.ids import BatchId, CheckpointId, Generation
 from cutwater.protocol.barrier import BARRIER_BYTES, Barrier, Flag
 from cutwater.protocol.messages import START, EndOfInput, Event, Place, Watermark
 from cutwater.runtime import channel_file
-from cutwater.runtime.channel_file import ChannelFile, read_entries
-from cutwater.runtime.frames import framed, payloads
+from cutwater.runtime.channel_file import ChannelFile, framed, payloads, read_entries
 
 DRAINING_SAVEPOINT = Flag.FULL_SNAPSHOT | Flag.DRAIN
 

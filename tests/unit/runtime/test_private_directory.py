@@ -13,8 +13,7 @@ import pytest
 
 from cutwater.errors import ConfigError
 from cutwater.ids import PipelineId
-from cutwater.runtime.private_directory import private_directory
-from cutwater.runtime.scratch import Scratch
+from cutwater.runtime.scratch import Scratch, private_directory
 
 PIPELINE = PipelineId(str(uuid.UUID(int=7)))
 SOURCE = Path(__file__).parents[3] / "src"

@@ -24,8 +24,7 @@ from cutwater.protocol.decisions import Claim
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.outcome import End, Outcome
-from cutwater.runtime.shut_out import shut_out_by
-from cutwater.runtime.supervisor import Supervisor
+from cutwater.runtime.supervisor import Supervisor, shut_out_by
 from cutwater.store.paths import ObjectPath, PipelinePaths
 from cutwater.store.records.lease import Lease
 

@@ -29,7 +29,7 @@ from cutwater.cli.load import parse_pairs
 from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, duration_text, say, say_json
 from cutwater.config.settings import MASTER_DEFAULT
 from cutwater.errors import CutwaterError, SessionError
-from cutwater.runtime.private_directory import private_path, private_problem
+from cutwater.runtime.scratch import private_path, private_problem
 from cutwater.spark.session.connect import connect_variables
 from cutwater.spark.session.java import find_java
 from cutwater.spark.session.version import PYSPARK, is_supported

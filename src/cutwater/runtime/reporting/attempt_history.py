@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from cutwater.clock import now_ms
 from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, SinkId, StepId
 from cutwater.protocol.checkpoint import events
 from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest
@@ -20,7 +21,6 @@ from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.checkpoint.trigger import RequestResult
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import DecisionOutcome
-from cutwater.runtime.clock import now_ms
 from cutwater.runtime.reporting.event_log import EventName, Journal
 from cutwater.runtime.reporting.status import CheckpointReport
 from cutwater.store.records.reports import StepReport

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from cutwater.clock import now_ms
 from cutwater.ids import CheckpointId, StepId
 from cutwater.protocol.step.aligner_events import AlignmentState
-from cutwater.runtime.clock import now_ms
 from cutwater.runtime.engine import Built
 from cutwater.runtime.reporting.status import (
     AlignmentStatus,

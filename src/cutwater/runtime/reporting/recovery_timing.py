@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Final
 
+from cutwater.clock import now_ms
 from cutwater.ids import Generation
 from cutwater.protocol.recovery import Restore
-from cutwater.runtime.clock import now_ms
 from cutwater.runtime.step import RunningStep
 from cutwater.store.records.reports import RecoveryReport
 

@@ -7,9 +7,9 @@ acknowledged. Nothing depends on it.
 import time
 from dataclasses import dataclass
 
+from cutwater.clock import now_ms
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import StepSnapshot
-from cutwater.runtime.clock import now_ms
 from cutwater.runtime.reporting.status import BarrierAt
 from cutwater.store.records.reports import StepReport
 

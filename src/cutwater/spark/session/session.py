@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from cutwater.config.settings import MASTER_DEFAULT
 from cutwater.errors import SessionError
-from cutwater.runtime.private_directory import private_directory
+from cutwater.runtime.scratch import private_directory
 from cutwater.spark.jvm.callbacks import secure
 from cutwater.spark.session.connect import refuse_connect
 from cutwater.spark.session.java import cache_directories, make_private, use_java

@@ -2,11 +2,11 @@
 
 import time
 
+from cutwater.clock import now_ms
 from cutwater.ids import NO_SLOT, BatchId, CheckpointId, Generation, StepId
 from cutwater.protocol.checkpoint.events import Standing
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.recovery import Restore
-from cutwater.runtime.clock import now_ms
 from cutwater.runtime.reporting.recovery_timing import Phase, Phases
 from cutwater.runtime.reporting.step_times import StepTimes
 
