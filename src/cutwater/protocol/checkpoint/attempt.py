@@ -97,6 +97,14 @@ class CancelResult(Enum):
     """No number was given, and more than one attempt is open."""
 
 
+class RequestResult(Enum):
+    """What became of a request."""
+
+    QUEUED = auto()
+    QUEUE_FULL = auto()
+    NOT_RUNNING = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
     """What somebody asked for.

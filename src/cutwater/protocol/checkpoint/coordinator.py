@@ -20,17 +20,11 @@ from cutwater.protocol.checkpoint.attempt import (
     CancelResult,
     Phase,
     PhaseTrigger,
+    RequestResult,
 )
 from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.checkpoint.ledger import Contradictions, Ledger
-from cutwater.protocol.checkpoint.schedule import Schedule
-from cutwater.protocol.checkpoint.trigger import (
-    RequestResult,
-    TriggerFacts,
-    Verdict,
-    decide,
-    due_ms,
-)
+from cutwater.protocol.checkpoint.schedule import Schedule, TriggerFacts, Verdict, decide, due_ms
 from cutwater.protocol.commit import Committer, CommitterState
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import DecisionOutcome

@@ -15,9 +15,9 @@ from cutwater.protocol.checkpoint.attempt import (
     CancelResult,
     CheckpointRequest,
     PhaseTrigger,
+    RequestResult,
 )
 from cutwater.protocol.checkpoint.failure import FailureReason
-from cutwater.protocol.checkpoint.trigger import RequestResult
 from cutwater.protocol.commit import CommitCommand
 from cutwater.protocol.cut import CheckpointKind, Committable, Cut, StepSnapshot, Version
 from cutwater.protocol.decisions import DecisionOutcome
