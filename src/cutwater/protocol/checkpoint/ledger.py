@@ -1,20 +1,25 @@
-"""What one generation has decided so far, and the next cut that can follow from it (section 9).
+"""What one generation has decided so far, and the next cut that can follow (section 9).
 
-Keeps the last slot of the log, what is carried, each step's batch in the last decided cut and what
-sinks show; builds the description of a cut from an attempt whose acknowledgements are complete.
-It decides nothing. Upholds I5, I7 and I12.
+`Ledger` keeps the last slot of the log, the carried output, each step's batch in the last decided
+cut and what each sink shows. It builds the description of a cut from an attempt whose
+acknowledgements are complete. It decides nothing.
+
+`CommitPace` says how often sinks commit (`commit_every`, ADR 0020). A cut that comes before the
+next commit is due is a recovery point and carries the staged output. Time is the start of the
+attempt, which arrived in an event. A savepoint, a full checkpoint, a drain, the last checkpoint of
+a run and a cut in which every source has finished commit at once. After a restart it is unknown
+how long rows have waited, so a commit is due. Upholds I5, I7, I10 and I12.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cutwater.ids import NO_BATCH, Generation, SinkId, Slot
 from cutwater.protocol.checkpoint.attempt import Attempt
-from cutwater.protocol.checkpoint.commit_pace import CommitPace
 from cutwater.protocol.checkpoint.events import Standing
 from cutwater.protocol.commit import plan_commit, waits_for_alignment
-from cutwater.protocol.cut import Cut, Version, faults
+from cutwater.protocol.cut import Cut, StepSnapshot, Version, faults
 from cutwater.protocol.lost_commit import last_writes
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.topology import Topology
@@ -25,6 +30,37 @@ class Contradictions:
     """Why acknowledgements do not form a cut, one sentence each."""
 
     sentences: tuple[str, ...]
+
+
+class CommitPace:
+    """When the sinks of one generation may commit."""
+
+    def __init__(self, every_ms: int) -> None:
+        """Begin a generation: it is the sinks' turn."""
+        self._every_ms = every_ms
+        self._committed_at_ms: int | None = None
+
+    def is_due(self, now_ms: int) -> bool:
+        """Say whether the sinks have waited long enough at this time."""
+        last_ms = self._committed_at_ms
+        return last_ms is None or now_ms - last_ms >= self._every_ms
+
+    def commits(self, attempt: Attempt, sources: Iterable[StepSnapshot]) -> bool:
+        """Say whether sinks commit at the cut of this attempt, as far as time is concerned.
+
+        Args:
+            attempt: The attempt.
+            sources: The sources' snapshots in it.
+        """
+        request = attempt.request
+        if request.flags or request.is_last or all(one.finished for one in sources):
+            return True
+        return self.is_due(attempt.started_at_ms)
+
+    def decided(self, cut: Cut) -> None:
+        """Note a decision: one that gives sinks rows is the last commit from now on."""
+        if cut.commit_point and any(cut.commit.values()):
+            self._committed_at_ms = cut.started_at_ms
 
 
 class Ledger:
