@@ -51,7 +51,7 @@ from cutwater.protocol.step.aligner_events import (
 )
 from cutwater.protocol.step.events import BatchAppended, BatchCommitted, StepCommand, StepEvent
 from cutwater.protocol.step.machine import Step
-from cutwater.protocol.step.restored import Restored
+from cutwater.protocol.step.snapshots import Restored
 from cutwater.protocol.topology import StepSpec, Topology, inputs_of
 
 GENERATION = Generation(3)

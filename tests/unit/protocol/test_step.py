@@ -71,7 +71,7 @@ from cutwater.protocol.step.events import (
 )
 from cutwater.protocol.step.in_flight import InFlightRange
 from cutwater.protocol.step.machine import Step
-from cutwater.protocol.step.restored import Restored
+from cutwater.protocol.step.snapshots import Restored
 from cutwater.protocol.topology import StepSpec
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)

@@ -48,8 +48,7 @@ from cutwater.protocol.step.events import (
     Stored,
 )
 from cutwater.protocol.step.injector import Injector
-from cutwater.protocol.step.restored import Restored
-from cutwater.protocol.step.snapshots import SnapshotBook
+from cutwater.protocol.step.snapshots import Restored, SnapshotBook
 from cutwater.protocol.topology import StepSpec
 
 Commands = tuple[StepCommand, ...]

@@ -1,15 +1,18 @@
-"""Snapshots on their way: noted, then committed and captured, then stored, then told (section 6).
+"""The snapshots of one step: noted, pinned, stored, acknowledged (section 6), restored (10).
 
 A snapshot is noted in the critical section that appends the barrier. Its files may be pinned once
 its batch is committed; it may be stored once everything in flight is known as well; it may be
-acknowledged once it is stored. Each happens once. Upholds I3 and I5.
+acknowledged once it is stored. Each happens once. `Restored` says where a step begins in a new
+generation; only a decided cut is ever restored. Upholds I3, I5 and I9.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from cutwater.errors import ProtocolViolation
-from cutwater.ids import BatchId, CheckpointId
+from cutwater.ids import NO_BATCH, BatchId, CheckpointId, InputId
 from cutwater.protocol.cut import StepSnapshot
+from cutwater.protocol.messages import START, Place
 from cutwater.protocol.step.aligner_events import Captured
 from cutwater.protocol.step.events import Acknowledge, Forget, Pin, StepCommand, Stored, Upload
 from cutwater.protocol.step.in_flight import InFlightRange
@@ -103,3 +106,30 @@ class SnapshotBook:
             return ()
         pending.uploading = True
         return (Upload(pending.snapshot, pending.ranges),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """Where a step begins: empty, or as its snapshot in the restored cut says."""
+
+    batch: BatchId = NO_BATCH
+    positions: Mapping[InputId, Place] = field(default_factory=dict)
+    output: Place = START
+    offsets: Mapping[str, str] = field(default_factory=dict)
+    watermark_ms: int | None = None
+    owes_batch: bool = False
+
+    @classmethod
+    def from_snapshot(cls, snapshot: StepSnapshot) -> "Restored":
+        """Begin where a snapshot stood, the owed batch included (rule F22).
+
+        EndOfInput is not restored: a step that had finished finds its own end again (F2).
+        """
+        return cls(
+            batch=snapshot.batch,
+            positions=snapshot.positions,
+            output=snapshot.output,
+            offsets=snapshot.offsets,
+            watermark_ms=snapshot.watermark_ms,
+            owes_batch=snapshot.owes_batch,
+        )

@@ -26,7 +26,7 @@ from cutwater.protocol.messages import START
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.showing import ShowPermit, grant_shows
 from cutwater.protocol.step.machine import Step
-from cutwater.protocol.step.restored import Restored
+from cutwater.protocol.step.snapshots import Restored
 from cutwater.protocol.topology import StepSpec, Topology
 from cutwater.runtime.channel import Channel, ChannelForm, Signal
 from cutwater.runtime.channel_restore import check_in_flight, restore_channel

@@ -27,8 +27,7 @@ from cutwater.protocol.step.aligner_events import (
 from cutwater.protocol.step.events import EndReached
 from cutwater.protocol.step.in_flight import Recording
 from cutwater.protocol.step.machine import Step
-from cutwater.protocol.step.restored import Restored
-from cutwater.protocol.step.snapshots import SnapshotBook
+from cutwater.protocol.step.snapshots import Restored, SnapshotBook
 from cutwater.testing.simulation.boot import Boot
 from cutwater.testing.simulation.engine import Engine, EngineState
 from cutwater.testing.simulation.faults import Faults
