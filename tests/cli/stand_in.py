@@ -26,7 +26,7 @@ from cutwater.errors import CutwaterError, Fenced, PipelineHeld, StepError
 from cutwater.ids import CheckpointId, Generation, PipelineId, StepId
 from cutwater.pipeline.pipeline import Pipeline
 from cutwater.protocol.cut import CheckpointKind, Cut
-from cutwater.protocol.evolution.change import Change, Fate, StepFate
+from cutwater.protocol.evolution.mapping import Change, Fate, StepFate
 from cutwater.run import (
     ChannelStatus,
     CheckpointReport,

@@ -25,14 +25,13 @@ from cutwater.protocol.cut import (
     StepSnapshot,
     faults,
 )
-from cutwater.protocol.evolution.change import Allowances
 from cutwater.protocol.evolution.identity import (
     InputIdentity,
     InputKind,
     OperatorIdentity,
     StepIdentity,
 )
-from cutwater.protocol.evolution.mapping import map_cut
+from cutwater.protocol.evolution.mapping import Allowances, map_cut
 from cutwater.protocol.messages import Event, Place
 
 EVERYTHING = Allowances(new=True, dropped=True)

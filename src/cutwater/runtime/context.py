@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from cutwater.ids import PipelineId, SinkId
 from cutwater.planning.physical_plan import PhysicalPlan
 from cutwater.protocol.channel_log import Bound
-from cutwater.protocol.evolution.change import Allowances
+from cutwater.protocol.evolution.mapping import Allowances
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.sinks.base import OpenSink
 from cutwater.spark.jvm.internals import Internals

@@ -25,7 +25,6 @@ from cutwater.protocol.cut import (
     StepSnapshot,
     faults,
 )
-from cutwater.protocol.evolution.change import Allowances, Change, Fate, Line
 from cutwater.protocol.evolution.identity import (
     NO_OFFSET,
     InputIdentity,
@@ -33,7 +32,7 @@ from cutwater.protocol.evolution.identity import (
     OperatorIdentity,
     StepIdentity,
 )
-from cutwater.protocol.evolution.mapping import map_cut
+from cutwater.protocol.evolution.mapping import Allowances, Change, Fate, Line, map_cut
 from cutwater.protocol.messages import START, Event, Place
 from cutwater.protocol.topology import StepSpec, Topology
 

@@ -3,7 +3,7 @@
 A name says whose state it is; everything else here says whether that state still means the same:
 what the step reads and in which order, what its rows look like, which operators keep state, by
 which keys and in how many partitions. Whoever has analysed the step fills it in; a manifest holds
-it; `change` compares two of them (PROTOCOL.md section 15, rule F16). Values are plain, since they
+it; `mapping` compares two of them (PROTOCOL.md section 15, rule F16). Values are plain, since they
 are stored field by field.
 """
 

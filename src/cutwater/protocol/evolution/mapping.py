@@ -12,11 +12,11 @@ Upholds I3 and I5.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Final
 
 from cutwater.ids import NO_BATCH, BatchId, ChannelId, InputId, StepId
 from cutwater.protocol.cut import Cut, InFlight, StepSnapshot
-from cutwater.protocol.evolution.change import Allowances, Change, Fate, Line, Refusal, StepFate
 from cutwater.protocol.evolution.identity import (
     NO_OFFSET,
     InputIdentity,
@@ -25,7 +25,6 @@ from cutwater.protocol.evolution.identity import (
     columns_missing,
     state_differences,
 )
-from cutwater.protocol.evolution.same_shape import same_shape
 from cutwater.protocol.messages import START, Place
 
 _SAVEPOINT: Final = (
@@ -33,6 +32,100 @@ _SAVEPOINT: Final = (
 )
 _ALLOW_NEW: Final = "Allow it with --allow-new"
 _ALLOW_DROPPED: Final = "Allow it with --allow-dropped, or bring it back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowances:
+    """What somebody has allowed a restore to do.
+
+    Attributes:
+        new: Steps with state, sources and sinks that the cut does not know may begin.
+        dropped: Steps with state, sources and sinks that are gone may be forgotten.
+        swap: Sources that are other ones now, and begin at their own beginning.
+    """
+
+    new: bool = False
+    dropped: bool = False
+    swap: frozenset[str] = frozenset()
+
+
+class Fate(Enum):
+    """What becomes of a step."""
+
+    KEPT = "kept"
+    """It goes on where it stood."""
+    MOVED = "moved"
+    """It was part of other steps, and goes on from what they were."""
+    NEW = "new"
+    """It begins without a past."""
+    MERGED = "merged"
+    """It is gone; what it did is done by other steps, which go on from where it stood."""
+    DROPPED = "dropped"
+    """It is gone, and its past with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFate:
+    """What becomes of one step, with what is worth knowing about it."""
+
+    step: StepId
+    fate: Fate
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something that stands against a restore: what, why, and what can be done."""
+
+    subject: str
+    reason: str
+    next_step: str
+
+    def __str__(self) -> str:
+        """Give it as two sentences."""
+        return f"{self.subject} {self.reason}. {self.next_step}."
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the offsets that a changed query begins with.
+
+    Attributes:
+        text: The offset of a source, or None if it begins at its beginning.
+        channel: For a channel instead: which input it is, and where the step stands on it.
+        log: The number under which the source keeps files now, if it does.
+        origin: The step of the cut that the offset was of; None without one.
+        origin_log: The number under which the source kept files there, if it did.
+    """
+
+    text: str | None = None
+    channel: tuple[InputId, Place] | None = None
+    log: int | None = None
+    origin: StepId | None = None
+    origin_log: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A cut as changed code sees it.
+
+    Attributes:
+        fates: What becomes of every step, old and new.
+        refusals: What stands against it; empty if it can be done.
+        cut: The cut with a snapshot and an identity for every step that there is now, no more
+            and no fewer; an identity has the number of partitions of the state that is kept.
+        queries: The steps whose query must be rebuilt, each with all lines of its offsets.
+    """
+
+    fates: tuple[StepFate, ...]
+    refusals: tuple[Refusal, ...]
+    cut: Cut
+    queries: Mapping[StepId, tuple[Line, ...]] = field(default_factory=dict)
+
+    @property
+    def is_change(self) -> bool:
+        """Whether anything but the inside of steps has changed."""
+        return any(one.fate is not Fate.KEPT or one.notes for one in self.fates)
 
 
 def map_cut(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
@@ -44,7 +137,7 @@ def map_cut(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -
         allowed: What somebody has allowed.
     """
     if set(cut.identities) != set(cut.snapshots):
-        return same_shape(cut, now, allowed)
+        return _same_shape(cut, now, allowed)
     return _Mapper(cut, now, allowed).run()
 
 
@@ -398,3 +491,42 @@ def _is_swapped(old: StepIdentity, lines: tuple[Line, ...], snapshot: StepSnapsh
         for at, (one, line) in enumerate(zip(old.inputs, lines, strict=True))
         if one.kind is InputKind.SOURCE
     )
+
+
+def _same_shape(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
+    """Check a cut that holds no identities as far as its snapshots tell: nothing may differ."""
+    refusals = []
+    why = f"checkpoint {cut.checkpoint_id} does not say enough to map it"
+    ways = "Run the old code once more, so that it takes a checkpoint that says what its steps are"
+    for name in sorted(now.keys() | cut.snapshots.keys()):
+        identity, snapshot = now.get(name), cut.snapshots.get(name)
+        then_reads = "is not there" if snapshot is None else _reads_of(snapshot)
+        now_reads = "is not there" if identity is None else _reads(identity)
+        if then_reads != now_reads:
+            reason = f"{then_reads} in checkpoint {cut.checkpoint_id} and {now_reads} now"
+            refusals.append(Refusal(f"step {name}", f"{reason}; {why}", ways))
+            continue
+        assert snapshot is not None
+        assert identity is not None
+        keys = {f"{at}:{one.name}" for at, one in enumerate(identity.inputs)}
+        if set(snapshot.offsets) - keys:
+            reason = f"has other sources than checkpoint {cut.checkpoint_id}; {why}"
+            refusals.append(Refusal(f"step {name}", reason, ways))
+        if identity.is_query and snapshot.batch != NO_BATCH and not snapshot.state:
+            reason = "keeps state now and kept none: it would start without its past"
+            refusals.append(Refusal(f"step {name}", reason, ways))
+    refusals += [
+        Refusal(f"source {source}", f"cannot be swapped: {why}", ways)
+        for source in sorted(allowed.swap)
+    ]
+    fates = tuple(StepFate(step, Fate.KEPT) for step in now)
+    return Change(fates, tuple(refusals), replace(cut, identities=now))
+
+
+def _reads(identity: StepIdentity) -> str:
+    found = [f"{one.ordinal}:{one.name}" for one in identity.channels]
+    return f"reads {', '.join(found) or 'outside sources'}"
+
+
+def _reads_of(snapshot: StepSnapshot) -> str:
+    return f"reads {', '.join(map(str, sorted(snapshot.positions))) or 'outside sources'}"
