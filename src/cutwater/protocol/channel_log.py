@@ -13,8 +13,16 @@ from typing import NamedTuple, assert_never
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_BATCH, NO_CHECKPOINT, BatchId, ChannelId, CheckpointId, ReaderId
-from cutwater.protocol.barrier import Barrier
-from cutwater.protocol.messages import START, Control, EndOfInput, Event, Message, Place, Watermark
+from cutwater.protocol.messages import (
+    START,
+    Barrier,
+    Control,
+    EndOfInput,
+    Event,
+    Message,
+    Place,
+    Watermark,
+)
 
 
 class Bound(NamedTuple):

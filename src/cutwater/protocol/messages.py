@@ -1,14 +1,26 @@
-"""What a channel carries: Event, Watermark, Barrier and EndOfInput (PROTOCOL.md section 2).
+"""What a channel carries: Event, Watermark, Barrier and EndOfInput (PROTOCOL.md sections 2 and 3).
 
-A channel is a log, so "buffered" is a range of it and never a copy: there is no message for
-holding or draining. The union is closed; readers take it apart with `match`.
+A channel is a log, so "buffered" means a range of the log and never a copy: there is no message
+for holding or draining. The union is closed; readers use `match` on it.
+
+A barrier names the attempt (generation and checkpoint id), says what the steps must do (flags) and
+when the attempt started, so that every step measures the alignment timeout from the same moment
+(rule F20). A barrier has a packed form of fixed size for channel logs. Upholds I1 and I8.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple
+import struct
+from dataclasses import dataclass, replace
+from enum import IntFlag
+from typing import Final, NamedTuple
 
-from cutwater.ids import BatchId
-from cutwater.protocol.barrier import Barrier
+from cutwater.errors import ProtocolViolation
+from cutwater.ids import BatchId, CheckpointId, Generation
+
+_LAYOUT: Final = struct.Struct(">QQQQ")
+_WIDEST: Final = 2**64 - 1
+
+BARRIER_BYTES: Final = _LAYOUT.size
+"""Size of a packed barrier: four unsigned 64-bit numbers, big-endian."""
 
 
 class Place(NamedTuple):
@@ -62,6 +74,122 @@ class Watermark:
 @dataclass(frozen=True, slots=True)
 class EndOfInput:
     """Nothing follows. Acts as the barrier of every later attempt at its place (rule F2)."""
+
+
+class Flag(IntFlag):
+    """What a barrier asks of the steps it passes.
+
+    FULL_SNAPSHOT: the snapshot must stand alone: nothing of an older checkpoint is reused, and
+        no step overtakes its input (a savepoint, rule F30).
+    DRAIN: a source appends no Event behind this barrier while the attempt is open.
+    CANCEL: the record that the attempt has ended without a checkpoint; holds nobody.
+    UNALIGNED: the barrier has overtaken data; whoever receives it overtakes too or declines.
+    """
+
+    NONE = 0
+    FULL_SNAPSHOT = 1
+    DRAIN = 2
+    CANCEL = 4
+    UNALIGNED = 8
+
+
+_ALL_FLAGS: Final = int(Flag.FULL_SNAPSHOT | Flag.DRAIN | Flag.CANCEL | Flag.UNALIGNED)
+_ALIGNED_ONLY: Final = Flag.FULL_SNAPSHOT | Flag.DRAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """The marker of one attempt.
+
+    Attributes:
+        checkpoint_id: The attempt's number, at least 1.
+        epoch: The generation that runs the attempt, at least 1. It is set by the coordinator,
+            never by whoever polls.
+        flags: What is asked of the steps.
+        started_at_ms: When the attempt began, on the coordinator's clock.
+    """
+
+    checkpoint_id: CheckpointId
+    epoch: Generation
+    flags: Flag = Flag.NONE
+    started_at_ms: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no step could interpret.
+
+        Raises:
+            ProtocolViolation: If a number does not fit or flags contradict each other.
+        """
+        for name, value, lowest in (
+            ("checkpoint id", self.checkpoint_id, 1),
+            ("epoch", self.epoch, 1),
+            ("start time", self.started_at_ms, 0),
+        ):
+            if not lowest <= value <= _WIDEST:
+                message = f"barrier {name} {value} is outside {lowest}..2^64-1."
+                raise ProtocolViolation(message)
+        if int(self.flags) & ~_ALL_FLAGS:
+            message = f"barrier has unknown flags {int(self.flags):#x}."
+            raise ProtocolViolation(message)
+        if Flag.CANCEL in self.flags and self.flags != Flag.CANCEL:
+            message = "a CANCEL barrier carries no other flag."
+            raise ProtocolViolation(message)
+        if Flag.UNALIGNED in self.flags and self.flags & _ALIGNED_ONLY:
+            message = "FULL_SNAPSHOT and DRAIN barriers are never UNALIGNED."
+            raise ProtocolViolation(message)
+
+    @property
+    def is_full_snapshot(self) -> bool:
+        """Whether the snapshot must stand alone."""
+        return Flag.FULL_SNAPSHOT in self.flags
+
+    @property
+    def is_drain(self) -> bool:
+        """Whether sources stop behind this barrier."""
+        return Flag.DRAIN in self.flags
+
+    @property
+    def is_cancel(self) -> bool:
+        """Whether this only records that the attempt has ended."""
+        return Flag.CANCEL in self.flags
+
+    @property
+    def is_unaligned(self) -> bool:
+        """Whether the barrier has overtaken data."""
+        return Flag.UNALIGNED in self.flags
+
+    @property
+    def may_overtake(self) -> bool:
+        """Whether a step may let this barrier overtake data."""
+        return not self.flags & (_ALIGNED_ONLY | Flag.CANCEL)
+
+    def overtaking(self) -> "Barrier":
+        """Return the same barrier, flagged UNALIGNED."""
+        return replace(self, flags=self.flags | Flag.UNALIGNED)
+
+    def cancelled(self) -> "Barrier":
+        """Return the record that this barrier's attempt has ended."""
+        return replace(self, flags=Flag.CANCEL)
+
+    def pack(self) -> bytes:
+        """Return the fixed-size form, `BARRIER_BYTES` long."""
+        return _LAYOUT.pack(self.checkpoint_id, self.epoch, int(self.flags), self.started_at_ms)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "Barrier":
+        """Read the fixed-size form back.
+
+        Raises:
+            ProtocolViolation: If the bytes are not a packed barrier.
+        """
+        if len(packed) != BARRIER_BYTES:
+            message = f"a packed barrier has {BARRIER_BYTES} bytes, not {len(packed)}."
+            raise ProtocolViolation(message)
+        checkpoint_id, epoch, flags, started_at_ms = _LAYOUT.unpack(packed)
+        if flags & ~_ALL_FLAGS:
+            message = f"barrier has unknown flags {flags:#x}."
+            raise ProtocolViolation(message)
+        return cls(CheckpointId(checkpoint_id), Generation(epoch), Flag(flags), started_at_ms)
 
 
 Control = Watermark | Barrier | EndOfInput

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from cutwater.ids import CheckpointId, Generation, SinkId, Slot
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Committable, Cut
 from cutwater.protocol.decisions import Decision, LogView, uncommitted
+from cutwater.protocol.messages import Barrier
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,6 @@ from tests.unit.protocol.builders import (
 )
 
 from cutwater.ids import CheckpointId, Generation, Slot, StepId
-from cutwater.protocol.barrier import Flag
 from cutwater.protocol.checkpoint.attempt import (
     AckResult,
     CancelResult,
@@ -96,6 +95,7 @@ from cutwater.protocol.commit import (
 )
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import DecisionOutcome
+from cutwater.protocol.messages import Flag
 from cutwater.protocol.options import CheckpointOptions, CommitOptions
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)

@@ -34,11 +34,10 @@ from tests.unit.protocol.builders import (
 
 from cutwater.errors import CutwaterError
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, InputId
-from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.cut import StepSnapshot, faults
 from cutwater.protocol.evolution.identity import NO_OFFSET
-from cutwater.protocol.messages import EndOfInput, Event, Watermark
+from cutwater.protocol.messages import Barrier, EndOfInput, Event, Flag, Watermark
 from cutwater.protocol.options import CheckpointOptions, UnalignedOptions
 from cutwater.protocol.step.aligner_events import (
     Announced,

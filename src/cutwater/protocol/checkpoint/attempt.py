@@ -12,8 +12,8 @@ from typing import Final
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import CheckpointId, Generation, StepId
-from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.cut import CheckpointKind, StepSnapshot
+from cutwater.protocol.messages import Barrier, Flag
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.transitions import TransitionTable
 

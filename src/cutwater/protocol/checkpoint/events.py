@@ -9,7 +9,6 @@ from enum import Enum, auto
 from typing import ClassVar, Final
 
 from cutwater.ids import NO_CHECKPOINT, BatchId, CheckpointId, Generation, SinkId, Slot, StepId
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.checkpoint.attempt import (
     AckResult,
     CancelResult,
@@ -21,6 +20,7 @@ from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.commit import CommitCommand
 from cutwater.protocol.cut import CheckpointKind, Committable, Cut, StepSnapshot, Version
 from cutwater.protocol.decisions import DecisionOutcome
+from cutwater.protocol.messages import Barrier
 from cutwater.protocol.transitions import TransitionTable
 
 

@@ -17,9 +17,8 @@ from typing import Any
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, InputId
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.checkpoint.failure import FailureReason
-from cutwater.protocol.messages import Place
+from cutwater.protocol.messages import Barrier, Place
 from cutwater.protocol.options import UnalignedOptions
 from cutwater.protocol.step import aligner_events as events
 from cutwater.protocol.step.in_flight import Recording

@@ -9,9 +9,8 @@ from enum import Enum, auto
 from typing import Final
 
 from cutwater.ids import CheckpointId, InputId
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.checkpoint.failure import FailureReason
-from cutwater.protocol.messages import Place
+from cutwater.protocol.messages import Barrier, Place
 from cutwater.protocol.step.in_flight import InFlightRange
 from cutwater.protocol.transitions import TransitionTable
 

@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, StepId
-from cutwater.protocol.barrier import Barrier
+from cutwater.protocol.messages import Barrier
 
 
 class Withdrawal(Enum):

@@ -13,10 +13,9 @@ from typing import Any
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_BATCH, NO_CHECKPOINT, BatchId, CheckpointId, Generation
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.cut import Committable, StepSnapshot
 from cutwater.protocol.evolution.identity import NO_OFFSET
-from cutwater.protocol.messages import START, EndOfInput, Watermark
+from cutwater.protocol.messages import START, Barrier, EndOfInput, Watermark
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.step.aligner import Aligner
 from cutwater.protocol.step.aligner_events import (

@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from cutwater.ids import CheckpointId, InputId, ReaderId
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.channel_log import ChannelLog
 from cutwater.protocol.cut import StepSnapshot
-from cutwater.protocol.messages import Event, Place
+from cutwater.protocol.messages import Barrier, Event, Place
 from cutwater.protocol.step.aligner import Aligner, Commands
 from cutwater.protocol.step.aligner_events import (
     AlignmentState,

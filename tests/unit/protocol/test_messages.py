@@ -1,11 +1,24 @@
-"""The barrier: what it may say, that it says it in a fixed number of bytes, and nothing else."""
+"""What a channel carries: messages, places that count Events and bytes, barriers."""
+
+import pickle
+from typing import get_args
 
 import pytest
-from tests.unit.protocol.builders import barrier
+from tests.unit.protocol.builders import barrier, event
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import CheckpointId, Generation
-from cutwater.protocol.barrier import BARRIER_BYTES, Barrier, Flag
+from cutwater.protocol.messages import (
+    BARRIER_BYTES,
+    START,
+    Barrier,
+    EndOfInput,
+    Event,
+    Flag,
+    Message,
+    Place,
+    Watermark,
+)
 
 WIDEST = 2**64 - 1
 
@@ -135,3 +148,23 @@ def test_a_packed_barrier_that_is_all_zeros_is_refused() -> None:
     """Seed 003 C4: a word of zeros and a barrier were the same thing."""
     with pytest.raises(ProtocolViolation, match="checkpoint id"):
         Barrier.unpack(bytes(BARRIER_BYTES))
+
+
+def test_a_place_counts_events_and_their_bytes() -> None:
+    behind = START.after(30).after(12)
+
+    assert behind == Place(2, 42)
+
+
+def test_a_place_prints_as_its_position() -> None:
+    assert str(Place(7, 900)) == "@7"
+
+
+def test_a_channel_carries_an_end_of_input_beside_events_watermarks_and_barriers() -> None:
+    """Seed 003 H6: a finished source had no way to say so."""
+    assert set(get_args(Message)) == {Event, Watermark, Barrier, EndOfInput}
+
+
+@pytest.mark.parametrize("message", [event(4), Watermark(5), barrier(), EndOfInput()])
+def test_a_message_is_a_value_that_survives_pickling(message: Message) -> None:
+    assert pickle.loads(pickle.dumps(message)) == message
