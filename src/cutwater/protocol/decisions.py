@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, Slot
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.protocol.invariants import invariant
+from cutwater.protocol.transitions import invariant
 
 
 class DecisionOutcome(Enum):

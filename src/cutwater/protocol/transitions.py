@@ -1,8 +1,13 @@
-"""Transition tables: the legal moves of a machine, as data.
+"""The two checks of the machines: transition tables and numbered invariants.
 
-A machine asks its table for the next state and gets a `ProtocolViolation` for a move that is not
-in it, before anything has changed. The state diagrams in docs/reference are drawn from the same
-tables, so a diagram cannot differ from the code (PROTOCOL.md section 1).
+A transition table holds the legal transitions of a machine as data. The machine looks up its next
+state and gets a `ProtocolViolation` for a transition that is not in the table, before anything has
+changed. The state diagrams in docs/reference are drawn from the same tables, so a diagram cannot
+differ from the code (PROTOCOL.md section 1).
+
+`invariant` checks a numbered promise of PROTOCOL.md, also under `python -O`. Use `invariant` for
+what must hold whatever input arrives; raise `ProtocolViolation` for an event that must not occur in
+the current state. `assert` is only for narrowing types.
 """
 
 from collections.abc import Mapping
@@ -10,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
-from cutwater.errors import ProtocolViolation
+from cutwater.errors import InvariantBroken, ProtocolViolation
 
 S = TypeVar("S", bound=Enum)
 T = TypeVar("T", bound=Enum)
@@ -65,3 +70,18 @@ def mermaid(table: TransitionTable[S, T]) -> str:
 
 def _name(state: Enum) -> str:
     return state.name
+
+
+def invariant(condition: bool, number: str, reason: str) -> None:
+    """Raise unless the condition holds.
+
+    Args:
+        condition: What must be true.
+        number: The promise in PROTOCOL.md, `I1` to `I12`.
+        reason: What contradicts it, for the person who reads the report.
+
+    Raises:
+        InvariantBroken: If the condition is false.
+    """
+    if not condition:
+        raise InvariantBroken(number, reason)
