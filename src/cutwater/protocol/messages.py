@@ -27,8 +27,8 @@ class Place(NamedTuple):
     """A point between two Events of a channel.
 
     Attributes:
-        position: How many Events of the channel lie before it, counted from its beginning.
-        log_bytes: How many bytes those Events have, so that the size of any range is one
+        position: Number of Events before the point, counted from the start of the channel.
+        log_bytes: Number of bytes in those Events, so that the size of any range is one
             subtraction.
     """
 
@@ -36,11 +36,11 @@ class Place(NamedTuple):
     log_bytes: int
 
     def after(self, size_bytes: int) -> "Place":
-        """Return the place behind one more Event of that size."""
+        """Return the place after one more Event of that size."""
         return Place(self.position + 1, self.log_bytes + size_bytes)
 
     def __str__(self) -> str:
-        """Give the position alone, as traces show it."""
+        """Return only the position, as traces show it."""
         return f"@{self.position}"
 
 
@@ -53,9 +53,9 @@ class Event:
 
     Attributes:
         batch: The producer's batch. A channel holds at most one Event per batch.
-        rows: How many rows, at least 1: a batch without rows appends nothing (rule F23).
-        size_bytes: How many bytes its files have.
-        files: Where the rows are, relative to the channel's directory (rule F29).
+        rows: Number of rows, at least 1: a batch without rows appends nothing (rule F23).
+        size_bytes: Total size of its files.
+        files: The files with the rows, relative to the channel's directory (rule F29).
     """
 
     batch: BatchId
@@ -66,24 +66,24 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How far event time has come at the producer. Shown and recorded; it gates nothing (F37)."""
+    """The producer's event-time watermark. It is shown and recorded; it gates nothing (F37)."""
 
     value_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfInput:
-    """Nothing follows. Acts as the barrier of every later attempt at its place (rule F2)."""
+    """Nothing follows. At its place it acts as the barrier of every later attempt (rule F2)."""
 
 
 class Flag(IntFlag):
-    """What a barrier asks of the steps it passes.
+    """What a barrier requires of the steps it passes.
 
-    FULL_SNAPSHOT: the snapshot must stand alone: nothing of an older checkpoint is reused, and
-        no step overtakes its input (a savepoint, rule F30).
-    DRAIN: a source appends no Event behind this barrier while the attempt is open.
-    CANCEL: the record that the attempt has ended without a checkpoint; holds nobody.
-    UNALIGNED: the barrier has overtaken data; whoever receives it overtakes too or declines.
+    FULL_SNAPSHOT: the snapshot must be self-contained: nothing of an older checkpoint is reused,
+        and no step overtakes its input (a savepoint, rule F30).
+    DRAIN: a source appends no Event after this barrier while the attempt is open.
+    CANCEL: records that the attempt has ended without a checkpoint; holds no reader.
+    UNALIGNED: the barrier has overtaken data; a step that receives it overtakes too or declines.
     """
 
     NONE = 0
@@ -103,10 +103,10 @@ class Barrier:
 
     Attributes:
         checkpoint_id: The attempt's number, at least 1.
-        epoch: The generation that runs the attempt, at least 1. It is set by the coordinator,
-            never by whoever polls.
-        flags: What is asked of the steps.
-        started_at_ms: When the attempt began, on the coordinator's clock.
+        epoch: The generation that runs the attempt, at least 1. The coordinator sets it, never
+            the source that polls.
+        flags: What the steps must do.
+        started_at_ms: When the attempt started, on the coordinator's clock.
     """
 
     checkpoint_id: CheckpointId
@@ -115,7 +115,7 @@ class Barrier:
     started_at_ms: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what no step could interpret.
+        """Refuse a barrier that no step could interpret.
 
         Raises:
             ProtocolViolation: If a number does not fit or flags contradict each other.
@@ -140,17 +140,17 @@ class Barrier:
 
     @property
     def is_full_snapshot(self) -> bool:
-        """Whether the snapshot must stand alone."""
+        """Whether the snapshot must be self-contained."""
         return Flag.FULL_SNAPSHOT in self.flags
 
     @property
     def is_drain(self) -> bool:
-        """Whether sources stop behind this barrier."""
+        """Whether sources stop after this barrier."""
         return Flag.DRAIN in self.flags
 
     @property
     def is_cancel(self) -> bool:
-        """Whether this only records that the attempt has ended."""
+        """Whether the barrier only records that the attempt has ended."""
         return Flag.CANCEL in self.flags
 
     @property
@@ -172,12 +172,12 @@ class Barrier:
         return replace(self, flags=Flag.CANCEL)
 
     def pack(self) -> bytes:
-        """Return the fixed-size form, `BARRIER_BYTES` long."""
+        """Return the packed form, `BARRIER_BYTES` long."""
         return _LAYOUT.pack(self.checkpoint_id, self.epoch, int(self.flags), self.started_at_ms)
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Barrier":
-        """Read the fixed-size form back.
+        """Read the packed form back.
 
         Raises:
             ProtocolViolation: If the bytes are not a packed barrier.

@@ -23,12 +23,12 @@ T = TypeVar("T", bound=Enum)
 
 @dataclass(frozen=True, slots=True)
 class TransitionTable(Generic[S, T]):
-    """The legal moves of one kind of machine.
+    """The legal transitions of one kind of machine.
 
     Attributes:
-        name: What the machine is, for messages and diagrams.
+        name: Name of the machine, for messages and diagrams.
         initial: The state a new machine is in.
-        moves: Where each (state, trigger) leads.
+        moves: The next state for each (state, trigger).
     """
 
     name: str
@@ -36,10 +36,10 @@ class TransitionTable(Generic[S, T]):
     moves: Mapping[tuple[S, T], S]
 
     def next(self, state: S, trigger: T) -> S:
-        """Return the state that follows.
+        """Return the next state.
 
         Raises:
-            ProtocolViolation: If the table has no such move.
+            ProtocolViolation: If the table has no such transition.
         """
         following = self.moves.get((state, trigger))
         if following is None:
@@ -48,11 +48,11 @@ class TransitionTable(Generic[S, T]):
         return following
 
     def allows(self, state: S, trigger: T) -> bool:
-        """Say whether the table has this move."""
+        """Return whether the table has this transition."""
         return (state, trigger) in self.moves
 
     def terminal(self) -> frozenset[S]:
-        """Return the states that no move leaves."""
+        """Return the states that no transition leaves."""
         leaving = {state for state, _ in self.moves}
         return frozenset(state for state in self.moves.values() if state not in leaving)
 
@@ -77,8 +77,8 @@ def invariant(condition: bool, number: str, reason: str) -> None:
 
     Args:
         condition: What must be true.
-        number: The promise in PROTOCOL.md, `I1` to `I12`.
-        reason: What contradicts it, for the person who reads the report.
+        number: The invariant in PROTOCOL.md, `I1` to `I12`.
+        reason: What contradicts the invariant; part of the error message.
 
     Raises:
         InvariantBroken: If the condition is false.
