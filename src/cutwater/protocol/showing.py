@@ -1,10 +1,10 @@
 """Rows that are visible before their checkpoint: `visibility="batch"` (rule F33, docs/adr/0021).
 
 Such a sink publishes every batch as soon as it is staged, and published rows may be revised: after
-a failure the sink is rolled back to the cut, before anything is replayed. Publishing needs a permit.
-Recovery grants it after it has rolled the sink back in the name of its claim. The rollback writes
-the claim's slot into the target, and a batch is published only while that slot is the newest one
-there. A paused predecessor finds its successor's slot and publishes nothing more.
+a failure the sink is rolled back to the cut, before anything is replayed. Publishing needs a
+permit. Recovery grants it after it has rolled the sink back in the name of its claim. The rollback
+writes the claim's slot into the target, and a batch is published only while that slot is the newest
+one there. A paused predecessor finds its successor's slot and publishes nothing more.
 Upholds I7 and I10.
 """
 
