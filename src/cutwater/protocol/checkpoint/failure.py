@@ -1,8 +1,8 @@
-"""Why attempts fail, and what follows from failing again and again (PROTOCOL.md section 7).
+"""Why attempts fail, and what follows from repeated failures (PROTOCOL.md section 7).
 
-One closed enum of reasons; each says whether it counts against `tolerable_failed`. Reaching the
-limit asks for a restart of the pipeline from its last decided checkpoint; without a limit a
-failed attempt is an alarm and nothing more.
+One closed enum of reasons; each says whether it counts against `tolerable_failed`. Exceeding the
+limit restarts the pipeline from its last decided checkpoint. Without a limit a failed attempt is
+only an alarm.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from enum import Enum
 class FailureReason(Enum):
     """Why an attempt ended without a checkpoint.
 
-    Members carry the sentence shown to people and whether the failure is counted.
+    Each member holds its human-readable sentence and whether the failure is counted.
     """
 
     EXPIRED = ("the deadline passed before every step had acknowledged", True)
@@ -29,14 +29,14 @@ class FailureReason(Enum):
     STOPPED = ("the pipeline stopped", False)
 
     def __init__(self, sentence: str, counted: bool) -> None:
-        """Keep the sentence and whether it counts."""
+        """Store the sentence and whether the failure counts."""
         self.sentence = sentence
         self.counted = counted
 
 
 @dataclass(slots=True)
 class FailureStreak:
-    """How many attempts in a row have failed, and how long to pause because of it."""
+    """How many attempts in a row have failed, and the pause that follows."""
 
     tolerable: int | None
     retry_ms: int
@@ -61,8 +61,8 @@ class FailureStreak:
 
 
 def backoff_ms(failures: int, first_ms: int, longest_ms: int) -> int:
-    """Return the pause after that many failures in a row: doubled each time, bounded."""
+    """Return the pause after that many failures in a row: doubled each time, up to a maximum."""
     if failures == 0:
         return 0
-    # Beyond 40 doublings any pause is the longest; the bound keeps the shift small.
+    # After 40 doublings every pause is the maximum; the bound keeps the shift small.
     return min(longest_ms, first_ms << min(failures - 1, 40))

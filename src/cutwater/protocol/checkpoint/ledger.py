@@ -33,24 +33,24 @@ class Contradictions:
 
 
 class CommitPace:
-    """When the sinks of one generation may commit."""
+    """How often the sinks of one generation commit."""
 
     def __init__(self, every_ms: int) -> None:
-        """Begin a generation: it is the sinks' turn."""
+        """Start a generation: a commit is due."""
         self._every_ms = every_ms
         self._committed_at_ms: int | None = None
 
     def is_due(self, now_ms: int) -> bool:
-        """Say whether the sinks have waited long enough at this time."""
+        """Return whether a commit is due at this time."""
         last_ms = self._committed_at_ms
         return last_ms is None or now_ms - last_ms >= self._every_ms
 
     def commits(self, attempt: Attempt, sources: Iterable[StepSnapshot]) -> bool:
-        """Say whether sinks commit at the cut of this attempt, as far as time is concerned.
+        """Return whether sinks commit at the cut of this attempt, as far as time is concerned.
 
         Args:
             attempt: The attempt.
-            sources: The sources' snapshots in it.
+            sources: The snapshots of the sources in it.
         """
         request = attempt.request
         if request.flags or request.is_last or all(one.finished for one in sources):
@@ -58,7 +58,7 @@ class CommitPace:
         return self.is_due(attempt.started_at_ms)
 
     def decided(self, cut: Cut) -> None:
-        """Note a decision: one that gives sinks rows is the last commit from now on."""
+        """Note a decision; if it gives rows to sinks, it becomes the last commit."""
         if cut.commit_point and any(cut.commit.values()):
             self._committed_at_ms = cut.started_at_ms
 
@@ -73,7 +73,7 @@ class Ledger:
         generation: Generation,
         standing: Standing,
     ) -> None:
-        """Begin where recovery left off."""
+        """Start where recovery ended."""
         self._topology = topology
         self._options = options
         self._generation = generation
@@ -91,13 +91,13 @@ class Ledger:
         self._completed: deque[Cut] = deque(maxlen=options.retained)
         self._count = 0
         self._pace = CommitPace(options.commit.every_ms)
-        # How long carried output has waited is not known after a restart: long enough.
+        # After a restart it is unknown how long carried output has waited: assume long enough.
         waited = standing.overtaken and any(standing.carried.values())
         waited = waited and waits_for_alignment(topology.sinks, options.commit)
         self._recovery_points = options.commit.recovery_points_max if waited else 0
 
     def build(self, attempt: Attempt) -> Cut | Contradictions:
-        """Make the cut of an attempt, if its snapshots agree with each other."""
+        """Build the cut of an attempt, or return how its snapshots contradict each other."""
         snapshots = attempt.snapshots
         contradictions = faults(self._topology, snapshots)
         if contradictions:
@@ -136,42 +136,42 @@ class Ledger:
         if cut.commit_point:
             self._recovery_points = 0
         elif self._pace.is_due(cut.started_at_ms):
-            # It was their turn, and data in flight has kept them from it.
+            # A commit was due, and data in flight prevented it.
             self._recovery_points += 1
         self._pace.decided(cut)
         return self._slot
 
     def is_due(self, now_ms: int) -> bool:
-        """Say whether sinks would commit at an attempt that starts now."""
+        """Return whether sinks would commit at an attempt that starts now."""
         return self._pace.is_due(now_ms)
 
     def committed(self, versions: Mapping[SinkId, Version] | None) -> None:
-        """Note what sinks show now."""
+        """Note what the sinks show now."""
         if versions is not None:
             self._visible.update(versions)
             self._writes = self._pending_writes
 
     @property
     def next_slot(self) -> Slot:
-        """The only slot the next decision may be created in."""
+        """The only slot in which the next decision may be created."""
         return Slot(self._slot + 1)
 
     @property
     def recovery_points(self) -> int:
-        """How many cuts have been decided in a row when sinks should have committed."""
+        """Number of recovery points decided in a row although a commit was due."""
         return self._recovery_points
 
     @property
     def carries_output(self) -> bool:
-        """Whether a decided cut has prepared rows that no sink shows yet."""
+        """Whether a decided cut holds prepared rows that no sink shows yet."""
         return any(self._carried.values())
 
     @property
     def completed(self) -> tuple[Cut, ...]:
-        """The newest decided cuts, oldest first; as many as retention keeps."""
+        """The newest decided cuts, oldest first, at most `retained`."""
         return tuple(self._completed)
 
     @property
     def completed_count(self) -> int:
-        """How many cuts this generation has decided."""
+        """Number of cuts that this generation has decided."""
         return self._count

@@ -29,15 +29,15 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerFacts:
-    """All that the choice depends on.
+    """Everything that the decision depends on.
 
     Attributes:
-        now_ms: The time.
-        open_attempts: How many attempts have not ended.
+        now_ms: The current time.
+        open_attempts: Number of attempts that have not ended.
         started_at_ms: When the last attempt started; None before the first.
         ended_at_ms: When the last attempt ended; None before the first end.
         failure_pause_ms: How long to pause after the failures so far.
-        requested: Whether a request waits.
+        requested: Whether a request is waiting.
         drained: Whether everything is drained and sinks wait for a commit.
         garbage: Whether garbage is being or must be collected first.
         ending: Whether the pipeline is ending.
@@ -55,7 +55,7 @@ class TriggerFacts:
 
 
 def decide(facts: TriggerFacts, options: CheckpointOptions) -> Verdict:
-    """Say whether an attempt starts now."""
+    """Return whether an attempt starts now, and if not, why not."""
     if facts.ending:
         return Verdict.ENDING
     if facts.garbage:
@@ -82,10 +82,10 @@ def due_ms(facts: TriggerFacts, options: CheckpointOptions) -> int:
 
 
 class Schedule:
-    """The facts about past and wanted attempts of one generation."""
+    """The facts about past and requested attempts of one generation."""
 
     def __init__(self, options: CheckpointOptions) -> None:
-        """Begin a generation: nothing asked for, and a predecessor's garbage to collect."""
+        """Start a generation: no requests, and the predecessor's garbage is due."""
         self._limit = options.queue_limit
         self._requests: deque[CheckpointRequest] = deque()
         self._started_at_ms: int | None = None
@@ -98,9 +98,9 @@ class Schedule:
         self.drained = False
 
     def ask(self, request: CheckpointRequest, *, first: bool = False) -> RequestResult:
-        """Let a request wait for its turn, if there is room.
+        """Queue a request, if there is room.
 
-        One that comes first finds room behind a full queue, once.
+        A request with `first` goes to the front; it fits into a full queue, once.
         """
         if len(self._requests) >= self._limit + first:
             return RequestResult.QUEUE_FULL
@@ -111,17 +111,17 @@ class Schedule:
         return RequestResult.QUEUED
 
     def ask_again(self, request: CheckpointRequest) -> None:
-        """Give a request its turn back."""
+        """Put a request back at the front of the queue."""
         self._requests.appendleft(request)
 
     def dismiss(self) -> tuple[AnswerRequest, ...]:
-        """Let nobody wait any more: answer everybody who did, in order."""
+        """Empty the queue and answer the waiting requests in order."""
         waiting = tuple(self._requests)
         self._requests.clear()
         return tuple(AnswerRequest(one, RequestResult.NOT_RUNNING) for one in waiting)
 
     def started(self, now_ms: int) -> CheckpointRequest:
-        """Note the start of an attempt; return what it is to serve."""
+        """Note the start of an attempt; return the request it serves."""
         self._started_at_ms = now_ms
         self.drained = False
         return self._requests.popleft() if self._requests else CheckpointRequest()
@@ -131,7 +131,7 @@ class Schedule:
         self._ended_at_ms = now_ms
 
     def completed(self) -> None:
-        """Note a checkpoint: failures are forgotten, what it replaces may be collected."""
+        """Note a checkpoint: the failure streak ends, and garbage is due."""
         self._streak.completed()
         self._garbage_due = True
 
@@ -140,7 +140,7 @@ class Schedule:
         return self._streak.failed(reason)
 
     def collect(self) -> bool:
-        """Begin to collect garbage if some is due; return whether to."""
+        """Start to collect garbage if it is due; return whether to collect."""
         begin, self._garbage_due = self._garbage_due, False
         self._collecting = self._collecting or begin
         return begin
@@ -155,7 +155,7 @@ class Schedule:
         self._collecting = False
 
     def facts(self, now_ms: int | None, open_attempts: int, *, ending: bool) -> TriggerFacts:
-        """Return the facts of this moment; without a time, those of the last start."""
+        """Return the current facts; without a time, those at the last start."""
         return TriggerFacts(
             now_ms=(self._started_at_ms or 0) if now_ms is None else now_ms,
             open_attempts=open_attempts,
