@@ -1,12 +1,13 @@
-"""Restoring a cut into changed code: what goes on, what is new, what is gone, what cannot be.
+"""Restore a cut into changed code: what resumes, what is new, what is gone, what is refused.
 
 A cut with nothing in flight is one line through the whole pipeline: every record before it has
-gone through all of the old code, every record after it will go through all of the new. So state is
-found by the name of its step, a source's position by the name of its source, and a sink by its
-own; how steps are wired in between may change freely. Where something is in flight the wiring
-must be the same, since what lies between two steps belongs to that wiring. What would lose a
-past, or begin without one, is done only if it was allowed (PROTOCOL.md section 15, rule F16).
-Upholds I3 and I5.
+passed through all of the old code, every record after it will pass through all of the new. So state
+is found by the name of its step, a position by the name of its source, and a sink by its own name;
+the wiring between steps may change freely. With data in flight the wiring must be the same, since
+the data between two steps belongs to that wiring. Whatever loses its past, or starts without one,
+must be allowed (PROTOCOL.md section 15, rule F16). A restore carries out the `Change`; a user can
+read it first. Manifests of the first versions hold no identities; their cuts are restored only into
+the same shape. Upholds I3 and I5.
 """
 
 from collections import Counter
@@ -36,12 +37,12 @@ _ALLOW_DROPPED: Final = "Allow it with --allow-dropped, or bring it back"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowances:
-    """What somebody has allowed a restore to do.
+    """What the user has allowed a restore to do.
 
     Attributes:
-        new: Steps with state, sources and sinks that the cut does not know may begin.
-        dropped: Steps with state, sources and sinks that are gone may be forgotten.
-        swap: Sources that are other ones now, and begin at their own beginning.
+        new: Steps with state, sources and sinks that the cut does not know may start.
+        dropped: Steps with state, sources and sinks that are gone may be dropped.
+        swap: Sources that were replaced and start from their own beginning.
     """
 
     new: bool = False
@@ -50,23 +51,23 @@ class Allowances:
 
 
 class Fate(Enum):
-    """What becomes of a step."""
+    """What a restore does with a step."""
 
     KEPT = "kept"
-    """It goes on where it stood."""
+    """It resumes at its position."""
     MOVED = "moved"
-    """It was part of other steps, and goes on from what they were."""
+    """It was part of other steps, and resumes from their snapshots."""
     NEW = "new"
-    """It begins without a past."""
+    """It starts without a past."""
     MERGED = "merged"
-    """It is gone; what it did is done by other steps, which go on from where it stood."""
+    """It is gone; other steps do its work and resume from its position."""
     DROPPED = "dropped"
     """It is gone, and its past with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepFate:
-    """What becomes of one step, with what is worth knowing about it."""
+    """What a restore does with one step, with notes for the user."""
 
     step: StepId
     fate: Fate
@@ -75,26 +76,26 @@ class StepFate:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Something that stands against a restore: what, why, and what can be done."""
+    """Something that prevents a restore: what, why, and what can be done."""
 
     subject: str
     reason: str
     next_step: str
 
     def __str__(self) -> str:
-        """Give it as two sentences."""
+        """Return the refusal as two sentences."""
         return f"{self.subject} {self.reason}. {self.next_step}."
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the offsets that a changed query begins with.
+    """One line of the offsets that a changed query starts with.
 
     Attributes:
-        text: The offset of a source, or None if it begins at its beginning.
-        channel: For a channel instead: which input it is, and where the step stands on it.
+        text: The offset of a source, or None if it starts from its beginning.
+        channel: For a channel instead: the input, and the step's position on it.
         log: The number under which the source keeps files now, if it does.
-        origin: The step of the cut that the offset was of; None without one.
+        origin: The step of the cut that the offset comes from; None without one.
         origin_log: The number under which the source kept files there, if it did.
     """
 
@@ -110,10 +111,10 @@ class Change:
     """A cut as changed code sees it.
 
     Attributes:
-        fates: What becomes of every step, old and new.
-        refusals: What stands against it; empty if it can be done.
-        cut: The cut with a snapshot and an identity for every step that there is now, no more
-            and no fewer; an identity has the number of partitions of the state that is kept.
+        fates: What happens to every step, old and new.
+        refusals: What prevents the restore; empty if it can be done.
+        cut: The cut with a snapshot and an identity for exactly the current steps; an identity
+            has the number of partitions of the state that is kept.
         queries: The steps whose query must be rebuilt, each with all lines of its offsets.
     """
 
@@ -124,17 +125,17 @@ class Change:
 
     @property
     def is_change(self) -> bool:
-        """Whether anything but the inside of steps has changed."""
+        """Whether anything but the code inside steps has changed."""
         return any(one.fate is not Fate.KEPT or one.notes for one in self.fates)
 
 
 def map_cut(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
-    """Say what becomes of a cut in the pipeline as it is now.
+    """Return what the current pipeline makes of a cut.
 
     Args:
         cut: The cut, with the identities its manifest holds.
-        now: The steps of today, each after those it reads from.
-        allowed: What somebody has allowed.
+        now: The current steps, each after those it reads from.
+        allowed: What the user has allowed.
     """
     if set(cut.identities) != set(cut.snapshots):
         return _same_shape(cut, now, allowed)
@@ -181,7 +182,7 @@ class _Mapper:
     # -- sources and sinks, by name
 
     def _check_names(self) -> None:
-        """Compare what the outside world sees of the pipeline: its sources and its sinks."""
+        """Compare what is visible outside the pipeline: its sources and its sinks."""
         then, now = set(self._owners), {one for step in self.now.values() for one in step.sources}
         self._compare("source", then, now, "it would begin at its beginning")
         for name in sorted(self.allowed.swap - now):
@@ -205,7 +206,7 @@ class _Mapper:
                 self._refuse(f"{kind} {name}", "is gone", _ALLOW_DROPPED)
 
     def _reads_the_same(self, new: str, old: str) -> bool:
-        """Say whether a source of today reads what one that is gone has read."""
+        """Return whether a current source reads what a removed source has read."""
         reading = [
             [one.settings for step in steps.values() for _, one in step.streams(name)]
             for steps, name in ((self.now, new), (self.old, old))
@@ -214,10 +215,10 @@ class _Mapper:
 
     @property
     def _owners(self) -> Mapping[str, StepId]:
-        """In which step each source was."""
+        """The step that each source was in."""
         return {one: step for step, found in self.old.items() for one in found.sources}
 
-    # -- one step of today
+    # -- one current step
 
     def _map(self, step: StepId, identity: StepIdentity) -> None:
         old = self.old.get(step)
@@ -287,12 +288,12 @@ class _Mapper:
         return notes
 
     def _never_ran(self, step: StepId) -> bool:
-        """Say whether a step of the cut has no state that could be compared, and misses nothing."""
+        """Return whether a step of the cut has no state to compare, and lacks nothing."""
         snapshot = self.cut.snapshots[step]
         misses = any(one.position for one in snapshot.positions.values())
         return snapshot.batch == NO_BATCH and (bool(self.old[step].operators) or not misses)
 
-    # -- where its sources go on
+    # -- where its sources resume
 
     def _lines(self, step: StepId, identity: StepIdentity, notes: list[str]) -> list[Line]:
         places = self._places(step, identity)
@@ -317,7 +318,7 @@ class _Mapper:
         return next((offsets[key] for key in offsets if key.endswith(":pulse")), None)
 
     def _source_line(self, step: StepId, now: InputIdentity, number: int, notes: list[str]) -> Line:
-        """Find where a source goes on; its first stream tells whether it is another one."""
+        """Find where a source resumes; notes and refusals are made at its first stream."""
         owner = self._owners.get(now.name)
         begins = Line(log=now.log)
         if owner is None:
@@ -368,7 +369,7 @@ class _Mapper:
         return Line(text, log=now.log, origin=owner, origin_log=before.log)
 
     def _is_empty(self, step: StepId) -> bool:
-        """Say whether a step that keeps state has none yet."""
+        """Return whether a step that keeps state has none yet."""
         snapshot = self.cut.snapshots.get(step)
         begun = snapshot is not None and snapshot.batch != NO_BATCH
         return bool(self.now[step].operators) and not begun
@@ -384,13 +385,13 @@ class _Mapper:
                 if line.text is not None
             },
         }
-        # A query begins at an offset only behind a batch that it has committed.
+        # A query starts at an offset only after a batch that it has committed.
         batch = max(snapshot.batch, BatchId(0))
-        # One that never ran has no files that could be gone on from.
+        # A step that never ran has no files to resume from.
         state = () if snapshot.batch == NO_BATCH else snapshot.state
         return replace(snapshot, batch=batch, offsets=offsets, state=state)
 
-    # -- where it stands on its channels
+    # -- its positions on its channels
 
     def _places(self, step: StepId, identity: StepIdentity) -> Mapping[InputId, Place]:
         counterparts = self._counterparts(step, identity)
@@ -403,7 +404,7 @@ class _Mapper:
     def _counterparts(
         self, step: StepId, identity: StepIdentity
     ) -> Mapping[InputId, InputId | None]:
-        """Find for each channel input the one of the cut: that use of the channel, by number."""
+        """Find the input of the cut for each channel input: the same use of the channel."""
         old = self.old.get(step)
         seen: Counter[str] = Counter()
         found: dict[InputId, InputId | None] = {}
@@ -461,7 +462,7 @@ class _Mapper:
                 _SAVEPOINT,
             )
 
-    # -- one step that is gone
+    # -- one removed step
 
     def _map_gone(self, step: StepId, old: StepIdentity) -> None:
         if old.operators and not self._never_ran(step) and not self.allowed.dropped:
@@ -485,7 +486,7 @@ def _named(wires: Counter[str]) -> str:
 
 
 def _is_swapped(old: StepIdentity, lines: tuple[Line, ...], snapshot: StepSnapshot) -> bool:
-    """Say whether a source that has a position in the cut has none now."""
+    """Return whether a source that has a position in the cut has none now."""
     return any(
         snapshot.offsets.get(f"{at}:{one.name}", NO_OFFSET) != (line.text or NO_OFFSET)
         for at, (one, line) in enumerate(zip(old.inputs, lines, strict=True))
@@ -494,7 +495,7 @@ def _is_swapped(old: StepIdentity, lines: tuple[Line, ...], snapshot: StepSnapsh
 
 
 def _same_shape(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
-    """Check a cut that holds no identities as far as its snapshots tell: nothing may differ."""
+    """Check a cut without identities as far as its snapshots allow: nothing may differ."""
     refusals = []
     why = f"checkpoint {cut.checkpoint_id} does not say enough to map it"
     ways = "Run the old code once more, so that it takes a checkpoint that says what its steps are"

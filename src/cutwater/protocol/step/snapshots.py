@@ -34,19 +34,19 @@ class SnapshotBook:
     """The open snapshots of one step."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without open snapshots."""
         self._pending: dict[CheckpointId, _Pending] = {}
 
     def __contains__(self, checkpoint_id: CheckpointId) -> bool:
-        """Say whether a snapshot of this attempt is open."""
+        """Return whether a snapshot of this attempt is open."""
         return checkpoint_id in self._pending
 
     def note(self, snapshot: StepSnapshot, *, committed: bool, captured: bool) -> Commands:
-        """Take a snapshot into the book.
+        """Add a snapshot.
 
         Args:
-            snapshot: What the step is at this instant.
-            committed: Whether its batch is committed already.
+            snapshot: The step at this instant.
+            committed: Whether its batch is already committed.
             captured: Whether nothing can be in flight (a source).
         """
         pending = _Pending(snapshot, captured)
@@ -54,7 +54,7 @@ class SnapshotBook:
         return self._commit(pending) if committed else ()
 
     def batch_committed(self, batch: BatchId) -> Commands:
-        """Pin the files of the snapshots that waited for this batch."""
+        """Pin the files of the snapshots that waited for the commit of this batch."""
         commands: Commands = ()
         for pending in self._pending.values():
             if pending.snapshot.batch == batch and not pending.committed:
@@ -70,10 +70,10 @@ class SnapshotBook:
         return self._upload(pending)
 
     def stored(self, event: Stored) -> Commands:
-        """Acknowledge a stored snapshot; one that was forgotten meanwhile is ignored.
+        """Acknowledge a stored snapshot; a snapshot that was dropped meanwhile is ignored.
 
         Raises:
-            ProtocolViolation: If it was not being stored.
+            ProtocolViolation: If the snapshot was not being stored.
         """
         pending = self._pending.get(event.checkpoint_id)
         if pending is None:
@@ -110,7 +110,7 @@ class SnapshotBook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """Where a step begins: empty, or as its snapshot in the restored cut says."""
+    """Where a step starts: empty, or from its snapshot in the restored cut."""
 
     batch: BatchId = NO_BATCH
     positions: Mapping[InputId, Place] = field(default_factory=dict)
@@ -121,9 +121,9 @@ class Restored:
 
     @classmethod
     def from_snapshot(cls, snapshot: StepSnapshot) -> "Restored":
-        """Begin where a snapshot stood, the owed batch included (rule F22).
+        """Start from a snapshot, including the owed batch (rule F22).
 
-        EndOfInput is not restored: a step that had finished finds its own end again (F2).
+        EndOfInput is not restored: a finished step finds its own end again (F2).
         """
         return cls(
             batch=snapshot.batch,
