@@ -97,7 +97,7 @@ class ChannelLog:
             self._push(event)
         for reader, place in readers.items():
             if not base.position <= place.position <= self._end.position:
-                message = f"{reader} stands at {place}, outside {base}..{self._end} of {channel}."
+                message = f"{reader} is at {place}, outside {base}..{self._end} of {channel}."
                 raise ProtocolViolation(message)
 
     def _push(self, event: Event) -> None:
@@ -152,7 +152,7 @@ class ChannelLog:
             return
         self._check_open(event)
         if event.rows < 1:
-            text = f"batch {event.batch} of {self.channel} has no rows and is no Event."
+            text = f"batch {event.batch} of {self.channel} has no rows and is not an Event."
             raise ProtocolViolation(text)
         self._push(event)
         self._last_batch = event.batch

@@ -317,8 +317,8 @@ def _left_undone(cut: Cut, sink: SinkId) -> str:
     staged = (*cut.commit.get(sink, ()), *cut.carried.get(sink, ()))
     rows = sum(one.rows for one in staged)
     if sink in cut.restores:
-        return "a rewind has not taken it back yet"
-    return f"it has not committed its {rows:,} rows" if rows else "it has not acted yet, on no rows"
+        return "a rewind has not rolled it back yet"
+    return f"it has not committed its {rows:,} rows" if rows else "it has not acted yet (no rows)"
 
 
 def _sound(decision: Decision, facts: RecoveryFacts, *, committed: bool) -> RecoveryAction | None:

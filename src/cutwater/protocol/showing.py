@@ -39,7 +39,7 @@ class ShowPermit:
             ProtocolViolation: If created anywhere else.
         """
         if self.seal is not _SEAL:
-            message = "a permit to show batches comes from a written claim only."
+            message = "a permit to publish batches comes from a written claim only."
             raise ProtocolViolation(message)
 
 

@@ -318,7 +318,7 @@ def test_a_step_with_inputs_has_nothing_to_poll() -> None:
     """Rule F11."""
     step = consumer_step(A)
 
-    assert "is no source" in refusal_of(step, Poll())
+    assert "is not a source" in refusal_of(step, Poll())
     assert step.injector is None
     assert not step.barrier_waiting
 
@@ -329,7 +329,7 @@ def test_an_announcement_that_begins_no_attempt_leaves_no_trace(
     make: Callable[[], Step], wrong: Barrier
 ) -> None:
     """Invariant 1 and seed 000 C3."""
-    assert "begins no attempt" in refusal_of(make(), Announced(wrong))
+    assert "does not start an attempt" in refusal_of(make(), Announced(wrong))
 
 
 def test_an_attempt_announced_twice_to_a_source_is_refused() -> None:

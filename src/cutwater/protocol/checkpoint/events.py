@@ -390,9 +390,9 @@ class HaltReason(Enum):
     """Why a process must end at once."""
 
     FENCED = "another generation has claimed the pipeline"
-    OUTCOME_UNKNOWN = "nobody can say whether the decision was written"
-    STOPPED = "the pipeline was asked to stop"
-    TARGET_BEHIND = "a sink's target lacks a commit that is recorded"
+    OUTCOME_UNKNOWN = "it is unknown whether the decision was written"
+    STOPPED = "the pipeline was stopped on request"
+    TARGET_BEHIND = "a sink's target lacks a recorded commit"
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,9 +153,7 @@ def state_differences(old: StepIdentity, new: StepIdentity) -> tuple[str, ...]:
     for before, after in zip(then, now, strict=True):
         found += _operator_differences(before, after)
     if now and new.partitions is not None and new.partitions != old.partitions:
-        found.append(
-            f"asks for {new.partitions} partitions, and its state is divided into {old.partitions}"
-        )
+        found.append(f"requests {new.partitions} partitions, and its state has {old.partitions}")
     if now and _version(new.spark) < _version(old.spark):
         found.append(
             f"runs on Spark {new.spark}, which is older than the {old.spark} that wrote its state"

@@ -184,7 +184,7 @@ class _Mapper:
     def _check_names(self) -> None:
         """Compare what is visible outside the pipeline: its sources and its sinks."""
         then, now = set(self._owners), {one for step in self.now.values() for one in step.sources}
-        self._compare("source", then, now, "it would begin at its beginning")
+        self._compare("source", then, now, "it would start from its beginning")
         for name in sorted(self.allowed.swap - now):
             self._refuse(f"source {name}", "cannot be swapped: there is none", "Name another one")
         sinks_then = {one for step in self.old.values() for one in step.sinks}
@@ -277,9 +277,9 @@ class _Mapper:
         notes = []
         values = [one.values for one in identity.operators]
         if has_state and not differences and values != [one.values for one in old.operators]:
-            notes.append("goes on with other expressions in its state")
+            notes.append("resumes with other expressions in its state")
         if old.columns != identity.columns:
-            notes.append("puts out other columns")
+            notes.append("outputs other columns")
         now, then = identity.wires, old.wires
         notes += [f"reads {one} now" for one in sorted((now - then).elements())]
         notes += [f"no longer reads {one}" for one in sorted((then - now).elements())]
@@ -332,16 +332,16 @@ class _Mapper:
         is_other = [one.settings for _, one in then] != [one.settings for _, one in streams]
         if swap and is_other:
             if number == 0:
-                notes.append(f"{subject} is swapped: it begins at its beginning ({now.place})")
+                notes.append(f"{subject} is swapped: it starts from its beginning ({now.place})")
             return begins
         if swap and number == 0:
-            notes.append(f"{subject} is the one that was read before: --swap changes nothing")
+            notes.append(f"{subject} is the same source as before: --swap changes nothing")
         if len(then) != len(streams):
             if number == 0:
                 self._refuse(
                     subject,
                     f"reads {len(streams)} streams now, and read {len(then)}",
-                    f"Change it back, or begin it anew with --swap {now.name}",
+                    f"Change it back, or restart it with --swap {now.name}",
                 )
             return begins
         at, before = then[number]
@@ -350,7 +350,7 @@ class _Mapper:
                 subject,
                 f"is read as {now.format} now, and was read as {before.format}, whose positions "
                 "mean nothing to it",
-                f"Change it back, or begin it anew with --swap {now.name}",
+                f"Change it back, or restart it with --swap {now.name}",
             )
         elif before.settings != now.settings:
             notes.append(
@@ -363,8 +363,8 @@ class _Mapper:
             self._refuse(
                 f"step {step}",
                 f"keeps state and has none in the checkpoint, but {subject} in it has a position",
-                f"Declare {subject} with chain=False, so that it goes on beside the step, or "
-                f"begin it anew with --swap {now.name}",
+                f"Declare {subject} with chain=False, so that it resumes outside the step, or "
+                f"restart it with --swap {now.name}",
             )
         return Line(text, log=now.log, origin=owner, origin_log=before.log)
 
@@ -457,7 +457,7 @@ class _Mapper:
         if missing:
             self._refuse(
                 f"step {producer}",
-                f"puts out {', '.join(missing)} now, which its rows in flight to {reader} do not "
+                f"outputs {', '.join(missing)} now, which its rows in flight to {reader} do not "
                 "have",
                 _SAVEPOINT,
             )
@@ -497,8 +497,8 @@ def _is_swapped(old: StepIdentity, lines: tuple[Line, ...], snapshot: StepSnapsh
 def _same_shape(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
     """Check a cut without identities as far as its snapshots allow: nothing may differ."""
     refusals = []
-    why = f"checkpoint {cut.checkpoint_id} does not say enough to map it"
-    ways = "Run the old code once more, so that it takes a checkpoint that says what its steps are"
+    why = f"checkpoint {cut.checkpoint_id} does not hold enough to map it"
+    ways = "Run the old code once more, so that it takes a checkpoint that describes its steps"
     for name in sorted(now.keys() | cut.snapshots.keys()):
         identity, snapshot = now.get(name), cut.snapshots.get(name)
         then_reads = "is not there" if snapshot is None else _reads_of(snapshot)

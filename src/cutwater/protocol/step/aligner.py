@@ -95,7 +95,7 @@ class Aligner:
     def _on_announced(self, event: events.Announced) -> Commands:
         self._check_epoch(event.barrier)
         if event.barrier.is_cancel:
-            message = "a CANCEL begins no attempt."
+            message = "a CANCEL does not start an attempt."
             raise ProtocolViolation(message)
         if event.barrier.checkpoint_id in self._attempts:
             return ()

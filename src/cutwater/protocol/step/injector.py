@@ -91,7 +91,7 @@ class Injector:
             )
             raise ProtocolViolation(message)
         if barrier.is_cancel:
-            message = "a CANCEL is told to the steps, never injected."
+            message = "a CANCEL is sent to the steps directly, never injected."
             raise ProtocolViolation(message)
         if barrier.checkpoint_id <= self._last:
             message = (
@@ -100,7 +100,7 @@ class Injector:
             )
             raise ProtocolViolation(message)
         if len(self._waiting) >= self._limit:
-            message = f"{self.step} has {len(self._waiting)} barriers waiting, the most allowed."
+            message = f"{self.step} has {len(self._waiting)} barriers waiting, the maximum."
             raise ProtocolViolation(message)
         self._waiting.append(barrier)
         self._last = barrier.checkpoint_id

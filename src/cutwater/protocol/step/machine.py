@@ -176,7 +176,7 @@ class Step:
         elif event.event is not None and event.event.batch != event.batch:
             problem = f"the Event of batch {event.batch} names batch {event.event.batch}"
         elif event.event is not None and event.event.rows < 1:
-            problem = f"batch {event.batch} has no rows and is no Event"
+            problem = f"batch {event.batch} has no rows and is not an Event"
         elif any(one.sink != self.spec.sink or one.batch != event.batch for one in event.staged):
             problem = f"batch {event.batch} stages output that is not its own"
         elif self._last != self._committed:
@@ -201,7 +201,7 @@ class Step:
 
     def _on_poll(self, _: Poll) -> Commands:
         if self.injector is None:
-            message = f"{self.spec.step} is no source and has nothing to poll."
+            message = f"{self.spec.step} is not a source and has nothing to poll."
             raise ProtocolViolation(message)
         if self._unbegun and not self.spec.pinned_start:
             return ()
@@ -266,7 +266,7 @@ class Step:
     def _on_announced(self, event: Announced) -> Commands:
         barrier = event.barrier
         if barrier.epoch != self._generation or barrier.is_cancel:
-            message = f"{self.spec.step}: {barrier} begins no attempt of this generation."
+            message = f"{self.spec.step}: {barrier} does not start an attempt of this generation."
             raise ProtocolViolation(message)
         if barrier.checkpoint_id <= self._over:
             return ()
