@@ -210,7 +210,6 @@ class Committer:
     """Carries one decision at a time through all sinks."""
 
     def __init__(self, pipeline: PipelineId, options: CommitOptions) -> None:
-        """Create an idle committer."""
         self._pipeline = pipeline
         self._options = options
         self._state = COMMITTER.initial

@@ -29,7 +29,6 @@ class FailureReason(Enum):
     STOPPED = ("the pipeline stopped", False)
 
     def __init__(self, sentence: str, counted: bool) -> None:
-        """Store the sentence and whether the failure counts."""
         self.sentence = sentence
         self.counted = counted
 

@@ -34,7 +34,6 @@ class SnapshotBook:
     """The open snapshots of one step."""
 
     def __init__(self) -> None:
-        """Start without open snapshots."""
         self._pending: dict[CheckpointId, _Pending] = {}
 
     def __contains__(self, checkpoint_id: CheckpointId) -> bool:
