@@ -17,8 +17,7 @@ from statistics import median, quantiles
 from time import process_time_ns
 
 from cutwater.ids import CheckpointId, Generation, InputId, StepId
-from cutwater.protocol.barrier import Barrier
-from cutwater.protocol.messages import START, Place
+from cutwater.protocol.messages import START, Barrier, Place
 from cutwater.protocol.options import UnalignedOptions
 from cutwater.protocol.step.aligner import Aligner
 from cutwater.protocol.step.aligner_events import (

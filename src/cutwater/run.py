@@ -24,7 +24,7 @@ from cutwater.planning.physical_plan import PhysicalPlan
 from cutwater.planning.planner import plan
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.protocol.evolution.change import Allowances, Change
+from cutwater.protocol.evolution.mapping import Allowances, Change
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.reporting.status import (
     ChannelStatus,

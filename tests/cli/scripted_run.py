@@ -27,11 +27,11 @@ from cutwater.errors import CutwaterError, Fenced, PipelineHeld, StepError
 from cutwater.ids import CheckpointId, Generation, PipelineId, StepId
 from cutwater.pipeline.pipeline import Pipeline
 from cutwater.protocol.cut import CheckpointKind, Cut
-from cutwater.protocol.evolution.change import Change, Fate, StepFate
-from cutwater.run import (
+from cutwater.protocol.evolution.mapping import Change, Fate, StepFate
+from cutwater.run import RunOptions
+from cutwater.runtime.reporting.status import (
     ChannelStatus,
     CheckpointReport,
-    RunOptions,
     RunResult,
     RunStatus,
     StepStatus,

@@ -7,7 +7,7 @@ from tests.unit.store.cuts import sample_recovery
 
 from cutwater.cli.live import notices
 from cutwater.ids import Generation
-from cutwater.run import RunStatus
+from cutwater.runtime.reporting.status import RunStatus
 from cutwater.store.records.reports import RecoveryReport
 
 RECOVERY = sample_recovery()

@@ -10,14 +10,18 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, SinkId, Slot, StepId
-from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.checkpoint import events
-from cutwater.protocol.checkpoint.attempt import AckResult, CancelResult, CheckpointRequest
+from cutwater.protocol.checkpoint.attempt import (
+    AckResult,
+    CancelResult,
+    CheckpointRequest,
+    RequestResult,
+)
 from cutwater.protocol.checkpoint.failure import FailureReason
-from cutwater.protocol.checkpoint.trigger import RequestResult
 from cutwater.protocol.commit import CommitBlocked, CommitSink, RecordCommit
 from cutwater.protocol.cut import CheckpointKind, Committable, StepSnapshot, Version
 from cutwater.protocol.decisions import DecisionOutcome
+from cutwater.protocol.messages import Barrier, Flag
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.topology import Topology
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from cutwater.ids import ChannelId, CheckpointId, InputId
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.checkpoint.failure import FailureReason
-from cutwater.protocol.messages import Control, EndOfInput, Event, Message, Place
+from cutwater.protocol.messages import Barrier, Control, EndOfInput, Event, Message, Place
 from cutwater.protocol.options import UnalignedOptions
 from cutwater.protocol.step.aligner_events import AlignerCommand, Captured, Cause, Decline, Emit
 from cutwater.protocol.step.in_flight import InFlightRange

@@ -19,9 +19,8 @@ from tests.unit.protocol.builders import state_of
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import BatchId, ChannelId, CheckpointId, Generation, InputId, ReaderId, StepId
-from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.channel_log import ChannelLog, Placed
-from cutwater.protocol.messages import EndOfInput, Event, Message, Place
+from cutwater.protocol.messages import Barrier, EndOfInput, Event, Flag, Message, Place
 from cutwater.protocol.options import UnalignedOptions
 from cutwater.protocol.step.aligner import Aligner
 from cutwater.protocol.step.aligner_events import (

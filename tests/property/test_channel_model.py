@@ -14,9 +14,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import BatchId, ChannelId, CheckpointId, Generation, InputId, ReaderId, StepId
-from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.channel_log import Bound, ChannelLog, Placed
-from cutwater.protocol.messages import Control, EndOfInput, Event, Message, Place, Watermark
+from cutwater.protocol.messages import (
+    Barrier,
+    Control,
+    EndOfInput,
+    Event,
+    Flag,
+    Message,
+    Place,
+    Watermark,
+)
 
 CHANNEL = ChannelId("orders")
 GENERATION = Generation(3)

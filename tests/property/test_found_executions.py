@@ -21,11 +21,10 @@ from tests.unit.protocol.builders import state_of
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import BatchId, ChannelId, CheckpointId, Generation, InputId, ReaderId, StepId
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.channel_log import ChannelLog
 from cutwater.protocol.checkpoint import events
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.protocol.messages import START, EndOfInput, Event, Place, Watermark
+from cutwater.protocol.messages import START, Barrier, EndOfInput, Event, Place, Watermark
 from cutwater.protocol.options import CheckpointOptions, UnalignedOptions
 from cutwater.protocol.step.aligner import Aligner
 from cutwater.protocol.step.aligner_events import (

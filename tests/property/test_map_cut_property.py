@@ -15,7 +15,8 @@ from tests.property.test_plan_property import Dag, dags, declared
 from tests.unit.protocol.evolution.test_mapping import topology
 
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, InputId, StepId
-from cutwater.planning.planner import PhysicalPlan, plan
+from cutwater.planning.physical_plan import PhysicalPlan
+from cutwater.planning.planner import plan
 from cutwater.protocol.cut import (
     BlobRef,
     CheckpointKind,
@@ -25,14 +26,13 @@ from cutwater.protocol.cut import (
     StepSnapshot,
     faults,
 )
-from cutwater.protocol.evolution.change import Allowances
 from cutwater.protocol.evolution.identity import (
     InputIdentity,
     InputKind,
     OperatorIdentity,
     StepIdentity,
 )
-from cutwater.protocol.evolution.mapping import map_cut
+from cutwater.protocol.evolution.mapping import Allowances, map_cut
 from cutwater.protocol.messages import Event, Place
 
 EVERYTHING = Allowances(new=True, dropped=True)

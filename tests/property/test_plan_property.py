@@ -17,7 +17,8 @@ from tests.unit.fake_spark import Target
 
 from cutwater import Pipeline
 from cutwater.ids import InputId, StepId
-from cutwater.planning.planner import PhysicalPlan, plan
+from cutwater.planning.physical_plan import PhysicalPlan
+from cutwater.planning.planner import plan
 
 TABLE = Target("tables/t")
 

@@ -21,7 +21,7 @@ from cutwater.cli.commands.against import show_change
 from cutwater.cli.commands.plan import PlanArguments, PlanOutput
 from cutwater.errors import CodeChanged, RecoveryError
 from cutwater.planning.planner import plan
-from cutwater.run import CheckpointReport
+from cutwater.runtime.reporting.status import CheckpointReport
 
 Order = dict[str, Any]
 SCHEMA = "id long, customer string, region string, amount long"

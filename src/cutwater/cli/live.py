@@ -20,7 +20,7 @@ from cutwater.cli.render import recovery_json, recovery_text
 from cutwater.printable import printable
 
 if TYPE_CHECKING:
-    from cutwater.run import CheckpointReport, RunResult, RunStatus
+    from cutwater.runtime.reporting.status import CheckpointReport, RunResult, RunStatus
 
 _IN_PROGRESS: Final = "IN_PROGRESS"
 _FINISHED_CHECKPOINTS: Final = 5

@@ -1,9 +1,9 @@
-"""The index of one channel: what is in the log, who has read how far, who may read on.
+"""The index of one channel: what the log holds, how far each reader is, where it must stop.
 
-This is the in-memory half of a channel; the files are somebody else's business. It decides four
+This is the in-memory half of a channel; `runtime.channel` owns the files. The index decides four
 things (PROTOCOL.md sections 2, 4 and 14): where a reader must stop (before the first barrier it
 has not released: default closed, rule F6), whether the producer has room (F17, F24), what may be
-freed (F26) and which control messages a reader has not been told of. Every call costs O(1)
+freed (F26) and which control messages a reader has not received. Every call costs O(1)
 amortised, however long the pipeline has run. Upholds I4 and I12.
 """
 
@@ -13,19 +13,27 @@ from typing import NamedTuple, assert_never
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_BATCH, NO_CHECKPOINT, BatchId, ChannelId, CheckpointId, ReaderId
-from cutwater.protocol.barrier import Barrier
-from cutwater.protocol.messages import START, Control, EndOfInput, Event, Message, Place, Watermark
+from cutwater.protocol.messages import (
+    START,
+    Barrier,
+    Control,
+    EndOfInput,
+    Event,
+    Message,
+    Place,
+    Watermark,
+)
 
 
 class Bound(NamedTuple):
-    """How far the slowest reader may lie behind before the producer waits."""
+    """How far the slowest reader may lag before the producer waits."""
 
     messages: int
     size_bytes: int
 
 
 class Placed(NamedTuple):
-    """A control message and the place it sits at."""
+    """A control message and its place."""
 
     place: Place
     message: Control
@@ -46,7 +54,7 @@ class _Reader:
         return checkpoint_id > self.passed and checkpoint_id not in self.released
 
     def pass_barrier(self, checkpoint_id: CheckpointId) -> None:
-        # Barriers of one channel only grow, so releases up to this one are spent.
+        # Barrier numbers of one channel only increase, so releases up to this one are used up.
         self.passed = checkpoint_id
         self.released = {one for one in self.released if one > checkpoint_id}
 
@@ -62,16 +70,16 @@ class ChannelLog:
         base: Place = START,
         events: Iterable[Event] = (),
     ) -> None:
-        """Make the index of a new or restored channel.
+        """Create the index of a new or restored channel.
 
         Args:
-            channel: Its name.
-            readers: Who reads it, fixed for the generation, and each reader's position.
+            channel: Name of the channel.
+            readers: The readers, fixed for the generation, with their positions.
             base: The place of the first Event held.
-            events: What a restored channel holds: Events only, in order (rule F29).
+            events: The Events of a restored channel, in order (rule F29).
 
         Raises:
-            ProtocolViolation: If a reader stands outside what the channel holds.
+            ProtocolViolation: If a reader's position is outside what the channel holds.
         """
         self.channel = channel
         self._events: dict[int, tuple[Place, Event]] = {}
@@ -89,7 +97,7 @@ class ChannelLog:
             self._push(event)
         for reader, place in readers.items():
             if not base.position <= place.position <= self._end.position:
-                message = f"{reader} stands at {place}, outside {base}..{self._end} of {channel}."
+                message = f"{reader} is at {place}, outside {base}..{self._end} of {channel}."
                 raise ProtocolViolation(message)
 
     def _push(self, event: Event) -> None:
@@ -99,16 +107,16 @@ class ChannelLog:
     # -- the producer
 
     def append(self, message: Message) -> Place:
-        """Put a message at the end of the log.
+        """Append a message to the log.
 
         An Event of a batch that is already in the log is ignored: appending is idempotent.
-        Barriers are accepted whatever the bound says.
+        Barriers are accepted whatever the bound.
 
         Returns:
             The end of the log.
 
         Raises:
-            ProtocolViolation: Behind EndOfInput, for an Event without rows, or for a barrier
+            ProtocolViolation: After EndOfInput, for an Event without rows, or for a barrier
                 that is not newer than the last one.
         """
         match message:
@@ -144,7 +152,7 @@ class ChannelLog:
             return
         self._check_open(event)
         if event.rows < 1:
-            text = f"batch {event.batch} of {self.channel} has no rows and is no Event."
+            text = f"batch {event.batch} of {self.channel} has no rows and is not an Event."
             raise ProtocolViolation(text)
         self._push(event)
         self._last_batch = event.batch
@@ -155,14 +163,14 @@ class ChannelLog:
         self._control_end += 1
 
     def has_room(self, bound: Bound, *, lets_barrier_out: bool = False) -> bool:
-        """Say whether the producer may append one more Event.
+        """Return whether the producer may append one more Event.
 
-        The test is made before appending and knows nothing of the Event's size, so one Event
-        larger than the bound still gets in (rule F24).
+        The check comes before appending and does not know the size of the Event, so one Event
+        larger than the bound can still be appended (rule F24).
 
         Args:
-            bound: How far the slowest reader may lie behind.
-            lets_barrier_out: The Event ends at a held barrier, which could then go out: one
+            bound: How far the slowest reader may lag.
+            lets_barrier_out: The Event ends at a held barrier, which could then be emitted. One
                 such Event may exceed the bound, never more.
         """
         messages = bound.messages + lets_barrier_out
@@ -191,31 +199,31 @@ class ChannelLog:
         return self._end
 
     def holds(self, reader: ReaderId, checkpoint_id: CheckpointId) -> bool:
-        """Say whether the barrier of an attempt would stop the reader."""
+        """Return whether the barrier of an attempt would stop the reader."""
         return self._readers[reader].is_held_by(checkpoint_id)
 
     def release(self, reader: ReaderId, checkpoint_id: CheckpointId) -> None:
-        """Let the reader pass the barrier of one attempt. Never taken back."""
+        """Let the reader pass the barrier of one attempt. A release is never revoked."""
         state = self._readers[reader]
         if self._ended and checkpoint_id > self._last_barrier:
-            return  # No barrier of that attempt will ever come.
+            return  # No barrier of that attempt will ever arrive.
         state.released.add(checkpoint_id)
         self._follow_watermark(state)
 
     def news(self, reader: ReaderId) -> tuple[Placed, ...]:
-        """Return the control messages the reader has not been told of, oldest first.
+        """Return the control messages the reader has not received, oldest first.
 
-        They are visible as soon as they are appended, however far behind the reader is.
+        They are visible as soon as they are appended, however far the reader lags.
         """
         state = self._readers[reader]
         first, state.next_told = state.next_told, self._control_end
         return tuple(self._controls[index] for index in range(first, self._control_end))
 
     def recordable(self, reader: ReaderId) -> Place:
-        """Return how far an overtaking reader records, as far as it is not told of a barrier.
+        """Return how far an overtaking reader records while it has not received the barrier.
 
-        What lies behind a barrier that is in the log already is not in flight, even if the
-        reader's aligner has yet to notice it (rule F21).
+        What comes after a barrier that is already in the log is not in flight, even if the
+        reader's aligner has not received the barrier yet (rule F21).
         """
         for index in range(self._readers[reader].next_told, self._control_end):
             placed = self._controls[index]
@@ -257,7 +265,7 @@ class ChannelLog:
         self._follow_watermark(state)
 
     def settle(self, reader: ReaderId) -> None:
-        """Note that the reader's batch is committed: nobody will read it again."""
+        """Note that the reader's batch is committed: its input will not be read again."""
         state = self._readers[reader]
         state.settled = state.position
 
@@ -296,7 +304,7 @@ class ChannelLog:
         self._protected.pop((checkpoint_id, reader), None)
 
     def free(self) -> tuple[Event, ...]:
-        """Drop and return the Events nobody needs any more."""
+        """Drop and return the Events that are no longer needed."""
         floor = min(
             (
                 *(state.settled.position for state in self._readers.values()),
@@ -336,17 +344,17 @@ class ChannelLog:
 
     @property
     def end(self) -> Place:
-        """The place behind the last Event."""
+        """The place after the last Event."""
         return self._end
 
     @property
     def controls(self) -> int:
-        """How many control messages are held."""
+        """Number of control messages held."""
         return self._control_end - self._control_base
 
     @property
     def controls_freed(self) -> int:
-        """How many control messages every reader has passed and been told of."""
+        """Number of control messages that every reader has received and passed."""
         return self._control_base
 
     @property
@@ -360,11 +368,11 @@ class ChannelLog:
         return self._ended
 
     def position(self, reader: ReaderId) -> Place:
-        """Return how far the reader has come."""
+        """Return the reader's position."""
         return self._readers[reader].position
 
     def backlog(self, reader: ReaderId) -> Bound:
-        """Return how many messages and bytes the reader has not read."""
+        """Return the number of messages and bytes that the reader has not read."""
         position = self._readers[reader].position
         return Bound(
             self._end.position - position.position, self._end.log_bytes - position.log_bytes

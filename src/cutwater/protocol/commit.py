@@ -1,12 +1,12 @@
-"""Two-phase commit: what a cut makes visible, and the machine that sees it through (section 9).
+"""Two-phase commit: what a cut makes visible, and the machine that completes it (section 9).
 
 Writers prepare; the decision is written once; only then do committers act, with a permit that
-nothing but the decision gives. With two or more sinks a cut with data in flight is a recovery
-point: what was prepared is carried to the next cut with nothing in flight, so that tables never
-disagree (rule F3); so is a cut before the sinks' turn (`commit_pace`). A sink that fails is
-repeated until it succeeds; past the budget the pipeline is COMMIT_BLOCKED, names the sink, and
-goes on by itself when the cause is gone (F41). So it is while the store takes no record of it.
-Upholds I7, I8 and I10.
+only the decision gives. With two or more sinks a cut with data in flight is a recovery point: the
+prepared output is carried to the next cut with nothing in flight, so that tables never disagree
+(rule F3). A cut before the next commit is due (`CommitPace`) is a recovery point too. A sink that
+fails is retried until it succeeds. Past the budget the pipeline is COMMIT_BLOCKED and names the
+sink; it resumes by itself when the cause is gone (F41). The pipeline is also COMMIT_BLOCKED while
+the store does not accept the record of the commit. Upholds I7, I8 and I10.
 """
 
 from collections.abc import Mapping
@@ -43,16 +43,16 @@ def plan_commit(
     *,
     due: bool = True,
 ) -> CommitPlan:
-    """Choose between commit point and recovery point and gather what was staged.
+    """Choose between commit point and recovery point, and gather the staged output.
 
     Args:
         snapshots: The cut's snapshots.
         sinks: All sinks of the pipeline.
-        carried: What earlier cuts prepared and nobody has committed.
-        decided: Each step's batch in the last decided cut: what it staged up to there is
+        carried: What earlier cuts prepared and no sink has committed.
+        decided: Each step's batch in the last decided cut: output staged up to that batch is
             already in that cut, whatever the snapshot lists (rule F8).
         options: Whether unaligned cuts commit too.
-        due: Whether it is the sinks' turn (`commit_pace`).
+        due: Whether a commit is due (`CommitPace`).
     """
     pending = {sink: list(carried.get(sink, ())) for sink in sinks}
     for step, snapshot in sorted(snapshots.items()):
@@ -68,7 +68,7 @@ def plan_commit(
 
 
 def waits_for_alignment(sinks: tuple[SinkId, ...], options: CommitOptions) -> bool:
-    """Say whether sinks commit at whole cuts only, since their tables could disagree (F3)."""
+    """Return whether sinks commit only at aligned cuts, so that tables never disagree (F3)."""
     return len(sinks) > 1 and not options.commit_unaligned
 
 
@@ -77,7 +77,7 @@ _SEAL: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class CommitPermit:
-    """The right to act on one decision. Made by `grant` only; sinks ask for it."""
+    """The right to act on one decision. Only `grant` creates it; sinks require it."""
 
     pipeline: PipelineId
     slot: Slot
@@ -85,10 +85,10 @@ class CommitPermit:
     seal: object = field(repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a permit that no decision gave.
+        """Refuse a permit that does not come from a decision.
 
         Raises:
-            ProtocolViolation: If made anywhere else.
+            ProtocolViolation: If created anywhere else.
         """
         if self.seal is not _SEAL:
             message = "a commit permit comes from a written decision only."
@@ -100,7 +100,7 @@ class CommitPermit:
 
 
 def grant(pipeline: PipelineId, slot: Slot, checkpoint_id: CheckpointId) -> CommitPermit:
-    """Give the permit of a written decision. Called on reading the decision back, never before."""
+    """Create the permit of a written decision. Called after the decision was read back."""
     return CommitPermit(pipeline, slot, checkpoint_id, _SEAL)
 
 
@@ -108,16 +108,16 @@ class CommitterState(Enum):
     """Whether sinks are busy with a decision."""
 
     IDLE = auto()
-    """Every decision has been seen through."""
+    """Every decision has been committed and recorded."""
     COMMITTING = auto()
     """Sinks are acting on a decision; the next decision waits."""
     COMMIT_BLOCKED = auto()
-    """A sink has not acted within the budget, or the store has not taken the record of what all
-    have done; it is asked again until it does."""
+    """A sink has not acted within the budget, or the store has not accepted the record of the
+    commit; it is retried until it succeeds."""
 
 
 class CommitterTrigger(Enum):
-    """What moves the committer on."""
+    """What changes the state of the committer."""
 
     DECIDED = auto()
     BUDGET_SPENT = auto()
@@ -146,16 +146,16 @@ COMMITTER: Final = TransitionTable(
 
 @dataclass(frozen=True, slots=True)
 class CommitSink:
-    """Let one sink act on the decision: commit these in order, or go back to a version.
+    """Let one sink act on the decision: commit in order, or roll back to a version.
 
     Attributes:
-        permit: The decision's.
+        permit: The permit of the decision.
         sink: The sink.
         committables: What to commit.
-        restore: Whether to go back instead.
-        version: Then to this one; None for the beginning.
-        shown: What the sink showed before a checkpoint's decision; None if nothing is known.
-        last_write: The last recorded decision that made the sink write; None if not known.
+        restore: Whether to roll back instead.
+        version: The version to roll back to; None for the beginning.
+        shown: What the sink showed before a checkpoint's decision; None if unknown.
+        last_write: The last recorded decision that made the sink write; None if unknown.
     """
 
     permit: CommitPermit
@@ -168,13 +168,13 @@ class CommitSink:
 
     @property
     def recorded(self) -> Recorded | None:
-        """What the target must hold already; None if nothing is known of it (rule F43)."""
+        """What the target must already hold; None if nothing is known about it (rule F43)."""
         return None if self.last_write is None else Recorded(self.last_write, self.shown)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordCommit:
-    """All sinks are done: record what each made visible; asked for again until it is written."""
+    """All sinks are done: record what each made visible. Retried until it is written."""
 
     permit: CommitPermit
     versions: Mapping[SinkId, Version]
@@ -182,12 +182,13 @@ class RecordCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitBlocked:
-    """A sink has failed for longer than the budget, or the record has; repetition goes on.
+    """A sink, or the record, has failed for longer than the budget; retries continue.
 
     Attributes:
         slot: The decision.
-        sink: Who has not acted on it; None if all have, and the store takes no record of it.
-        reason: For people: why not.
+        sink: The sink that has not acted; None if all have and the store does not accept the
+            record.
+        reason: Human-readable: why not.
     """
 
     slot: Slot
@@ -206,10 +207,9 @@ class _Retry:
 
 
 class Committer:
-    """Sees one decision at a time through all sinks."""
+    """Carries one decision at a time through all sinks."""
 
     def __init__(self, pipeline: PipelineId, options: CommitOptions) -> None:
-        """Make an idle committer."""
         self._pipeline = pipeline
         self._options = options
         self._state = COMMITTER.initial
@@ -222,10 +222,10 @@ class Committer:
         self._record_failures = 0
 
     def decided(self, slot: Slot, cut: Cut, now_ms: int) -> tuple[CommitCommand, ...]:
-        """Begin with a written decision; nothing to do for a recovery point.
+        """Start with a written decision; a recovery point needs no action.
 
         Raises:
-            ProtocolViolation: If the decision before it is not finished.
+            ProtocolViolation: If the previous decision is not finished.
         """
         if not cut.commit_point:
             if self._state is not CommitterState.IDLE:
@@ -270,7 +270,7 @@ class Committer:
     def sink_failed(
         self, slot: Slot, sink: SinkId, reason: str, now_ms: int
     ) -> tuple[CommitCommand, ...]:
-        """Note that a sink could not act; it is asked again after a pause."""
+        """Note that a sink could not act; it is retried after a pause."""
         if self._current(slot) is None or sink not in self._work:
             return ()
         options, retry = self._options, self._retries[sink]
@@ -289,7 +289,7 @@ class Committer:
         return (CommitBlocked(slot, sink, reason),)
 
     def tick(self, now_ms: int) -> tuple[CommitCommand, ...]:
-        """Ask the sinks again whose pause is over; name one that has not answered at all."""
+        """Retry the sinks whose pause is over; name a sink that has not answered at all."""
         again: list[CommitCommand] = []
         if self._permit is not None and self._work:
             worst = max(self._work, key=lambda sink: self._retries[sink].failures)
@@ -305,7 +305,7 @@ class Committer:
         return tuple(again)
 
     def _record_again(self, permit: CommitPermit, now_ms: int) -> tuple[CommitCommand, ...]:
-        """Ask again for a record that nobody has confirmed; writing it twice changes nothing."""
+        """Retry an unconfirmed record; writing the record twice changes nothing."""
         due_ms = self._record_at_ms
         if due_ms is None or now_ms >= due_ms:
             self._record_at_ms = now_ms + self._options.retry_max_ms
@@ -316,7 +316,7 @@ class Committer:
         )
 
     def recorded(self, slot: Slot) -> Mapping[SinkId, Version] | None:
-        """Note that the record is written; return what is visible now, or None if not ours.
+        """Note that the record is written; return what is visible now, or None for another slot.
 
         Raises:
             ProtocolViolation: If a sink has not acted yet.
@@ -329,10 +329,10 @@ class Committer:
         return self._versions
 
     def record_failed(self, slot: Slot, reason: str, now_ms: int) -> tuple[CommitCommand, ...]:
-        """Note that the record could not be written; it is asked for again after a pause.
+        """Note that the record could not be written; it is retried after a pause.
 
-        Nothing can be decided until it is there, and whoever stops does not wait for it: recovery
-        repeats the commit. So people are told at once, and once.
+        Nothing can be decided until the record is written, and a stop does not wait for it:
+        recovery repeats the commit. Therefore it is reported at once, and only once.
 
         Raises:
             ProtocolViolation: If a sink has not acted yet.
@@ -358,12 +358,12 @@ class Committer:
         return permit if permit is not None and permit.slot == slot else None
 
     def waits_for(self, slot: Slot, sink: SinkId) -> bool:
-        """Say whether this sink has still to act on this decision."""
+        """Return whether this sink still has to act on this decision."""
         return self._current(slot) is not None and sink in self._work
 
     @property
     def wake_at_ms(self) -> int | None:
-        """When a sink is to be asked again or the budget ends; None if nothing waits for time."""
+        """When a sink is to be retried or the budget ends; None if nothing waits for time."""
         times = [one.at_ms for sink, one in self._retries.items() if sink in self._work]
         known = [at_ms for at_ms in times if at_ms is not None]
         if self._work and self._state is CommitterState.COMMITTING:
@@ -374,10 +374,10 @@ class Committer:
 
     @property
     def state(self) -> CommitterState:
-        """Whether a decision is being seen through, and whether that is stuck."""
+        """Whether a decision is being committed, and whether the commit is blocked."""
         return self._state
 
     @property
     def waiting_for(self) -> tuple[SinkId, ...]:
-        """The sinks that have not acted on the present decision."""
+        """The sinks that have not acted on the current decision."""
         return tuple(sorted(self._work))

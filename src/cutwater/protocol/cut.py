@@ -3,8 +3,9 @@
 `faults` is the cut equation (PROTOCOL.md section 8). For every channel: the barrier's place is the
 number of Events of batches up to the producer's snapshot; for every consumer: its position plus
 the Events recorded in flight is that same place. The coordinator refuses an attempt that breaks
-it, whatever the reason; the simulator treats a refusal as a defect. A streaming query that has
-committed a batch has files, so its snapshot without any is refused too. Upholds I3, I4 and I5.
+the equation, whatever the reason; the simulator treats a refusal as a defect. A streaming query
+that has committed a batch has files, so a snapshot without files is refused too.
+Upholds I3, I4 and I5.
 """
 
 from collections.abc import Mapping
@@ -20,11 +21,11 @@ from cutwater.protocol.topology import StepSpec, Topology
 
 
 class CheckpointKind(Enum):
-    """What was asked for.
+    """The kind of checkpoint.
 
-    CHECKPOINT: for recovery; may be incremental and unaligned; pruned in time.
-    FULL: the same, standing alone and therefore aligned.
-    SAVEPOINT: named, standing alone, belongs to the user, never pruned.
+    CHECKPOINT: for recovery; may be incremental and unaligned; pruned by retention.
+    FULL: the same, but self-contained and therefore aligned.
+    SAVEPOINT: named, self-contained, belongs to the user, never pruned.
     REWIND: an older cut made current again.
     """
 
@@ -36,7 +37,7 @@ class CheckpointKind(Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class BlobRef:
-    """A durable object, by name, with what is needed to check it."""
+    """A durable object: its name, and the size and hash that verify it."""
 
     name: str
     size_bytes: int
@@ -45,7 +46,7 @@ class BlobRef:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEvent:
-    """One in-flight Event: its ordinal, what it was, and the stored copy of its rows."""
+    """One in-flight Event: its ordinal, the Event, and the stored copy of its rows."""
 
     position: int
     event: Event
@@ -64,7 +65,7 @@ class InFlight:
 class Committable:
     """What a sink's writer staged in one batch: files outside scratch, ready to be committed.
 
-    It belongs to a generation and a batch, never to an attempt (rule F8).
+    A committable belongs to a generation and a batch, never to an attempt (rule F8).
     """
 
     sink: SinkId
@@ -76,26 +77,27 @@ class Committable:
 
 @dataclass(frozen=True, slots=True)
 class StepSnapshot:
-    """One step's part of a checkpoint. Everything in it is of one instant (I5).
+    """One step's part of a checkpoint. Everything in it belongs to one instant (I5).
 
     Attributes:
         step: The step.
         checkpoint_id: The attempt.
         generation: The generation that took it.
         batch: The last batch appended before the barrier, `NO_BATCH` for none.
-        positions: Where the step stood on each input.
-        barriers: Where the barrier was on each input.
-        output: Where the step's own barrier went.
-        output_batch: The batch of the last Event before it in this generation, or `NO_BATCH`.
+        positions: The step's position on each input.
+        barriers: The place of the barrier on each input.
+        output: The place of the step's own barrier in its output.
+        output_batch: The batch of the last Event before `output` in this generation, or
+            `NO_BATCH`.
         in_flight: What lies between positions and barriers.
         offsets: Positions in outside streams, per stream and partition, as opaque text;
-            `NO_OFFSET` for one that begins behind this snapshot.
+            `NO_OFFSET` for a stream that starts after this snapshot.
         watermark_ms: The step's event-time watermark.
         owes_batch: Whether a batch without new data is due (rule F22).
         state: The files of the step's state.
         staged: What the sink's writer staged and no decided cut holds yet.
-        cause: Why the barrier went out.
-        finished: Whether the step had ended by itself.
+        cause: Why the barrier was emitted.
+        finished: Whether the step had reached its end of input.
     """
 
     step: StepId
@@ -117,17 +119,17 @@ class StepSnapshot:
 
     @property
     def has_events(self) -> bool:
-        """Whether anything was recorded in flight."""
+        """Whether any in-flight Event was recorded."""
         return any(part.events for part in self.in_flight)
 
     @property
     def in_flight_bytes(self) -> int:
-        """How many bytes were recorded in flight."""
+        """Number of in-flight bytes recorded."""
         return sum(one.event.size_bytes for part in self.in_flight for one in part.events)
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the snapshot has: state and in-flight data."""
+        """Size of the snapshot in bytes: state and in-flight data."""
         return sum(blob.size_bytes for blob in self.state) + self.in_flight_bytes
 
     @property
@@ -138,34 +140,34 @@ class StepSnapshot:
 
 
 Version = str
-"""What a sink calls one of its states, for instance a Delta table version."""
+"""A sink's name for one of its states, for instance a Delta table version."""
 
 NO_TARGET: Final[Version] = "none"
-"""What a sink calls the version of a target that does not exist yet."""
+"""The version of a target that does not exist yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The global checkpoint: all that recovery needs, as its manifest describes it.
+    """The global checkpoint: everything that recovery needs, as its manifest describes it.
 
     Attributes:
         checkpoint_id: Its number.
         generation: The generation that took it.
-        kind: What was asked for.
+        kind: What was requested.
         name: The savepoint's name, if it is one.
-        started_at_ms: When the attempt began.
+        started_at_ms: When the attempt started.
         snapshots: One per step.
         commit: What every sink commits after the decision; for a commit point, one entry per
-            sink, empty where it has nothing new.
+            sink, empty for a sink that has nothing new.
         carried: What sinks prepared and a later commit point will commit (rule F3).
         commit_point: Whether sinks commit at this cut.
         visible: The version every sink showed before this decision.
-        last_writes: The slot of the last recorded decision that made each sink write; a sink of
-            which that is not known is left out.
-        restores: For a rewind: the version every sink is taken back to.
+        last_writes: The slot of the last recorded decision that made each sink write; a sink for
+            which this is unknown is absent.
+        restores: For a rewind: the version to which every sink is rolled back.
         origin: For a rewind: the slot of the cut it makes current again.
-        identities: What every step was, so that changed code finds its state (`change`); empty
-            where nobody has said it.
+        identities: What every step was, so that changed code finds its state (`mapping`); empty
+            if unknown.
     """
 
     checkpoint_id: CheckpointId
@@ -185,7 +187,7 @@ class Cut:
 
     @property
     def in_flight_bytes(self) -> int:
-        """How many bytes were recorded in flight, over all steps."""
+        """Number of in-flight bytes recorded, over all steps."""
         return sum(one.in_flight_bytes for one in self.snapshots.values())
 
     @property
@@ -195,15 +197,15 @@ class Cut:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the cut has, over all steps, each counted once."""
+        """Size of the cut in bytes, over all steps, each counted once."""
         return sum(one.size_bytes for one in self.snapshots.values())
 
     def blobs(self, *, committed: bool) -> frozenset[BlobRef]:
-        """Return every object that going back to this cut needs.
+        """Return every object that a restore of this cut needs.
 
         Args:
-            committed: Whether the sinks have acted on it: what they committed is theirs then,
-                and only what is still carried must be kept.
+            committed: Whether the sinks have acted on it: committed rows then belong to the
+                sinks, and only what is still carried must be kept.
         """
         pending = (*self.carried.values(), *(() if committed else self.commit.values()))
         staged = frozenset(blob for found in pending for one in found for blob in one.blobs)
@@ -211,7 +213,7 @@ class Cut:
 
     @property
     def without_state(self) -> tuple[StepId, ...]:
-        """The steps whose snapshots have lost their files, in order."""
+        """The steps whose snapshots have lost their files, sorted."""
         found = self.snapshots.items()
         return tuple(
             sorted(step for step, one in found if lacks_state(one, self.identities.get(step)))
@@ -266,11 +268,11 @@ def faults(topology: Topology, snapshots: Mapping[StepId, StepSnapshot]) -> tupl
 
 
 def lacks_state(snapshot: StepSnapshot, identity: StepIdentity | None) -> bool:
-    """Say whether a snapshot has lost its files: a query has at least the logs of its batches.
+    """Return whether a snapshot has lost its files: a query has at least the logs of its batches.
 
     Args:
         snapshot: The snapshot.
-        identity: What its step is. Of a step without one nothing can be said.
+        identity: What its step is. Without an identity the answer is False.
     """
     is_query = identity is not None and identity.is_query
     return is_query and snapshot.batch != NO_BATCH and not snapshot.state

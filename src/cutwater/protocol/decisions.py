@@ -1,8 +1,9 @@
 """The decision log as values: consecutive slots, claims and decisions (PROTOCOL.md section 9).
 
-The log is the only truth. Whoever decides must create exactly the slot after the last one it has
-read; a claim takes the slot that a paused predecessor wanted, so the predecessor's create fails
-(rule F5). Recovery, retention and listings follow the log, never the highest id. Upholds I7, I8.
+The log is the only truth. A process that decides must create exactly the slot after the last one
+it has read; a claim takes the slot that a paused predecessor wanted, so the predecessor's create
+fails (rule F5). Recovery, retention and listings follow the log, never the highest id.
+Upholds I7 and I8.
 """
 
 from dataclasses import dataclass
@@ -10,23 +11,23 @@ from enum import Enum, auto
 
 from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, Slot
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.protocol.invariants import invariant
+from cutwater.protocol.transitions import invariant
 
 
 class DecisionOutcome(Enum):
-    """What became of the attempt to create a slot."""
+    """The result of trying to create a slot."""
 
     WRITTEN = auto()
-    """The slot holds our entry; also when a repeated create found it there."""
+    """The slot holds this process's entry, also if a repeated create found it there."""
     TAKEN = auto()
-    """The slot holds somebody else's entry: we are fenced out."""
+    """The slot holds the entry of another process: this process is fenced out."""
     UNKNOWN = auto()
-    """Nobody can say; only a new process that reads the log may go on."""
+    """It is unknown; only a new process that reads the log may continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A new generation owns the pipeline from here on."""
+    """A new generation owns the pipeline from this slot on."""
 
     slot: Slot
     generation: Generation
@@ -38,9 +39,9 @@ class Decision:
     """A checkpoint or a rewind is decided.
 
     Attributes:
-        slot: Its place in the log; with the pipeline's uuid the sinks' idempotence key.
-        generation: Who decided.
-        nonce: Made by whoever created the entry, to know it again after a lost answer (F15).
+        slot: Its place in the log; together with the pipeline's uuid the sinks' idempotence key.
+        generation: The generation that decided.
+        nonce: Written by the creator of the entry, to recognise it after a lost answer (F15).
         kind: What was decided.
         checkpoint_id: The manifest's number.
         manifest_sha256: The manifest's hash.
@@ -63,12 +64,12 @@ LogEntry = Claim | Decision
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """The log as somebody has read it, from its first slot on."""
+    """The log as it was read, from its first slot on."""
 
     entries: tuple[LogEntry, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a log with holes: it has been damaged, and guessing would lose data.
+        """Refuse a log with holes: it is damaged, and guessing would lose data.
 
         Raises:
             InvariantBroken: If slots are not consecutive from 1.
@@ -94,17 +95,17 @@ class LogView:
 
     @property
     def head(self) -> Decision | None:
-        """The decision the pipeline stands on."""
+        """The newest decision: the one the pipeline resumes from."""
         return self.decisions[-1] if self.decisions else None
 
     @property
     def highest_id(self) -> CheckpointId:
-        """The highest checkpoint id decided; only for choosing a higher one."""
+        """The highest decided checkpoint id; only for choosing a higher one."""
         return max((one.checkpoint_id for one in self.decisions), default=NO_CHECKPOINT)
 
     @property
     def deciding(self) -> frozenset[Generation]:
-        """The generations that have decided something; no other one has ever left a trace."""
+        """The generations that have decided something; no other generation has left a trace."""
         return frozenset(one.generation for one in self.decisions)
 
     @property
@@ -113,10 +114,10 @@ class LogView:
         return frozenset(one.generation for one in self.decisions if one.commit_point)
 
     def shown_at(self, decision: Decision) -> Generation:
-        """Return the generation whose sinks showed what they show at a decision.
+        """Return the generation that made visible what the sinks show at a decision.
 
-        At a recovery point nothing is committed: its sinks show what the commit point before it
-        made visible, in the targets of that one's generation.
+        At a recovery point nothing is committed: its sinks show what the previous commit point
+        made visible, in the targets of that commit point's generation.
         """
         before = [one for one in self.decisions if one.commit_point and one.slot <= decision.slot]
         return before[-1].generation if before else decision.generation
@@ -129,8 +130,8 @@ class LogView:
 def uncommitted(log: LogView, committed_through: Slot) -> tuple[Decision, ...]:
     """Return the decisions whose sinks may not have acted, in the order to repeat them.
 
-    A decision that a later rewind goes back behind is left out: the rewind restores its sinks to
-    an older state anyway, and its staged rows may be the very thing that is damaged.
+    A decision that a later rewind undoes is left out: the rewind restores its sinks to an older
+    state anyway, and its staged rows may be exactly what is damaged.
 
     Args:
         log: The log.

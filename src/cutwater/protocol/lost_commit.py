@@ -1,10 +1,10 @@
 """Whether a target lacks a commit that the store has recorded (PROTOCOL.md section 9, rule F43).
 
-A failover to a lagging replica, a restored backup or a table that was dropped takes a target back
-without a decision. The next commit on top of it would leave a gap, so the newest slot that a target
-holds is compared with the slot of the last decision that made its sink write. Only an older target
-is refused: one that holds later slots belongs to somebody who rewound past us, which the sink says
-by `Superseded`. This module decides; sinks observe and effects refuse. Upholds I8 and I10.
+A failover to a lagging replica, a restored backup or a dropped table rolls a target back without a
+decision. The next commit on top of it would leave a gap, so the newest slot that a target holds is
+compared with the slot of the last decision that made its sink write. Only an older target is
+refused: if a target holds later slots, another process rewound past this one, and the sink reports
+`Superseded`. This module decides; sinks observe and effects refuse. Upholds I8 and I10.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,11 +16,11 @@ from cutwater.protocol.cut import NO_TARGET, Cut, Version
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the store says of a target.
+    """What the store has recorded about a target.
 
     Attributes:
         slot: The last decision that made the sink write.
-        version: What the target showed then or later, in its own words; None if not known.
+        version: The version the target showed then or later; None if unknown.
     """
 
     slot: Slot
@@ -29,13 +29,13 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a target says of itself.
+    """What a target itself holds.
 
     Attributes:
         slot: The newest slot of this sink that the target holds; None if it holds none.
-        version: What it shows now, in its own words.
-        counts_versions: Whether no slot is known, and versions are numbers that only grow: then
-            they are compared instead.
+        version: The version it shows now.
+        counts_versions: Whether slots are unknown and versions are numbers that only increase:
+            then versions are compared instead.
     """
 
     slot: Slot | None
@@ -44,7 +44,7 @@ class Found:
 
 
 def is_behind(recorded: Recorded | None, found: Found) -> bool:
-    """Say whether a target lacks what is recorded; False if nothing is known to be in it."""
+    """Return whether a target lacks what is recorded; False if nothing is known about it."""
     if recorded is None or recorded.version == NO_TARGET:
         return False
     if found.counts_versions:
@@ -57,9 +57,9 @@ def _number(version: Version | None) -> int:
 
 
 def last_writes(slot: Slot, cut: Cut) -> dict[SinkId, Slot]:
-    """Return for each sink the last decision that made it write, once a cut is committed.
+    """Return, for each sink, the last decision that made it write, once a cut is committed.
 
-    A rewind that leaves the sinks as they are accepts what they show: nothing is known of any.
+    A rewind that leaves the sinks as they are accepts what they show: nothing is known of them.
 
     Args:
         slot: The slot of the cut's decision.
@@ -72,18 +72,18 @@ def last_writes(slot: Slot, cut: Cut) -> dict[SinkId, Slot]:
 def recorded_of(
     writes: Mapping[SinkId, Slot], visible: Mapping[SinkId, Version | None]
 ) -> dict[SinkId, Recorded]:
-    """Put together what is known of each target; a sink that never wrote is left out."""
+    """Combine what is known about each target; a sink that never wrote is absent."""
     return {sink: Recorded(slot, visible.get(sink)) for sink, slot in sorted(writes.items())}
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A committed checkpoint that is kept, and what one sink had written by then.
+    """A kept, committed checkpoint, and what one sink had written at that time.
 
     Attributes:
         cut: The checkpoint.
         recorded: What the sink's target held then; None if nothing.
-        version: What it showed then; None for its beginning.
+        version: The version it showed then; None for its beginning.
     """
 
     cut: Cut
@@ -92,5 +92,5 @@ class Past:
 
 
 def still_held(past: Iterable[Past], found: Found) -> Iterator[Past]:
-    """Give the checkpoints whose commits a target still holds, in the order they come."""
+    """Yield the checkpoints whose commits a target still holds, in the given order."""
     return (one for one in past if not is_behind(one.recorded, found))

@@ -1,10 +1,10 @@
-"""The options of the protocol, as plain numbers, validated when made.
+"""The options of the protocol, as plain numbers, validated on construction.
 
 The defaults are defined here and nowhere else: `cutwater.config.options` writes them as text.
 
 Times are milliseconds, sizes are bytes. Names are Flink's where Flink has the option. Each option
 is read by exactly the module its docstring names. Text forms such as "5s" and the order of
-configuration sources are not the protocol's business.
+configuration sources belong to `cutwater.config`.
 """
 
 from dataclasses import dataclass, field
@@ -22,12 +22,12 @@ def _at_least(option: str, value: int, lowest: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnalignedOptions:
-    """When a step may let a barrier overtake data (read by `alignment`).
+    """When a step may let a barrier overtake data (read by `aligner`).
 
     Attributes:
         enabled: Whether a step may overtake at all.
         forced: Overtake as soon as a barrier is seen, without waiting for alignment.
-        alignment_timeout_ms: How long after the attempt's start a step still waits.
+        alignment_timeout_ms: How long after the start of the attempt a step still waits.
         max_inflight_bytes: How much in-flight data one step may record for one attempt.
     """
 
@@ -55,12 +55,12 @@ class CommitOptions:
     Attributes:
         commit_unaligned: With two or more sinks, commit also at cuts with data in flight. The
             tables may then disagree (rule F3); without it such a cut is a recovery point only.
-        every_ms: From the start of one commit with rows to the next, at least; cuts between are
-            recovery points. 0 means that sinks commit at every cut (read by `commit_pace`).
+        every_ms: Minimum time from the start of one commit with rows to the next; cuts between
+            are recovery points. 0 means that sinks commit at every cut (read by `ledger`).
         recovery_points_max: How many cuts in a row may carry their output because of data in
-            flight. The next attempt stands alone, so that nobody overtakes and it is a commit
-            point (read by `coordinator`).
-        retry_ms: The pause before the first repetition of a failed commit; doubled each time.
+            flight. The next attempt is self-contained, so that no step overtakes and its cut is
+            a commit point (read by `coordinator`).
+        retry_ms: The pause before the first retry of a failed commit; doubled each time.
         retry_max_ms: The longest such pause.
         budget_ms: How long a commit may fail before the pipeline is reported COMMIT_BLOCKED.
     """
@@ -90,22 +90,22 @@ class CheckpointOptions:
     """When attempts start and end, and what is kept.
 
     Attributes:
-        interval_ms: From the start of one automatic attempt to the next (`trigger`).
-        timeout_ms: How long an attempt may take until its decision is issued (`pending`).
+        interval_ms: Time from the start of one automatic attempt to the next (`schedule`).
+        timeout_ms: How long an attempt may take until its decision is issued (`attempt`).
         savepoint_timeout_ms: The same for savepoints, full checkpoints and drains, which never
-            overtake (`pending`).
-        min_pause_ms: From the end of one attempt to the start of the next automatic one, at
-            least 1 so that failing attempts cannot hold the pipeline for ever (`trigger`).
+            overtake (`attempt`).
+        min_pause_ms: Time from the end of one attempt to the start of the next automatic one; at
+            least 1 so that failing attempts cannot hold the pipeline forever (`schedule`).
         max_concurrent: How many attempts may be open; 1 unless unaligned is off (F28).
         tolerable_failed: How many attempts in a row may fail before the pipeline restarts;
             None means any number: a failed attempt is an alarm, not a restart (`failure`).
         retry_ms: The pause after a failed attempt; doubled with every failure in a row.
         retry_max_ms: The longest such pause.
-        queue_limit: How many requests may wait for their turn (`trigger`).
-        retained: How many checkpoints are kept beside savepoints (`retention`).
+        queue_limit: How many requests may wait for their turn (`schedule`).
+        retained: How many checkpoints are kept in addition to savepoints (`retention`).
         incremental: Reuse objects that retained checkpoints already name (`retention`).
         flush_when_drained: Start before the interval is over when everything is drained and
-            sinks wait (`trigger`).
+            sinks are waiting (`schedule`).
         unaligned: When steps may overtake.
         commit: How sinks are committed.
     """

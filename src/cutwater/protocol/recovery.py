@@ -1,10 +1,10 @@
-"""Recovery: the next thing to do, chosen from what has been observed (PROTOCOL.md section 10).
+"""Recovery: the next action, chosen from the observed facts (PROTOCOL.md section 10).
 
-`next_action` is called again after every effect with the facts so far; it never remembers. The
+`next_action` is called again after every effect with the facts so far; it keeps no state. The
 order is fixed: claim, verify the head, repeat unfinished commits in order, check that targets hold
-what is recorded (F43), take back what sinks show beyond the cut (F33), restore. A bad head is never
-left silently: somebody decides a rewind, which takes the sinks back too (F4). What cannot be read
-is an error, never "not there".
+what is recorded (F43), roll back what sinks show beyond the cut (F33), restore. A damaged head is
+never skipped silently: a user decides a rewind, which rolls the sinks back too (F4). What cannot be
+read is an error, never "absent".
 Upholds I5, I7, I8 and I9.
 """
 
@@ -23,21 +23,21 @@ LOG_LOST: Final = (
     "its log lacks its last entries: sinks have committed a decision that it does not hold. Bring "
     "the objects below log/ back from a copy of the store"
 )
-"""What is said of a log that `lacks_decision`."""
+"""The message for a log that `lacks_decision`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """An object that is missing or is not what its manifest says."""
+    """An object that is missing or differs from its manifest."""
 
     name: str
     problem: str
 
 
 def state_damages(cut: Cut) -> tuple[Damage, ...]:
-    """Return what is missing from a cut as its manifest tells, whatever is in the store.
+    """Return what a cut lacks according to its manifest, whatever the store holds.
 
-    No cut is decided like this any more (`cut.faults`); versions before that check could.
+    Such a cut is no longer decided (`cut.faults`); versions before that check could decide one.
     """
     return tuple(
         Damage(
@@ -54,20 +54,21 @@ class RecoveryFacts:
 
     Attributes:
         log: The log, read completely.
-        nonce: What this process wrote into its claim; finds the claim in the log.
+        nonce: What this process wrote into its claim; identifies the claim in the log.
         committed_through: The newest slot whose commit is recorded.
         committed: What each recorded commit made visible, newest record only.
         highest_id: The highest attempt id ever taken, wherever it left a trace.
-        manifests: The manifests read so far; None for one that cannot be read or has another
-            hash than its decision says.
+        manifests: The manifests read so far; None for one that cannot be read or whose hash
+            differs from its decision.
         verified: The damages found in each cut whose objects were checked; empty if sound.
-        sinks: The pipeline's sinks today; None if they are known to be those of the cut.
-        showing: Sinks that show batches before their checkpoint, or did in the last generation:
-            they may show more than the cut.
+        sinks: The pipeline's current sinks; None if they are known to be those of the cut.
+        showing: Sinks that publish batches before their checkpoint, or did so in the last
+            generation: they may show more than the cut.
         moved: Sinks that write to another target than the one they wrote to last: what was
-            committed there is not in this one.
+            committed to the old target is not in the new one.
         targets_checked: Whether the targets are known to hold what is recorded of them.
-        taken_back: What each of them shows, once it was taken back in the name of our claim.
+        taken_back: What each sink in `showing` shows after it was rolled back in the name of this
+            process's claim.
     """
 
     log: LogView
@@ -86,7 +87,7 @@ class RecoveryFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClaimGeneration:
-    """Create this claim; then read the log again, whatever came of it."""
+    """Create this claim; then read the log again, whatever the result."""
 
     claim: Claim
 
@@ -100,7 +101,7 @@ class ReadManifest:
 
 @dataclass(frozen=True, slots=True)
 class VerifyObjects:
-    """Check size and hash of everything this cut needs."""
+    """Check size and hash of every object this cut needs."""
 
     decision: Decision
     cut: Cut
@@ -117,10 +118,10 @@ class RepeatCommit:
 
 @dataclass(frozen=True, slots=True)
 class CheckTargets:
-    """Look whether every target holds what is recorded of it; refuse if one does not (F43).
+    """Check that every target holds what is recorded of it; refuse if one does not (F43).
 
     Attributes:
-        recorded: What is known of the targets that sinks have written to.
+        recorded: What is known about the targets that sinks have written to.
     """
 
     recorded: Mapping[SinkId, Recorded]
@@ -128,13 +129,13 @@ class CheckTargets:
 
 @dataclass(frozen=True, slots=True)
 class TakeBack:
-    """Take a sink back to the cut, in the name of our claim, before anything is replayed.
+    """Roll a sink back to the cut, in the name of the claim, before anything is replayed.
 
     Attributes:
-        claim: Our claim.
+        claim: The claim of this process.
         sink: The sink.
         version: What it showed at its last commit; None for its beginning.
-        carried: What the cut carries for it: shown again at once, before all that is new.
+        carried: What the cut carries for it: published again at once, before new rows.
     """
 
     claim: Claim
@@ -153,23 +154,23 @@ class Restore:
 
 
 class RefusalReason(Enum):
-    """Why recovery does not go on by itself."""
+    """Why recovery does not continue by itself."""
 
     MANIFEST_UNREADABLE = auto()
     OBJECTS_DAMAGED = auto()
     SINK_MISSING = auto()
     """The cut carries output of a sink that the pipeline no longer has."""
     LOG_LOST = auto()
-    """Sinks have acted on a decision that the log does not hold any more."""
+    """Sinks have acted on a decision that the log no longer holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Stop; the way out is a rewind to a sound cut, decided by somebody.
+    """Stop; the way out is a rewind to a sound cut, which a user decides.
 
     Attributes:
         reason: Why.
-        decision: The decision that cannot be used; None if it is the log itself.
+        decision: The decision that cannot be used; None if the log itself cannot be used.
         damages: What is wrong with its objects.
     """
 
@@ -180,7 +181,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class StepAside:
-    """Another process has claimed the pipeline after us: exit."""
+    """Another process has claimed the pipeline after this one: exit."""
 
     generation: Generation
 
@@ -207,31 +208,31 @@ def own_claim(log: LogView, nonce: str) -> Claim | None:
 
 
 def taken_over(log: LogView, tried: Collection[Claim]) -> tuple[Generation, Generation] | None:
-    """Say whether somebody else has claimed the pipeline after us.
+    """Return whether another process has claimed the pipeline after this one.
 
     Args:
         log: The log.
-        tried: All claims that we have tried to write; none if we never tried.
+        tried: All claims that this process has tried to write; empty if it never tried.
 
     Returns:
-        Our own newest generation and the one that owns the pipeline now; None if that is ours,
-        or if we never claimed it.
+        This process's newest generation and the one that owns the pipeline now; None if this
+        process owns it, or never claimed it.
     """
     claims = [one for one in log.entries if isinstance(one, Claim)]
     nonces = {one.nonce for one in tried}
     if not tried or not claims or claims[-1].nonce in nonces:
         return None
     if claims[-1].slot < min(one.slot for one in tried):
-        # A predecessor's: the store has taken none of ours, and nobody else has come.
+        # A predecessor's claim: the store took none of this process's, and none came after.
         return None
     newer = claims[-1].generation
     ours = [one.generation for one in claims if one.nonce in nonces]
-    # A claim that came too late is not in the log: it wanted the place of the one that is.
+    # A claim that came too late is not in the log: it wanted the slot of the one that is.
     return (ours[-1] if ours else Generation(newer - 1)), newer
 
 
 def next_action(facts: RecoveryFacts) -> RecoveryAction:
-    """Choose the next thing to do."""
+    """Choose the next action."""
     log = facts.log
     claim = own_claim(log, facts.nonce)
     if lacks_decision(log, facts.committed_through):
@@ -257,7 +258,7 @@ def next_action(facts: RecoveryFacts) -> RecoveryAction:
             return blocked
         cut = facts.manifests[decision.checkpoint_id]
         assert cut is not None
-        # Each of them has to act, also one that has no rows.
+        # Every sink has to act, also a sink without rows.
         return _missing_sink(decision, cut, cut.commit.keys(), facts) or RepeatCommit(decision, cut)
     cut = facts.manifests[head.checkpoint_id]
     assert cut is not None
@@ -272,7 +273,7 @@ def next_action(facts: RecoveryFacts) -> RecoveryAction:
 
 
 def _check_targets(standing: Standing, facts: RecoveryFacts) -> CheckTargets | None:
-    """Return what the targets must hold, if nobody has looked; None if nothing is known of any."""
+    """Return what the targets must hold; None if checked already, or if nothing is known."""
     if facts.targets_checked:
         return None
     recorded = recorded_of(standing.last_writes, standing.visible)
@@ -280,7 +281,7 @@ def _check_targets(standing: Standing, facts: RecoveryFacts) -> CheckTargets | N
 
 
 def _take_back(claim: Claim, cut: Cut | None, facts: RecoveryFacts) -> TakeBack | None:
-    """Return the next sink to be taken back; None if no sink shows more than the cut."""
+    """Return the next sink to roll back; None if no sink shows more than the cut."""
     shown: Mapping[SinkId, Version | None] = {}
     carried: Mapping[SinkId, tuple[Committable, ...]] = {}
     if cut is not None:
@@ -291,10 +292,10 @@ def _take_back(claim: Claim, cut: Cut | None, facts: RecoveryFacts) -> TakeBack 
 
 
 def lacks_decision(log: LogView, committed: Slot) -> bool:
-    """Say whether a commit is recorded for a slot that is no decision of the log.
+    """Return whether a commit is recorded for a slot that is not a decision of the log.
 
-    The record is written after the decision: if the decision is not there, it was lost, and going
-    on from an older one would give its rows to the sinks again.
+    The record is written after the decision: if the decision is absent, it was lost, and resuming
+    from an older one would give its rows to the sinks again.
     """
     if committed == NO_SLOT:
         return False
@@ -304,7 +305,7 @@ def lacks_decision(log: LogView, committed: Slot) -> bool:
 def _missing_sink(
     decision: Decision, cut: Cut, waiting: Set[SinkId], facts: RecoveryFacts
 ) -> Refuse | None:
-    """Refuse if a decision waits for a sink that the pipeline no longer has, and say for what."""
+    """Refuse if a decision waits for a sink that the pipeline no longer has; say why it waits."""
     if facts.sinks is None or waiting <= facts.sinks:
         return None
     gone = sorted(waiting - facts.sinks)
@@ -316,8 +317,8 @@ def _left_undone(cut: Cut, sink: SinkId) -> str:
     staged = (*cut.commit.get(sink, ()), *cut.carried.get(sink, ()))
     rows = sum(one.rows for one in staged)
     if sink in cut.restores:
-        return "a rewind has not taken it back yet"
-    return f"it has not committed its {rows:,} rows" if rows else "it has not acted yet, on no rows"
+        return "a rewind has not rolled it back yet"
+    return f"it has not committed its {rows:,} rows" if rows else "it has not acted yet (no rows)"
 
 
 def _sound(decision: Decision, facts: RecoveryFacts, *, committed: bool) -> RecoveryAction | None:

@@ -1,23 +1,23 @@
-"""Retention: what may be deleted, planned before anything is (PROTOCOL.md section 12).
+"""Retention: what may be deleted, planned before anything is deleted (PROTOCOL.md section 12).
 
-Kept are the decision the pipeline stands on, every decision whose sinks may not have acted, the
-newest `retained` others, all savepoints, and every object any of them needs. The order follows
-the log, never the id, so a rewind's target cannot fall out (rule F13). Plans are made and carried
-out while no attempt is open, by the holder of the claim only (F7). Upholds I9.
+Kept are the head, every decision whose sinks may not have acted, the newest `retained` others, all
+savepoints, and every object any of them needs. The order follows the log, never the id, so the
+target of a rewind cannot be lost (rule F13). Plans are made and carried out while no attempt is
+open, only by the holder of the claim (F7). Upholds I9.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from cutwater.ids import CheckpointId, Generation, SinkId, Slot
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Committable, Cut
 from cutwater.protocol.decisions import Decision, LogView, uncommitted
+from cutwater.protocol.messages import Barrier
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object found in the store: who wrote it, and whether it is a sink's staged output."""
+    """An object in the store: the generation that wrote it, and whether it is staged output."""
 
     name: str
     generation: Generation
@@ -26,13 +26,13 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What to delete, in this order: manifests oldest first, then objects nobody names.
+    """What to delete, in this order: manifests oldest first, then unreferenced objects.
 
     Attributes:
         manifests: Cuts that are no longer kept.
-        objects: What no kept cut needs.
+        objects: Objects that no kept cut needs.
         unreadable: Kept cuts whose manifest cannot be read. What they need is unknown, so nothing
-            is deleted while there is one.
+            is deleted while there is such a cut.
     """
 
     manifests: tuple[CheckpointId, ...]
@@ -51,9 +51,9 @@ def kept(
     Args:
         log: The log.
         committed_through: The newest slot whose commit is recorded.
-        retained: How many checkpoints are kept beside savepoints.
-        dropped: Savepoints and other cuts that their owner has given up. One of them stays only
-            while the pipeline stands on it, or while its sinks may not have acted.
+        retained: How many checkpoints are kept in addition to savepoints.
+        dropped: Savepoints and other cuts that their owner has dropped. Such a cut stays only
+            while it is the head, or while its sinks may not have acted.
     """
     decisions = log.decisions
     waiting = uncommitted(log, committed_through)
@@ -81,13 +81,13 @@ def plan_retention(
         cuts: Every manifest in the store that can be read.
         found: Every object in the store, staged output included.
         committed_through: The newest slot whose commit is recorded.
-        generation: The generation that collects. What its own writers have staged is left alone
-            until a decided cut has held it: a manifest that was never decided names rows that
-            the next cut has yet to hold.
+        generation: The generation that collects. Output that its own writers have staged is not
+            deleted until a decided cut has held it: an undecided manifest may name rows that the
+            next cut has yet to hold.
     """
     unreadable = tuple(one.checkpoint_id for one in keep if one.checkpoint_id not in cuts)
     if unreadable or log.generation != generation:
-        # Whoever has been fenced out plans nothing: what it sees may be its successor's.
+        # A fenced process plans nothing: the objects may belong to its successor.
         return RetentionPlan((), (), unreadable)
     decided_ids = {one.checkpoint_id for one in log.decisions}
     keep_ids = {one.checkpoint_id for one in keep}
@@ -118,14 +118,15 @@ def plan_retention(
 def staged_to_keep(
     log: LogView, cuts: Iterable[Cut], committed_through: Slot
 ) -> Mapping[SinkId, tuple[Committable, ...]]:
-    """Return what sinks have staged and must not delete.
+    """Return the staged output that sinks must not delete.
 
-    That is what a cut carries, also if a later cut has committed it: a rewind to the first commits
-    it again. And what a cut commits until that is recorded: recovery repeats the commit.
+    That is what a cut carries, also if a later cut has committed it: a rewind to the first cut
+    commits it again. It is also what a cut commits, until the commit is recorded: recovery repeats
+    the commit.
 
     Args:
         log: The log.
-        cuts: The cuts that stay; of one that is not decided, everything is kept.
+        cuts: The cuts that stay; everything of an undecided cut is kept.
         committed_through: The newest slot whose commit is recorded.
     """
     recorded = {one.checkpoint_id for one in log.decisions if one.slot <= committed_through}
@@ -139,15 +140,15 @@ def staged_to_keep(
 
 
 def reusable(cuts: Iterable[Cut], barrier: Barrier, *, incremental: bool) -> Mapping[str, BlobRef]:
-    """Return the objects an attempt need not store again, by content hash.
+    """Return the objects that an attempt need not store again, by content hash.
 
-    Only what a kept cut names counts; that an object merely exists proves nothing (rule F7). An
-    attempt that must stand alone reuses nothing.
+    Only what a kept cut names counts; the mere existence of an object proves nothing (rule F7). A
+    self-contained attempt reuses nothing.
 
     Args:
         cuts: The cuts that stay.
         barrier: The attempt's barrier.
-        incremental: Whether reuse is wanted at all.
+        incremental: Whether reuse is enabled.
     """
     if barrier.is_full_snapshot or not incremental:
         return {}

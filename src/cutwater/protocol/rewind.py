@@ -1,9 +1,10 @@
 """Rewind and fork: making an older cut current again, here or in another pipeline (section 11).
 
-A rewind is a decision with a number of its own whose manifest repeats the older cut and whose
-"commit" takes every sink back to what it showed at that cut (rule F13). Everything is proven
-before the decision is written; afterwards it can only be finished. A fork begins another pipeline
-from the same cut and never touches the first one's sinks (F14). Upholds I7, I8 and I9.
+A rewind is a decision with a number of its own. Its manifest repeats the older cut, and its
+"commit" rolls every sink back to what it showed at that cut (rule F13). Everything is proven
+before the decision is written; after that the rewind can only be finished. A fork starts another
+pipeline from the same cut and never touches the sinks of the original (F14).
+Upholds I7, I8 and I9.
 """
 
 from collections.abc import Mapping
@@ -22,10 +23,10 @@ class RewindRefusal(Enum):
     MANIFEST_UNREADABLE = "the checkpoint's manifest is gone or cannot be read"
     OBJECTS_DAMAGED = "objects of the checkpoint are missing or damaged"
     NOT_COMMITTED = "its sinks have not committed it yet; recover the pipeline first"
-    NEVER_COMMITTED = "its sinks never committed it: a later rewind went back behind it before"
+    NEVER_COMMITTED = "its sinks never committed it: a later rewind undid it before"
     RECORD_LOST = "the record of what its sinks showed is gone"
     SINK_CANNOT_RESTORE = "a sink cannot go back to what it showed then"
-    SINK_GONE = "a sink it would take back is no longer part of the pipeline"
+    SINK_GONE = "a sink it would roll back is no longer part of the pipeline"
     SOURCE_FORGOT = "a source no longer has what came after it"
     CARRIES_OUTPUT = "it is a recovery point whose output is committed later; take a savepoint"
     SAME_TARGET = "a sink of the fork writes to the original's target"
@@ -33,21 +34,21 @@ class RewindRefusal(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindFacts:
-    """What was observed about the cut to go back to.
+    """What was observed about the cut to rewind to.
 
     Attributes:
         target: Its decision.
         cut: Its manifest; None if it cannot be read.
         damages: What is wrong with its objects.
         committed: What its commit made visible; None while that is not recorded.
-        unrecorded: Why it is not, if it is not.
+        unrecorded: If it is not recorded, why not.
         before: What sinks showed then that the cut does not know, because they were not part of
-            the pipeline just then: what they had committed last.
-        cannot_restore: Sinks that cannot go back to that version, with the reason.
-        forgotten: Sources that no longer have what follows, with the reason.
-        leave_sinks: Leave the sinks as they are; rows after the cut will come again.
-        sinks: The pipeline's sinks today; None if they are those of the cut. One that the cut
-            does not know is taken back to what it showed `before`, or to its beginning.
+            the pipeline at that time: what they had committed last.
+        cannot_restore: Sinks that cannot return to that version, with the reason.
+        forgotten: Sources that no longer have the data after the cut, with the reason.
+        leave_sinks: Leave the sinks as they are; rows after the cut will arrive again.
+        sinks: The pipeline's current sinks; None if they are those of the cut. A sink that the
+            cut does not know is rolled back to what it showed `before`, or to its beginning.
     """
 
     target: Decision
@@ -64,7 +65,7 @@ class RewindFacts:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A rewind or fork that cannot be done, and the things that stand against it."""
+    """A rewind or fork that cannot be done, and the things that prevent it."""
 
     reason: RewindRefusal
     things: tuple[str, ...] = ()
@@ -77,7 +78,7 @@ def plan_rewind(
 
     Args:
         facts: What was observed.
-        checkpoint_id: The new decision's number, higher than any before.
+        checkpoint_id: The number of the new decision, higher than all earlier ones.
         generation: The generation that decides.
     """
     cut = facts.cut
@@ -112,14 +113,14 @@ def plan_rewind(
         commit_point=True,
         restores={} if facts.leave_sinks else dict(shown),
         visible=dict(shown),
-        # Each sink that is taken back writes at this decision; one that is left is accepted.
+        # A sink that is rolled back writes at this decision; a sink left alone is accepted.
         last_writes={},
         origin=facts.target.slot,
     )
 
 
 def why_unrecorded(log: LogView, decision: Decision, committed_through: Slot) -> RewindRefusal:
-    """Say why no commit is recorded for a commit point.
+    """Return why no commit is recorded for a commit point.
 
     Args:
         log: The log.
@@ -137,13 +138,13 @@ def why_unrecorded(log: LogView, decision: Decision, committed_through: Slot) ->
 def plan_fork(cut: Cut, shared_targets: tuple[SinkId, ...] = ()) -> Cut | Refused:
     """Return the first cut of a new pipeline, or why not.
 
-    It carries no committables, and its sinks show nothing yet: they are other tables, and the
-    fork's uuid makes other idempotence keys. A fork of a savepoint begins with a checkpoint: the
-    savepoint stays with the original.
+    The fork carries no committables, and its sinks show nothing yet: they write to other tables,
+    and the fork's uuid gives other idempotence keys. A fork of a savepoint starts with a
+    checkpoint: the savepoint stays with the original.
 
     Args:
-        cut: The cut to begin from.
-        shared_targets: Sinks whose target is still the original's.
+        cut: The cut to start from.
+        shared_targets: Sinks whose target is still that of the original.
     """
     if shared_targets:
         return Refused(RewindRefusal.SAME_TARGET, tuple(shared_targets))

@@ -1,10 +1,11 @@
-"""Rows that are seen before their checkpoint: `visibility="batch"` (rule F33, docs/adr/0021).
+"""Rows that are visible before their checkpoint: `visibility="batch"` (rule F33, docs/adr/0021).
 
-Such a sink shows every batch as soon as it is staged, and what it shows may be revised: after a
-failure it is taken back to the cut, before anything is replayed. Whoever shows needs a permit, and
-recovery gives it, after it has taken the sink back in its own name: that writes the claim's slot
-into the target, and a batch is shown only while that slot is the last one there. A predecessor that
-was paused finds its successor's slot and shows nothing any more. Upholds I7 and I10.
+Such a sink publishes every batch as soon as it is staged, and published rows may be revised: after
+a failure the sink is rolled back to the cut, before anything is replayed. Publishing needs a
+permit. Recovery grants it after it has rolled the sink back in the name of its claim. The rollback
+writes the claim's slot into the target, and a batch is published only while that slot is the newest
+one there. A paused predecessor finds its successor's slot and publishes nothing more.
+Upholds I7 and I10.
 """
 
 from dataclasses import dataclass, field
@@ -18,11 +19,11 @@ _SEAL: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class ShowPermit:
-    """The right of one generation to take sinks back and to show batches. Made by `grant_shows`.
+    """The right of one generation to roll sinks back and to publish batches. See `grant_shows`.
 
     Attributes:
         pipeline: The pipeline's uuid.
-        slot: The slot of the generation's claim: higher than all that predecessors know.
+        slot: The slot of the generation's claim: higher than any slot of its predecessors.
         generation: The generation.
     """
 
@@ -32,16 +33,16 @@ class ShowPermit:
     seal: object = field(repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a permit that no claim gave.
+        """Refuse a permit that does not come from a claim.
 
         Raises:
-            ProtocolViolation: If made anywhere else.
+            ProtocolViolation: If created anywhere else.
         """
         if self.seal is not _SEAL:
-            message = "a permit to show batches comes from a written claim only."
+            message = "a permit to publish batches comes from a written claim only."
             raise ProtocolViolation(message)
 
 
 def grant_shows(pipeline: PipelineId, claim: Slot, generation: Generation) -> ShowPermit:
-    """Give the permit of a claim that was read back from the log, by its slot."""
+    """Create the permit of a claim that was read back from the log, by its slot."""
     return ShowPermit(pipeline, claim, generation, _SEAL)

@@ -1,8 +1,8 @@
 """The shape of a pipeline as the protocol sees it: steps, their inputs, their sinks.
 
 A topology is fixed for a generation, so the participants of every attempt are a fixed set (I2);
-adding or removing a step is a new generation. A step without inputs is a source and gets barriers
-from its injector; every other step has an aligner; no step has both (rule F11).
+adding or removing a step starts a new generation. A step without inputs is a source and gets
+barriers from its injector; every other step has an aligner; no step has both (rule F11).
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,20 +19,20 @@ class StepSpec:
     """One step.
 
     Attributes:
-        step: Its name.
+        step: Name of the step.
         inputs: The channels it reads, in plan order; none for a source.
         sink: The sink whose writer runs in this step, if any.
-        is_sink: The step only ever takes whole cuts: it never overtakes its input and declines
-            an attempt whose barrier has overtaken; in a topology this holds for everything
-            that feeds it too. A writer that can record its input needs
-            it not; the committer behind every sink is always so.
+        is_sink: The step accepts only aligned checkpoints: it never overtakes, and declines an
+            attempt whose barrier has overtaken data upstream. In a topology the same holds for all
+            steps that feed it. A writer that can record its input does not need this; the
+            committer after every sink always behaves like this.
         pinned_start: For a source: a restart before the first batch begins at the same place,
             so a snapshot without any batch is sound (rule F12).
-        identity: What the step is, for the manifest; None if nobody has looked.
-        alignment_timeout_ms: How long this step waits before it overtakes; None for as long as
-            the run's options say.
-        forced: Whether this step overtakes as soon as it sees a barrier; None for what the run's
-            options say.
+        identity: What the step is, for the manifest; None if the step was not analysed.
+        alignment_timeout_ms: How long this step waits before it overtakes; None uses the run's
+            option.
+        forced: Whether this step overtakes as soon as it sees a barrier; None uses the run's
+            option.
     """
 
     step: StepId
@@ -45,9 +45,9 @@ class StepSpec:
     forced: bool | None = None
 
     def unaligned(self, options: UnalignedOptions) -> UnalignedOptions:
-        """Return when this step may overtake: what it says itself, and else what the run says.
+        """Return when this step may overtake: its own options first, then those of the run.
 
-        Where nobody may overtake, no step does.
+        If overtaking is disabled for the run, no step overtakes.
         """
         if not options.enabled:
             return options
@@ -65,7 +65,7 @@ class StepSpec:
 
     @property
     def output(self) -> ChannelId:
-        """The channel this step writes if anybody reads it."""
+        """The channel this step writes if it has readers."""
         return ChannelId(self.step)
 
 
@@ -80,7 +80,7 @@ class Topology:
     )
 
     def __post_init__(self) -> None:
-        """Refuse a shape no checkpoint could be taken of.
+        """Refuse a shape of which no checkpoint could be taken.
 
         Raises:
             ConfigError: For no steps, two of one name, an unknown or later input (a cycle), or
@@ -106,9 +106,9 @@ class Topology:
 
     @staticmethod
     def _whole_cuts_upstream(steps: tuple[StepSpec, ...]) -> tuple[StepSpec, ...]:
-        """Mark whatever feeds a step that takes whole cuts only.
+        """Mark every step that feeds a step which accepts only aligned checkpoints.
 
-        A barrier that overtook further up would only make that step decline every attempt.
+        A barrier that overtook further upstream would make that step decline every attempt.
         """
         marked: set[StepId] = set()
         found = []
@@ -140,21 +140,21 @@ class Topology:
         return self._by_id[step]
 
     def __contains__(self, step: StepId) -> bool:
-        """Say whether there is a step of that name."""
+        """Return whether there is a step of that name."""
         return step in self._by_id
 
     def readers(self, channel: ChannelId) -> tuple[ReaderId, ...]:
-        """Return who reads the channel; empty when the step has no consumers."""
+        """Return the readers of the channel; empty when the step has no consumers."""
         return self._readers.get(channel, ())
 
     @property
     def participants(self) -> frozenset[StepId]:
-        """Everyone who must acknowledge an attempt."""
+        """All steps that must acknowledge an attempt."""
         return frozenset(self._by_id)
 
     @property
     def identities(self) -> Mapping[StepId, StepIdentity]:
-        """What the steps are, as far as it is known."""
+        """What the steps are, as far as known."""
         return {one.step: one.identity for one in self.steps if one.identity is not None}
 
     @property
@@ -164,7 +164,7 @@ class Topology:
 
     @property
     def sources(self) -> tuple[StepId, ...]:
-        """All steps where barriers enter."""
+        """All steps where barriers enter the pipeline."""
         return tuple(spec.step for spec in self.steps if spec.is_source)
 
 

@@ -20,8 +20,15 @@ from typing import BinaryIO, Final, assert_never
 import msgspec
 
 from cutwater.errors import Corrupt, ProtocolViolation
-from cutwater.protocol.barrier import BARRIER_BYTES, Barrier
-from cutwater.protocol.messages import EndOfInput, Event, Message, Place, Watermark
+from cutwater.protocol.messages import (
+    BARRIER_BYTES,
+    Barrier,
+    EndOfInput,
+    Event,
+    Message,
+    Place,
+    Watermark,
+)
 from cutwater.store.backends.directories import matching
 
 SEGMENT_ENTRIES: Final = 1000

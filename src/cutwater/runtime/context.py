@@ -10,7 +10,7 @@ from pathlib import Path
 from cutwater.ids import PipelineId, SinkId
 from cutwater.planning.physical_plan import PhysicalPlan
 from cutwater.protocol.channel_log import Bound
-from cutwater.protocol.evolution.change import Allowances
+from cutwater.protocol.evolution.mapping import Allowances
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.runtime.engine import Engine
 from cutwater.sinks.base import OpenSink

@@ -27,12 +27,12 @@ from cutwater.errors import (
     Unavailable,
 )
 from cutwater.ids import CheckpointId, Generation, Slot
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.checkpoint import events
 from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.commit import CommitSink, RecordCommit
 from cutwater.protocol.cut import BlobRef, Cut, InFlight, RecordedEvent, StepSnapshot
 from cutwater.protocol.decisions import Decision, DecisionOutcome
+from cutwater.protocol.messages import Barrier
 from cutwater.protocol.retention import reusable
 from cutwater.protocol.step.events import Stored
 from cutwater.protocol.step.in_flight import InFlightRange

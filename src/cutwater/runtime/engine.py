@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cutwater.ids import ChannelId, StepId
 from cutwater.protocol.checkpoint.events import Standing
-from cutwater.protocol.evolution.change import Change
+from cutwater.protocol.evolution.mapping import Change
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.topology import Topology
 from cutwater.runtime.channel import Channel

@@ -22,9 +22,8 @@ from cutwater.errors import RunError
 from cutwater.ids import BatchId, ChannelId, StepId
 from cutwater.protocol import stopping
 from cutwater.protocol.checkpoint import events
-from cutwater.protocol.checkpoint.attempt import CheckpointRequest
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest, RequestResult
 from cutwater.protocol.checkpoint.coordinator import Coordinator
-from cutwater.protocol.checkpoint.trigger import RequestResult
 from cutwater.protocol.commit import CommitBlocked, CommitterState, RecordCommit
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.step.aligner_events import Announced, Tick

@@ -17,10 +17,9 @@ from typing import Final
 from cutwater.clock import now_ms
 from cutwater.ids import BatchId, CheckpointId, Generation, InputId, PipelineId, ReaderId
 from cutwater.planning.physical_plan import PhysicalStep
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.checkpoint.events import Acknowledged, CoordinatorEvent, Declined
 from cutwater.protocol.cut import StepSnapshot
-from cutwater.protocol.messages import EndOfInput, Place
+from cutwater.protocol.messages import Barrier, EndOfInput, Place
 from cutwater.protocol.step.aligner_events import (
     BarrierSeen,
     Decline,

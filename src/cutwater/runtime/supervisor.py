@@ -40,7 +40,7 @@ from cutwater.protocol.checkpoint import events
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Claim
-from cutwater.protocol.evolution.change import Change
+from cutwater.protocol.evolution.mapping import Change
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.event_loop import Generation
 from cutwater.runtime.outcome import End, Outcome, is_starved

@@ -12,7 +12,8 @@ from cutwater.errors import PlanError
 from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
 from cutwater.pipeline.nodes import SinkTarget
 from cutwater.pipeline.step_options import StepKeywords
-from cutwater.planning.planner import PhysicalPlan, PhysicalStep, plan
+from cutwater.planning.physical_plan import PhysicalPlan, PhysicalStep
+from cutwater.planning.planner import plan
 from cutwater.planning.rendering import StepFacts, draw
 
 TABLE = Target("tables/t")

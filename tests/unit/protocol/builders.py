@@ -24,7 +24,6 @@ from cutwater.ids import (
     Slot,
     StepId,
 )
-from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.channel_log import ChannelLog
 from cutwater.protocol.checkpoint import events
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
@@ -39,7 +38,7 @@ from cutwater.protocol.cut import (
     StepSnapshot,
 )
 from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome
-from cutwater.protocol.messages import START, Event, Place
+from cutwater.protocol.messages import START, Barrier, Event, Flag, Place
 from cutwater.protocol.options import CheckpointOptions, UnalignedOptions
 from cutwater.protocol.step.aligner import Aligner
 from cutwater.protocol.step.aligner_events import (
@@ -51,7 +50,7 @@ from cutwater.protocol.step.aligner_events import (
 )
 from cutwater.protocol.step.events import BatchAppended, BatchCommitted, StepCommand, StepEvent
 from cutwater.protocol.step.machine import Step
-from cutwater.protocol.step.restored import Restored
+from cutwater.protocol.step.snapshots import Restored
 from cutwater.protocol.topology import StepSpec, Topology, inputs_of
 
 GENERATION = Generation(3)

@@ -31,9 +31,7 @@ from tests.unit.protocol.builders import (
 
 from cutwater.errors import ConfigError
 from cutwater.ids import NO_BATCH, SinkId, Slot, StepId
-from cutwater.protocol.barrier import Flag
-from cutwater.protocol.checkpoint.attempt import CheckpointRequest
-from cutwater.protocol.checkpoint.commit_pace import CommitPace
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest, RequestResult
 from cutwater.protocol.checkpoint.events import (
     AnswerRequest,
     Clock,
@@ -44,9 +42,10 @@ from cutwater.protocol.checkpoint.events import (
     RestartPipeline,
 )
 from cutwater.protocol.checkpoint.failure import FailureReason
-from cutwater.protocol.checkpoint.trigger import RequestResult
+from cutwater.protocol.checkpoint.ledger import CommitPace
 from cutwater.protocol.commit import CommitBlocked, CommitSink, plan_commit
 from cutwater.protocol.decisions import LogView
+from cutwater.protocol.messages import Flag
 from cutwater.protocol.options import MIB, CheckpointOptions, CommitOptions, UnalignedOptions
 from cutwater.protocol.retention import kept, reusable
 from cutwater.protocol.step.aligner_events import Captured, Emit, Tick

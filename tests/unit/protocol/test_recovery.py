@@ -303,7 +303,7 @@ def test_a_decided_commit_of_a_sink_that_is_gone_is_refused_and_not_skipped() ->
 
 @pytest.mark.parametrize(
     ("restores", "said"),
-    [({}, "it has not acted yet, on no rows"), ({T: "3"}, "a rewind has not taken it back")],
+    [({}, "it has not acted yet (no rows)"), ({T: "3"}, "a rewind has not rolled it back")],
 )
 def test_what_a_sink_that_is_gone_has_left_undone_is_said_as_it_is(
     restores: dict[SinkId, str], said: str

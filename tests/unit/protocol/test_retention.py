@@ -15,9 +15,9 @@ from tests.unit.protocol.builders import (
 )
 
 from cutwater.ids import CheckpointId, Generation, Slot
-from cutwater.protocol.barrier import Flag
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import Decision, LogView
+from cutwater.protocol.messages import Flag
 from cutwater.protocol.retention import (
     RetentionPlan,
     StoredObject,

@@ -43,7 +43,7 @@ def test_every_state_says_what_it_means(machine: Machine) -> None:
 
 
 def test_a_sentence_is_the_text_under_its_member() -> None:
-    assert sentences(AckResult)["ACCEPTED"] == "It counts."
+    assert sentences(AckResult)["ACCEPTED"] == "The acknowledgement counts."
 
 
 def test_a_stale_document_is_reported_and_left_alone(

@@ -1,16 +1,16 @@
-"""Transition tables: a move that is not in the table does not happen."""
+"""Transition tables forbid what they do not hold; a broken invariant is raised by its number."""
 
 from enum import Enum, auto
 from typing import Any
 
 import pytest
 
-from cutwater.errors import ProtocolViolation
+from cutwater.errors import InvariantBroken, ProtocolViolation
 from cutwater.protocol.checkpoint.attempt import ATTEMPT, Phase, PhaseTrigger
 from cutwater.protocol.checkpoint.events import COORDINATOR, Mode, ModeTrigger
 from cutwater.protocol.commit import COMMITTER, CommitterState, CommitterTrigger
 from cutwater.protocol.step.aligner_events import ALIGNMENT, AlignmentState, AlignmentTrigger
-from cutwater.protocol.transitions import TransitionTable, mermaid
+from cutwater.protocol.transitions import TransitionTable, invariant, mermaid
 
 
 class Light(Enum):
@@ -122,3 +122,14 @@ def test_a_machine_ends_in_these_states_and_in_no_others(
 )
 def test_every_state_of_a_machine_can_be_reached(table: AnyTable, states: type[Enum]) -> None:
     assert {table.initial, *table.moves.values()} == set(states)
+
+
+def test_a_promise_that_holds_is_silent() -> None:
+    invariant(True, "I4", "never read")
+
+
+def test_a_broken_promise_names_its_number_and_the_contradiction() -> None:
+    with pytest.raises(InvariantBroken) as caught:
+        invariant(False, "I4", "an event came twice")
+
+    assert (caught.value.invariant, caught.value.reason) == ("I4", "an event came twice")

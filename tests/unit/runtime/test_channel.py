@@ -7,9 +7,8 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from cutwater.ids import BatchId, ChannelId, CheckpointId, Generation, InputId, ReaderId, StepId
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.channel_log import Bound, ChannelLog
-from cutwater.protocol.messages import START, Event, Place
+from cutwater.protocol.messages import START, Barrier, Event, Place
 from cutwater.runtime import channel_file
 from cutwater.runtime.channel import Channel, ChannelForm
 from cutwater.runtime.channel_file import read_entries

@@ -6,8 +6,16 @@ import pytest
 
 from cutwater.errors import Corrupt
 from cutwater.ids import BatchId, CheckpointId, Generation
-from cutwater.protocol.barrier import BARRIER_BYTES, Barrier, Flag
-from cutwater.protocol.messages import START, EndOfInput, Event, Place, Watermark
+from cutwater.protocol.messages import (
+    BARRIER_BYTES,
+    START,
+    Barrier,
+    EndOfInput,
+    Event,
+    Flag,
+    Place,
+    Watermark,
+)
 from cutwater.runtime import channel_file
 from cutwater.runtime.channel_file import ChannelFile, framed, payloads, read_entries
 

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.protocol.builders import ORDERS, PIPELINE, source_snapshot
 
 from cutwater.ids import CheckpointId, Generation, Slot
-from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut
 from cutwater.protocol.decisions import Claim
+from cutwater.protocol.messages import Barrier, Flag
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.step.events import Stored
 from cutwater.runtime.context import RunContext

@@ -12,8 +12,7 @@ from cutwater.cli.output import FAILED, SUCCESS, say, say_json
 from cutwater.errors import ConfigError
 from cutwater.planning.physical_plan import PhysicalPlan
 from cutwater.protocol.cut import Cut
-from cutwater.protocol.evolution.change import Allowances
-from cutwater.protocol.evolution.mapping import map_cut
+from cutwater.protocol.evolution.mapping import Allowances, map_cut
 from cutwater.store.backends.location import existing_backend
 from cutwater.store.pipeline_store import OpenStore
 from cutwater.store.records.catalog import identify

@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from cutwater.protocol.evolution.change import Change, Fate
+from cutwater.protocol.evolution.mapping import Change, Fate
 
 _WORDS: Final = {
     Fate.KEPT: "goes on where it stood",

@@ -40,7 +40,8 @@ from cutwater.store.backends.location import Location
 from cutwater.units import milliseconds
 
 if TYPE_CHECKING:
-    from cutwater.run import PipelineRun, RunResult
+    from cutwater.run import PipelineRun
+    from cutwater.runtime.reporting.status import RunResult
 
 HELP: Final = """Run a pipeline, with a checkpoint every few seconds.
 

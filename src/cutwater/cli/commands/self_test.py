@@ -21,7 +21,8 @@ from cutwater.errors import CutwaterError
 from cutwater.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from cutwater.run import PipelineRun, RunStatus, StepStatus
+    from cutwater.run import PipelineRun
+    from cutwater.runtime.reporting.status import RunStatus, StepStatus
 
 _DEADLINE_S: Final = 180.0
 _LOOK_S: Final = 0.1

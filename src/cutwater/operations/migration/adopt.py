@@ -20,8 +20,8 @@ from cutwater.planning.physical_plan import PhysicalPlan, PhysicalStep
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot, faults
 from cutwater.protocol.decisions import Decision, LogView
 from cutwater.protocol.evolution.identity import StepIdentity
-from cutwater.protocol.invariants import invariant
 from cutwater.protocol.messages import START
+from cutwater.protocol.transitions import invariant
 from cutwater.spark.analysis.analysis import StepForm, Way
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log

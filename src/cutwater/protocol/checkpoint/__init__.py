@@ -1,4 +1,4 @@
-"""The checkpoint machine: coordinator, attempts, schedule, ledger of decided cuts.
+"""The checkpoint machine: coordinator, attempts, schedule and ledger of decided cuts.
 
 `events` holds what the coordinator receives and the commands it returns.
 """

@@ -1,8 +1,9 @@
-"""An attempt that has not ended: who must acknowledge, who has, and until when (section 7).
+"""An open attempt: which steps must acknowledge, which have, and the deadline (section 7).
 
 The set of participants is fixed when the attempt starts (I2). Answers to acknowledgements are an
-enum: a duplicate, a stranger or a latecomer is answered, never counted. Once the decision is
-issued the attempt cannot be failed any more, only resolved (rule F15). Upholds I1, I2, I6, I7.
+enum: a duplicate, unknown or late acknowledgement is answered, never counted. Once the decision is
+issued the attempt can no longer fail; it can only be resolved (rule F15).
+Upholds I1, I2, I6 and I7.
 """
 
 from collections.abc import Mapping
@@ -12,33 +13,33 @@ from typing import Final
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import CheckpointId, Generation, StepId
-from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.cut import CheckpointKind, StepSnapshot
+from cutwater.protocol.messages import Barrier, Flag
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.transitions import TransitionTable
 
 
 class Phase(Enum):
-    """Where an attempt is."""
+    """The phase of an attempt."""
 
     RESERVING = auto()
-    """Its number is being taken, durably, so that it is never used twice."""
+    """The number is being reserved durably, so that it is never used twice."""
     COLLECTING = auto()
-    """Barriers are on their way and acknowledgements come in."""
+    """Barriers flow and acknowledgements arrive."""
     READY = auto()
-    """All have acknowledged; it waits for its turn to be decided."""
+    """All steps have acknowledged; the attempt waits for its turn to be decided."""
     PUBLISHING = auto()
-    """Its manifest is being written."""
+    """The manifest is being written."""
     DECIDING = auto()
     """The decision has been issued; only its outcome can end the attempt."""
     COMPLETED = auto()
-    """The decision is written: it is a checkpoint."""
+    """The decision is written: the attempt is a checkpoint."""
     FAILED = auto()
-    """It ended without a checkpoint."""
+    """The attempt ended without a checkpoint."""
 
 
 class PhaseTrigger(Enum):
-    """What moves an attempt on."""
+    """What changes the phase of an attempt."""
 
     RESERVED = auto()
     ALL_ACKNOWLEDGED = auto()
@@ -70,22 +71,22 @@ ATTEMPT: Final = TransitionTable(
 
 
 class AckResult(Enum):
-    """What became of an acknowledgement."""
+    """The result of an acknowledgement."""
 
     ACCEPTED = auto()
-    """It counts."""
+    """The acknowledgement counts."""
     DUPLICATE = auto()
-    """The step had acknowledged before; the first one stands."""
+    """The step had acknowledged before; only the first acknowledgement counts."""
     UNKNOWN = auto()
-    """No such step takes part, or no such attempt was ever started."""
+    """The step is not a participant, or no such attempt was ever started."""
     LATE = auto()
     """The attempt is over, or was already complete."""
     STALE_GENERATION = auto()
-    """It comes from another incarnation of the pipeline."""
+    """The acknowledgement comes from another generation of the pipeline."""
 
 
 class CancelResult(Enum):
-    """What became of a cancellation."""
+    """The result of a cancellation."""
 
     CANCELLED = auto()
     """The attempt has ended without a checkpoint."""
@@ -97,14 +98,22 @@ class CancelResult(Enum):
     """No number was given, and more than one attempt is open."""
 
 
+class RequestResult(Enum):
+    """The result of a request."""
+
+    QUEUED = auto()
+    QUEUE_FULL = auto()
+    NOT_RUNNING = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """What somebody asked for.
+    """A request for a checkpoint or savepoint.
 
     Attributes:
         kind: CHECKPOINT, FULL or SAVEPOINT.
         name: The savepoint's name.
-        drain: Whether sources stop behind the barrier (stop with a savepoint or checkpoint).
+        drain: Whether sources stop after the barrier (stop with a savepoint or checkpoint).
         is_last: Whether the run ends with it: sinks commit whatever `commit_every` says.
     """
 
@@ -114,7 +123,7 @@ class CheckpointRequest:
     is_last: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a rewind: it is decided by `rewind`, not attempted.
+        """Refuse the kind REWIND: `rewind` decides a rewind; no attempt serves it.
 
         Raises:
             ProtocolViolation: For the kind REWIND.
@@ -139,7 +148,7 @@ class CheckpointRequest:
         }
 
     def standing_alone(self) -> "CheckpointRequest":
-        """Return the same request, standing alone: nobody overtakes."""
+        """Return the same request as a self-contained one: no step overtakes."""
         plain = self.kind is CheckpointKind.CHECKPOINT
         return replace(self, kind=CheckpointKind.FULL) if plain else self
 
@@ -150,13 +159,13 @@ class CheckpointRequest:
         return full | (Flag.DRAIN if self.drain else Flag.NONE)
 
     def timeout_ms(self, options: CheckpointOptions) -> int:
-        """How long the attempt may take: one that never overtakes gets the longer deadline."""
+        """Return how long the attempt may take; `savepoint_timeout` if it never overtakes."""
         return options.savepoint_timeout_ms if self.flags else options.timeout_ms
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt, from its number to its end."""
+    """One attempt, from the reservation of its number to its end."""
 
     checkpoint_id: CheckpointId
     generation: Generation
@@ -173,10 +182,10 @@ class Attempt:
         return Barrier(self.checkpoint_id, self.generation, self.request.flags, self.started_at_ms)
 
     def move(self, trigger: PhaseTrigger) -> None:
-        """Go to the next phase.
+        """Move to the next phase.
 
         Raises:
-            ProtocolViolation: If the attempt table has no such move.
+            ProtocolViolation: If the attempt table has no such transition.
         """
         self.phase = ATTEMPT.next(self.phase, trigger)
 
@@ -195,17 +204,17 @@ class Attempt:
 
     @property
     def can_fail(self) -> bool:
-        """Whether the attempt may still be ended without a checkpoint."""
+        """Whether the attempt may still end without a checkpoint."""
         return ATTEMPT.allows(self.phase, PhaseTrigger.FAIL)
 
     @property
     def missing(self) -> tuple[StepId, ...]:
-        """Who has not acknowledged, by name."""
+        """The steps that have not acknowledged, by name."""
         return tuple(sorted(self.participants - set(self._snapshots)))
 
     @property
     def waits_for(self) -> str:
-        """What it waits for; for people. Steps that were never asked are not to blame."""
+        """Human-readable: what the attempt waits for. Names no step before the barriers start."""
         if self.phase is Phase.RESERVING:
             return "the store had not answered whether its number is taken"
         silent = ", ".join(self.missing)
@@ -213,5 +222,5 @@ class Attempt:
 
     @property
     def snapshots(self) -> Mapping[StepId, StepSnapshot]:
-        """What has been acknowledged."""
+        """The acknowledged snapshots."""
         return dict(self._snapshots)

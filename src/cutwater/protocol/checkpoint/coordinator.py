@@ -1,9 +1,9 @@
-"""The coordinator: starts attempts, collects acknowledgements, decides, hands on to the committer.
+"""The coordinator: starts attempts, collects acknowledgements, decides, runs the committer.
 
-It only puts the parts together (PROTOCOL.md section 7): when to start is `trigger`, who has
-acknowledged is `pending`, whether the cut is consistent is `cut`, what sinks do is `commit`, what
-failures lead to is `failure`. Every attempt ends: by its decision, its deadline, a decline, a
-failure or a cancellation; the end is told to every step. Time comes only with events.
+It only combines the parts (PROTOCOL.md section 7): `schedule` says when to start, `attempt` which
+steps have acknowledged, `cut` whether the cut is consistent, `commit` what sinks do, `failure` what
+follows from failures. Every attempt ends: by its decision, its deadline, a decline, a failure or a
+cancellation; the end is sent to every step. Time arrives only with events.
 Upholds I1, I2, I5, I6, I7, I8 and I10.
 """
 
@@ -20,17 +20,11 @@ from cutwater.protocol.checkpoint.attempt import (
     CancelResult,
     Phase,
     PhaseTrigger,
+    RequestResult,
 )
 from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.checkpoint.ledger import Contradictions, Ledger
-from cutwater.protocol.checkpoint.schedule import Schedule
-from cutwater.protocol.checkpoint.trigger import (
-    RequestResult,
-    TriggerFacts,
-    Verdict,
-    decide,
-    due_ms,
-)
+from cutwater.protocol.checkpoint.schedule import Schedule, TriggerFacts, Verdict, decide, due_ms
 from cutwater.protocol.commit import Committer, CommitterState
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import DecisionOutcome
@@ -41,7 +35,7 @@ Commands = tuple[events.CoordinatorCommand, ...]
 
 
 class Coordinator:
-    """The machine of one generation of one pipeline."""
+    """The checkpoint machine of one generation of one pipeline."""
 
     def __init__(
         self,
@@ -51,14 +45,14 @@ class Coordinator:
         generation: Generation,
         standing: events.Standing,
     ) -> None:
-        """Begin a generation.
+        """Start a generation.
 
         Args:
             pipeline: The pipeline's uuid, part of every sink's idempotence key.
             topology: Its steps, fixed for the generation.
             options: When to start, how long to wait, what to tolerate.
             generation: The generation that was claimed.
-            standing: Where it begins.
+            standing: Where it starts.
         """
         self._topology = topology
         self._options = options
@@ -95,10 +89,10 @@ class Coordinator:
         }
 
     def handle(self, event: events.CoordinatorEvent) -> Commands:
-        """Take one event and return what is to be done, in order.
+        """Handle one event and return the commands to carry out, in order.
 
         Raises:
-            ProtocolViolation: If the event is impossible here; the coordinator has not changed.
+            ProtocolViolation: If the event is not possible now; the coordinator has not changed.
         """
         if self._mode is events.Mode.HALTED:
             return self._answer_halted(event)
@@ -123,13 +117,13 @@ class Coordinator:
             if attempt.can_fail and event.now_ms >= attempt.deadline_ms:
                 commands += self._fail(attempt, FailureReason.EXPIRED, event.now_ms)
             elif attempt.phase is Phase.DECIDING and event.now_ms >= self._last_moment(attempt):
-                # A decision that is not answered may have been written or not (F15).
+                # A decision without an answer may or may not have been written (F15).
                 attempt.move(PhaseTrigger.NOT_WRITTEN)
                 return commands + self._halt(events.HaltReason.OUTCOME_UNKNOWN)
         return commands + self._committer.tick(event.now_ms)
 
     def _last_moment(self, attempt: Attempt) -> int:
-        """Return until when the answer to an issued decision is waited for."""
+        """Return until when the coordinator waits for the answer to an issued decision."""
         return attempt.deadline_ms + self._options.timeout_ms
 
     def _on_requested(self, event: events.Requested) -> Commands:
@@ -144,14 +138,14 @@ class Coordinator:
         return commands
 
     def _on_drained(self, event: events.Drained) -> Commands:
-        # An early cut would be of no use to sinks whose turn it is not yet.
+        # An early cut would be useless while no commit is due.
         self._schedule.drained = event.waiting and self._ledger.is_due(event.now_ms)
         return ()
 
     def _start(self, now_ms: int) -> Commands:
         request = self._schedule.started(now_ms)
         if self._ledger.recovery_points >= self._options.commit.recovery_points_max:
-            # Sinks have waited long enough: nobody overtakes, so this cut commits (F3).
+            # Sinks have waited long enough: no step overtakes, so this cut commits (F3).
             request = request.standing_alone()
         self._last_id = CheckpointId(self._last_id + 1)
         self._attempts[self._last_id] = Attempt(
@@ -170,7 +164,7 @@ class Coordinator:
             return ()
         ATTEMPT.next(attempt.phase, PhaseTrigger.RESERVED)
         if not event.won:
-            # A predecessor that still runs took the number; the request keeps its turn.
+            # A predecessor that still runs took the number; the request goes to the front again.
             self._schedule.ask_again(attempt.request)
             return self._fail(attempt, FailureReason.ID_TAKEN, event.now_ms)
         attempt.move(PhaseTrigger.RESERVED)
@@ -319,12 +313,12 @@ class Coordinator:
         return self._wind_down(events.Halt(events.HaltReason.STOPPED), event.now_ms)
 
     def _wind_down(self, ending: events.CoordinatorCommand, now_ms: int) -> Commands:
-        """Start nothing more; fail what may fail; end once nothing is being decided."""
+        """Start nothing new; fail what may fail; end once nothing is being decided."""
         if self._mode is events.Mode.RUNNING:
             self._mode = events.COORDINATOR.next(self._mode, events.ModeTrigger.END)
             self._ending = ending
         elif isinstance(ending, events.Halt):
-            self._ending = ending  # Whoever asks for a stop does not get a restart.
+            self._ending = ending  # A stop takes precedence over a restart.
         stopped = isinstance(self._ending, events.Halt)
         reason = FailureReason.STOPPED if stopped else FailureReason.STEP_FAILED
         commands: Commands = self._schedule.dismiss()
@@ -364,8 +358,8 @@ class Coordinator:
     def _finish(self) -> Commands:
         if self._attempts or self._ending is None:
             return ()
-        # Effects of this generation end before the next begins in the same process; but nobody
-        # waits for a sink that is stuck, or a record: recovery repeats the commit.
+        # Effects of this generation end before the next starts in the same process. A blocked
+        # sink or record is not waited for: recovery repeats the commit.
         if self._committer.state is CommitterState.COMMITTING or self._schedule.collecting:
             return ()
         ending, self._ending = self._ending, None
@@ -373,8 +367,8 @@ class Coordinator:
         return (ending,)
 
     def _facts(self, now_ms: int | None) -> TriggerFacts:
-        # Attempts start in the order of their numbers, so one at a time takes its number; and
-        # nothing starts beside a savepoint, which a later checkpoint would subsume (F30).
+        # Attempts start in the order of their numbers, so one at a time reserves its number.
+        # Nothing starts next to a savepoint: a later checkpoint would subsume it (F30).
         alone = any(
             one.phase is Phase.RESERVING or one.request.flags for one in self._attempts.values()
         )
@@ -391,31 +385,31 @@ class Coordinator:
 
     @property
     def committer_state(self) -> CommitterState:
-        """Whether sinks are busy with a decision, or stuck."""
+        """Whether sinks are committing a decision, or are blocked."""
         return self._committer.state
 
     @property
     def carries_output(self) -> bool:
-        """Whether rows wait for the next commit point; a pipeline that ends waits for it too."""
+        """Whether rows wait for the next commit point; a pipeline does not end before it."""
         return self._ledger.carries_output
 
     @property
     def open_attempts(self) -> Mapping[CheckpointId, Phase]:
-        """Every attempt that has not ended, and where it is."""
+        """Every attempt that has not ended, and its phase."""
         return {one.checkpoint_id: one.phase for one in self._attempts.values()}
 
     def missing(self, checkpoint_id: CheckpointId) -> tuple[StepId, ...]:
-        """Return who has not acknowledged an open attempt."""
+        """Return the steps that have not acknowledged an open attempt."""
         return self._attempts[checkpoint_id].missing
 
     @property
     def completed(self) -> tuple[Cut, ...]:
-        """The newest completed checkpoints of this generation, oldest first, bounded."""
+        """The newest completed checkpoints of this generation, oldest first, at most `retained`."""
         return self._ledger.completed
 
     @property
     def completed_count(self) -> int:
-        """How many checkpoints this generation has completed."""
+        """Number of checkpoints that this generation has completed."""
         return self._ledger.completed_count
 
     @property

@@ -1,6 +1,6 @@
-"""What the coordinator is told and what it answers. Values only; `coordinator.py` is the machine.
+"""The coordinator's events and commands. Values only; `coordinator.py` is the machine.
 
-Every event that time matters for carries `now_ms`: the machine has no clock of its own.
+Every event that depends on time carries `now_ms`: the machine has no clock of its own.
 """
 
 from collections.abc import Mapping
@@ -9,33 +9,33 @@ from enum import Enum, auto
 from typing import ClassVar, Final
 
 from cutwater.ids import NO_CHECKPOINT, BatchId, CheckpointId, Generation, SinkId, Slot, StepId
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.checkpoint.attempt import (
     AckResult,
     CancelResult,
     CheckpointRequest,
     PhaseTrigger,
+    RequestResult,
 )
 from cutwater.protocol.checkpoint.failure import FailureReason
-from cutwater.protocol.checkpoint.trigger import RequestResult
 from cutwater.protocol.commit import CommitCommand
 from cutwater.protocol.cut import CheckpointKind, Committable, Cut, StepSnapshot, Version
 from cutwater.protocol.decisions import DecisionOutcome
+from cutwater.protocol.messages import Barrier
 from cutwater.protocol.transitions import TransitionTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where a generation begins: what recovery found out.
+    """Where a generation starts: the result of recovery.
 
     Attributes:
         slot: The last slot of the log: this generation's claim.
         highest_id: The highest attempt id ever taken; the next attempt gets a higher one.
-        decided: Each step's batch in the cut the pipeline stands on.
-        carried: What sinks prepared and nobody has committed yet.
+        decided: Each step's batch in the restored cut.
+        carried: What sinks have prepared and not committed yet.
         visible: The version every sink shows.
         last_writes: The last recorded decision that made each sink write.
-        overtaken: Whether the cut the pipeline stands on has data in flight.
+        overtaken: Whether the restored cut has data in flight.
     """
 
     slot: Slot
@@ -52,7 +52,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time has passed; also when nothing else happens."""
+    """Time has passed; sent also when nothing else happens."""
 
     now_ms: int
 
@@ -64,7 +64,7 @@ class Requested:
     Attributes:
         request: What is requested.
         now_ms: When.
-        at_once: The pipeline is to stop with it. It comes before all that wait for their turn, and
+        at_once: The pipeline stops with it. The request comes before all waiting requests, and
             open attempts give way to it: each of them may be stuck until its deadline.
     """
 
@@ -75,7 +75,7 @@ class Requested:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """The attempt's number was taken by us, or was found to be taken already."""
+    """The attempt's number was reserved by this process, or was already taken."""
 
     checkpoint_id: CheckpointId
     won: bool
@@ -84,12 +84,12 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class ReserveFailed:
-    """The attempt's number could not be taken; whether it is ours is not known, and unimportant.
+    """The attempt's number could not be reserved; whether it was taken does not matter.
 
     Attributes:
         checkpoint_id: The attempt; its number is not used again.
-        now_ms: When that was known.
-        detail: For people: why not.
+        now_ms: When the failure was known.
+        detail: Human-readable: why not.
     """
 
     answers: ClassVar[PhaseTrigger] = PhaseTrigger.RESERVED
@@ -101,7 +101,7 @@ class ReserveFailed:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A step's part is stored."""
+    """A step's snapshot is stored."""
 
     snapshot: StepSnapshot
     now_ms: int
@@ -120,7 +120,7 @@ class Declined:
 
     @property
     def detail(self) -> str:
-        """Who has declined and, as far as it is known, why; for people."""
+        """Human-readable: which step has declined and, if known, why."""
         return f"{self.step}: {self.cause}" if self.cause else f"declined by {self.step}"
 
 
@@ -143,7 +143,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class PublishFailed:
-    """The manifest could not be written; `detail` says why, for people."""
+    """The manifest could not be written; `detail` says why in human-readable form."""
 
     answers: ClassVar[PhaseTrigger] = PhaseTrigger.DECIDE
 
@@ -154,7 +154,7 @@ class PublishFailed:
 
 @dataclass(frozen=True, slots=True)
 class DecisionMade:
-    """The outcome of creating the slot is known, or is known to be unknowable."""
+    """The outcome of creating the slot: known, or known to be unknowable."""
 
     checkpoint_id: CheckpointId
     outcome: DecisionOutcome
@@ -183,9 +183,9 @@ class SinkFailed:
 
 @dataclass(frozen=True, slots=True)
 class SinkFenced:
-    """A sink has acted on a later slot and never on this one: somebody rewound past us.
+    """A sink has acted on a later slot and never on this one: another process has rewound.
 
-    Recording a version for it would name a state that never held this commit (rule F41).
+    Recording a version would name a state that never held this commit (rule F41).
     """
 
     slot: Slot
@@ -195,7 +195,7 @@ class SinkFenced:
 
 @dataclass(frozen=True, slots=True)
 class SinkBehind:
-    """A sink's target lacks a commit that is recorded: nothing may be committed on top (F43)."""
+    """A sink's target lacks a recorded commit: nothing may be committed on top (F43)."""
 
     slot: Slot
     sink: SinkId
@@ -212,9 +212,9 @@ class CommitRecorded:
 
 @dataclass(frozen=True, slots=True)
 class RecordFailed:
-    """What the sinks made visible could not be recorded; `reason` says why, for people.
+    """What the sinks made visible could not be recorded; `reason` says why.
 
-    Whether it was written is not known, and unimportant: it is written again until it is there.
+    Whether the record was written does not matter: the write is retried until it succeeds.
     """
 
     slot: Slot
@@ -224,19 +224,19 @@ class RecordFailed:
 
 @dataclass(frozen=True, slots=True)
 class GarbageCollected:
-    """What `CollectGarbage` asked for is done."""
+    """The work of `CollectGarbage` is done."""
 
     now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A person aborts an attempt; answered with `AnswerCancel`.
+    """A user aborts an attempt; answered with `AnswerCancel`.
 
     Attributes:
-        checkpoint_id: The attempt; None for the only one that is open.
+        checkpoint_id: The attempt; None for the only open one.
         now_ms: When the abort was requested.
-        reason: Why, in that person's words; becomes the detail of the attempt's end.
+        reason: The user's reason; becomes the detail of the attempt's end.
     """
 
     checkpoint_id: CheckpointId | None
@@ -246,7 +246,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Everything is drained and sinks wait for a commit, or no longer."""
+    """Whether everything is drained and sinks wait for a commit."""
 
     waiting: bool
     now_ms: int
@@ -254,7 +254,7 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The pipeline stops: no more attempts, open ones fail unless already being decided."""
+    """The pipeline stops: no new attempts; open ones fail unless their decision is issued."""
 
     now_ms: int
 
@@ -288,12 +288,12 @@ CoordinatorEvent = (
 
 @dataclass(frozen=True, slots=True)
 class ReserveId:
-    """Take this number durably; answer with `Reserved` or `ReserveFailed`.
+    """Reserve this number durably; answer with `Reserved` or `ReserveFailed`.
 
     Attributes:
         checkpoint_id: The number.
-        kind: What the attempt is to become.
-        request: What it serves, for whoever tells people; says nothing that `kind` does not.
+        kind: The kind of checkpoint that the attempt makes.
+        request: The request it serves, for reports; not part of the comparison.
     """
 
     checkpoint_id: CheckpointId
@@ -310,13 +310,13 @@ class StartAttempt:
 
 @dataclass(frozen=True, slots=True)
 class EndAttempt:
-    """Tell every step directly that the attempt is over.
+    """Notify every step directly that the attempt is over.
 
     Attributes:
         checkpoint_id: The attempt.
         decided: Whether it became a checkpoint.
         reason: If not, why.
-        detail: For people: which steps were missing, what contradicted what.
+        detail: Human-readable: which steps were missing, which facts contradict each other.
     """
 
     checkpoint_id: CheckpointId
@@ -348,7 +348,7 @@ class CollectGarbage:
 
 @dataclass(frozen=True, slots=True)
 class AnswerAck:
-    """What became of an acknowledgement."""
+    """The answer to an acknowledgement."""
 
     step: StepId
     checkpoint_id: CheckpointId
@@ -357,7 +357,7 @@ class AnswerAck:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """What became of a request."""
+    """The answer to a request."""
 
     request: CheckpointRequest
     result: RequestResult
@@ -365,12 +365,12 @@ class AnswerRequest:
 
 @dataclass(frozen=True, slots=True)
 class AnswerCancel:
-    """What became of a cancellation; the attempt's `EndAttempt` comes before it.
+    """The answer to a cancellation; the attempt's `EndAttempt` comes before it.
 
     Attributes:
         cancel: The event that is answered.
-        result: What became of it.
-        checkpoint_id: The attempt that was meant; None if none was open, or more than one.
+        result: The result of the cancellation.
+        checkpoint_id: The cancelled attempt; None if no attempt, or more than one, was open.
     """
 
     cancel: Cancelled
@@ -380,7 +380,7 @@ class AnswerCancel:
 
 @dataclass(frozen=True, slots=True)
 class RestartPipeline:
-    """End this generation and begin the next from the last decided checkpoint."""
+    """End this generation and start the next from the last decided checkpoint."""
 
     reason: FailureReason
     detail: str
@@ -390,14 +390,14 @@ class HaltReason(Enum):
     """Why a process must end at once."""
 
     FENCED = "another generation has claimed the pipeline"
-    OUTCOME_UNKNOWN = "nobody can say whether the decision was written"
-    STOPPED = "the pipeline was asked to stop"
-    TARGET_BEHIND = "a sink's target lacks a commit that is recorded"
+    OUTCOME_UNKNOWN = "it is unknown whether the decision was written"
+    STOPPED = "the pipeline was stopped on request"
+    TARGET_BEHIND = "a sink's target lacks a recorded commit"
 
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """End the process; a new one reads the log and goes on from the truth."""
+    """End the process; a new process reads the log and resumes from it."""
 
     reason: HaltReason
 
@@ -424,9 +424,9 @@ class Mode(Enum):
     RUNNING = auto()
     """Attempts start when they are due."""
     ENDING = auto()
-    """Nothing starts any more; what is being decided and committed is seen through."""
+    """Nothing new starts; issued decisions and their commits are completed."""
     HALTED = auto()
-    """Nothing happens any more; only a new generation goes on."""
+    """Nothing more happens; only a new generation continues."""
 
 
 class ModeTrigger(Enum):

@@ -1,8 +1,8 @@
-"""Why attempts fail, and what follows from failing again and again (PROTOCOL.md section 7).
+"""Why attempts fail, and what follows from repeated failures (PROTOCOL.md section 7).
 
-One closed enum of reasons; each says whether it counts against `tolerable_failed`. Reaching the
-limit asks for a restart of the pipeline from its last decided checkpoint; without a limit a
-failed attempt is an alarm and nothing more.
+One closed enum of reasons; each says whether it counts against `tolerable_failed`. Exceeding the
+limit restarts the pipeline from its last decided checkpoint. Without a limit a failed attempt is
+only an alarm.
 """
 
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from enum import Enum
 class FailureReason(Enum):
     """Why an attempt ended without a checkpoint.
 
-    Members carry the sentence shown to people and whether the failure is counted.
+    Each member holds its human-readable sentence and whether the failure is counted.
     """
 
     EXPIRED = ("the deadline passed before every step had acknowledged", True)
     STEP_FAILED = ("a step failed", True)
     SNAPSHOT_FAILED = ("a step could not store its snapshot", True)
     INFLIGHT_TOO_LARGE = ("a step would have recorded more than max_inflight_bytes", True)
-    SINK_CANNOT_OVERTAKE = ("an overtaking barrier reached a step that takes whole cuts only", True)
+    SINK_CANNOT_OVERTAKE = ("an overtaking barrier reached a step that never overtakes", True)
     INCONSISTENT_CUT = ("the snapshots do not form a consistent cut", True)
-    STORE_FAILED = ("the store did not take what describes the checkpoint", True)
+    STORE_FAILED = ("the store did not accept the records of the checkpoint", True)
     ID_TAKEN = ("the attempt's number had already been used", False)
     SUBSUMED = ("a later attempt was decided first", False)
     CANCELLED = ("it was aborted on request", False)
@@ -29,14 +29,13 @@ class FailureReason(Enum):
     STOPPED = ("the pipeline stopped", False)
 
     def __init__(self, sentence: str, counted: bool) -> None:
-        """Keep the sentence and whether it counts."""
         self.sentence = sentence
         self.counted = counted
 
 
 @dataclass(slots=True)
 class FailureStreak:
-    """How many attempts in a row have failed, and how long to pause because of it."""
+    """How many attempts in a row have failed, and the pause that follows."""
 
     tolerable: int | None
     retry_ms: int
@@ -61,8 +60,8 @@ class FailureStreak:
 
 
 def backoff_ms(failures: int, first_ms: int, longest_ms: int) -> int:
-    """Return the pause after that many failures in a row: doubled each time, bounded."""
+    """Return the pause after that many failures in a row: doubled each time, up to a maximum."""
     if failures == 0:
         return 0
-    # Beyond 40 doublings any pause is the longest; the bound keeps the shift small.
+    # After 40 doublings every pause is the maximum; the bound keeps the shift small.
     return min(longest_ms, first_ms << min(failures - 1, 40))

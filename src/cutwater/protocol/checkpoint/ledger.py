@@ -1,20 +1,25 @@
-"""What one generation has decided so far, and the next cut that can follow from it (section 9).
+"""What one generation has decided so far, and the next cut that can follow (section 9).
 
-Keeps the last slot of the log, what is carried, each step's batch in the last decided cut and what
-sinks show; builds the description of a cut from an attempt whose acknowledgements are complete.
-It decides nothing. Upholds I5, I7 and I12.
+`Ledger` keeps the last slot of the log, the carried output, each step's batch in the last decided
+cut and what each sink shows. It builds the description of a cut from an attempt whose
+acknowledgements are complete. It decides nothing.
+
+`CommitPace` says how often sinks commit (`commit_every`, ADR 0020). A cut that comes before the
+next commit is due is a recovery point and carries the staged output. Time is the start of the
+attempt, which arrived in an event. A savepoint, a full checkpoint, a drain, the last checkpoint of
+a run and a cut in which every source has finished commit at once. After a restart it is unknown
+how long rows have waited, so a commit is due. Upholds I5, I7, I10 and I12.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cutwater.ids import NO_BATCH, Generation, SinkId, Slot
 from cutwater.protocol.checkpoint.attempt import Attempt
-from cutwater.protocol.checkpoint.commit_pace import CommitPace
 from cutwater.protocol.checkpoint.events import Standing
 from cutwater.protocol.commit import plan_commit, waits_for_alignment
-from cutwater.protocol.cut import Cut, Version, faults
+from cutwater.protocol.cut import Cut, StepSnapshot, Version, faults
 from cutwater.protocol.lost_commit import last_writes
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.topology import Topology
@@ -27,6 +32,37 @@ class Contradictions:
     sentences: tuple[str, ...]
 
 
+class CommitPace:
+    """How often the sinks of one generation commit."""
+
+    def __init__(self, every_ms: int) -> None:
+        """Start a generation: a commit is due."""
+        self._every_ms = every_ms
+        self._committed_at_ms: int | None = None
+
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether a commit is due at this time."""
+        last_ms = self._committed_at_ms
+        return last_ms is None or now_ms - last_ms >= self._every_ms
+
+    def commits(self, attempt: Attempt, sources: Iterable[StepSnapshot]) -> bool:
+        """Return whether sinks commit at the cut of this attempt, as far as time is concerned.
+
+        Args:
+            attempt: The attempt.
+            sources: The snapshots of the sources in it.
+        """
+        request = attempt.request
+        if request.flags or request.is_last or all(one.finished for one in sources):
+            return True
+        return self.is_due(attempt.started_at_ms)
+
+    def decided(self, cut: Cut) -> None:
+        """Note a decision; if it gives rows to sinks, it becomes the last commit."""
+        if cut.commit_point and any(cut.commit.values()):
+            self._committed_at_ms = cut.started_at_ms
+
+
 class Ledger:
     """The decided past of a generation."""
 
@@ -37,7 +73,7 @@ class Ledger:
         generation: Generation,
         standing: Standing,
     ) -> None:
-        """Begin where recovery left off."""
+        """Start where recovery ended."""
         self._topology = topology
         self._options = options
         self._generation = generation
@@ -55,13 +91,13 @@ class Ledger:
         self._completed: deque[Cut] = deque(maxlen=options.retained)
         self._count = 0
         self._pace = CommitPace(options.commit.every_ms)
-        # How long carried output has waited is not known after a restart: long enough.
+        # After a restart it is unknown how long carried output has waited: assume long enough.
         waited = standing.overtaken and any(standing.carried.values())
         waited = waited and waits_for_alignment(topology.sinks, options.commit)
         self._recovery_points = options.commit.recovery_points_max if waited else 0
 
     def build(self, attempt: Attempt) -> Cut | Contradictions:
-        """Make the cut of an attempt, if its snapshots agree with each other."""
+        """Build the cut of an attempt, or return how its snapshots contradict each other."""
         snapshots = attempt.snapshots
         contradictions = faults(self._topology, snapshots)
         if contradictions:
@@ -100,42 +136,42 @@ class Ledger:
         if cut.commit_point:
             self._recovery_points = 0
         elif self._pace.is_due(cut.started_at_ms):
-            # It was their turn, and data in flight has kept them from it.
+            # A commit was due, and data in flight prevented it.
             self._recovery_points += 1
         self._pace.decided(cut)
         return self._slot
 
     def is_due(self, now_ms: int) -> bool:
-        """Say whether sinks would commit at an attempt that starts now."""
+        """Return whether sinks would commit at an attempt that starts now."""
         return self._pace.is_due(now_ms)
 
     def committed(self, versions: Mapping[SinkId, Version] | None) -> None:
-        """Note what sinks show now."""
+        """Note what the sinks show now."""
         if versions is not None:
             self._visible.update(versions)
             self._writes = self._pending_writes
 
     @property
     def next_slot(self) -> Slot:
-        """The only slot the next decision may be created in."""
+        """The only slot in which the next decision may be created."""
         return Slot(self._slot + 1)
 
     @property
     def recovery_points(self) -> int:
-        """How many cuts have been decided in a row when sinks should have committed."""
+        """Number of recovery points decided in a row although a commit was due."""
         return self._recovery_points
 
     @property
     def carries_output(self) -> bool:
-        """Whether a decided cut has prepared rows that no sink shows yet."""
+        """Whether a decided cut holds prepared rows that no sink shows yet."""
         return any(self._carried.values())
 
     @property
     def completed(self) -> tuple[Cut, ...]:
-        """The newest decided cuts, oldest first; as many as retention keeps."""
+        """The newest decided cuts, oldest first, at most `retained`."""
         return tuple(self._completed)
 
     @property
     def completed_count(self) -> int:
-        """How many cuts this generation has decided."""
+        """Number of cuts that this generation has decided."""
         return self._count

@@ -1,22 +1,91 @@
-"""What the choice of when to start depends on: requests, past attempts, failures, garbage.
+"""Decide when an attempt starts: interval, pause, backoff, concurrency, requests (section 7).
 
-It remembers; `trigger` chooses. One schedule belongs to one coordinator. Upholds I6 and I12.
+`decide` is a pure function of `TriggerFacts`. `Schedule` remembers what the facts depend on:
+requests, past attempts, failures and garbage. A user's request does not wait for the interval, the
+pause or the backoff; it waits for room as every attempt does. A failed attempt is repeated after
+the backoff, not after a whole interval (rule F39). One schedule belongs to one coordinator.
+Upholds I6 and I12.
 """
 
 from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
 
-from cutwater.protocol.checkpoint.attempt import CheckpointRequest
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest, RequestResult
 from cutwater.protocol.checkpoint.events import AnswerRequest
 from cutwater.protocol.checkpoint.failure import FailureReason, FailureStreak
-from cutwater.protocol.checkpoint.trigger import RequestResult, TriggerFacts
 from cutwater.protocol.options import CheckpointOptions
 
 
+class Verdict(Enum):
+    """Whether to start an attempt now, and if not, why not."""
+
+    START = auto()
+    NOT_DUE = auto()
+    TOO_MANY_OPEN = auto()
+    COLLECTING_GARBAGE = auto()
+    ENDING = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerFacts:
+    """Everything that the decision depends on.
+
+    Attributes:
+        now_ms: The current time.
+        open_attempts: Number of attempts that have not ended.
+        started_at_ms: When the last attempt started; None before the first.
+        ended_at_ms: When the last attempt ended; None before the first end.
+        failure_pause_ms: How long to pause after the failures so far.
+        requested: Whether a request is waiting.
+        drained: Whether everything is drained and sinks wait for a commit.
+        garbage: Whether garbage is being or must be collected first.
+        ending: Whether the pipeline is ending.
+    """
+
+    now_ms: int
+    open_attempts: int = 0
+    started_at_ms: int | None = None
+    ended_at_ms: int | None = None
+    failure_pause_ms: int = 0
+    requested: bool = False
+    drained: bool = False
+    garbage: bool = False
+    ending: bool = False
+
+
+def decide(facts: TriggerFacts, options: CheckpointOptions) -> Verdict:
+    """Return whether an attempt starts now, and if not, why not."""
+    if facts.ending:
+        return Verdict.ENDING
+    if facts.garbage:
+        return Verdict.COLLECTING_GARBAGE
+    if facts.open_attempts >= options.max_concurrent:
+        return Verdict.TOO_MANY_OPEN
+    if facts.requested or facts.now_ms >= due_ms(facts, options):
+        return Verdict.START
+    return Verdict.NOT_DUE
+
+
+def due_ms(facts: TriggerFacts, options: CheckpointOptions) -> int:
+    """Return when the next automatic attempt is due; the first one is due at once."""
+    if facts.started_at_ms is None:
+        return facts.now_ms
+    due = facts.started_at_ms + options.interval_ms
+    if facts.drained and options.flush_when_drained:
+        due = facts.now_ms
+    if facts.ended_at_ms is None:
+        return due
+    if facts.failure_pause_ms and facts.started_at_ms <= facts.ended_at_ms:
+        due = facts.ended_at_ms + facts.failure_pause_ms
+    return max(due, facts.ended_at_ms + options.min_pause_ms)
+
+
 class Schedule:
-    """The facts about past and wanted attempts of one generation."""
+    """The facts about past and requested attempts of one generation."""
 
     def __init__(self, options: CheckpointOptions) -> None:
-        """Begin a generation: nothing asked for, and a predecessor's garbage to collect."""
+        """Start a generation: no requests, and the predecessor's garbage is due."""
         self._limit = options.queue_limit
         self._requests: deque[CheckpointRequest] = deque()
         self._started_at_ms: int | None = None
@@ -29,9 +98,9 @@ class Schedule:
         self.drained = False
 
     def ask(self, request: CheckpointRequest, *, first: bool = False) -> RequestResult:
-        """Let a request wait for its turn, if there is room.
+        """Queue a request, if there is room.
 
-        One that comes first finds room behind a full queue, once.
+        A request with `first` goes to the front; it fits into a full queue, once.
         """
         if len(self._requests) >= self._limit + first:
             return RequestResult.QUEUE_FULL
@@ -42,17 +111,17 @@ class Schedule:
         return RequestResult.QUEUED
 
     def ask_again(self, request: CheckpointRequest) -> None:
-        """Give a request its turn back."""
+        """Put a request back at the front of the queue."""
         self._requests.appendleft(request)
 
     def dismiss(self) -> tuple[AnswerRequest, ...]:
-        """Let nobody wait any more: answer everybody who did, in order."""
+        """Empty the queue and answer the waiting requests in order."""
         waiting = tuple(self._requests)
         self._requests.clear()
         return tuple(AnswerRequest(one, RequestResult.NOT_RUNNING) for one in waiting)
 
     def started(self, now_ms: int) -> CheckpointRequest:
-        """Note the start of an attempt; return what it is to serve."""
+        """Note the start of an attempt; return the request it serves."""
         self._started_at_ms = now_ms
         self.drained = False
         return self._requests.popleft() if self._requests else CheckpointRequest()
@@ -62,7 +131,7 @@ class Schedule:
         self._ended_at_ms = now_ms
 
     def completed(self) -> None:
-        """Note a checkpoint: failures are forgotten, what it replaces may be collected."""
+        """Note a checkpoint: the failure streak ends, and garbage is due."""
         self._streak.completed()
         self._garbage_due = True
 
@@ -71,7 +140,7 @@ class Schedule:
         return self._streak.failed(reason)
 
     def collect(self) -> bool:
-        """Begin to collect garbage if some is due; return whether to."""
+        """Start to collect garbage if it is due; return whether to collect."""
         begin, self._garbage_due = self._garbage_due, False
         self._collecting = self._collecting or begin
         return begin
@@ -86,7 +155,7 @@ class Schedule:
         self._collecting = False
 
     def facts(self, now_ms: int | None, open_attempts: int, *, ending: bool) -> TriggerFacts:
-        """Return the facts of this moment; without a time, those of the last start."""
+        """Return the current facts; without a time, those at the last start."""
         return TriggerFacts(
             now_ms=(self._started_at_ms or 0) if now_ms is None else now_ms,
             open_attempts=open_attempts,

@@ -1,10 +1,10 @@
-"""What a step is, as a checkpoint remembers it: so that changed code finds its state again.
+"""What a step is, as a checkpoint stores it, so that changed code finds its state again.
 
-A name says whose state it is; everything else here says whether that state still means the same:
-what the step reads and in which order, what its rows look like, which operators keep state, by
-which keys and in how many partitions. Whoever has analysed the step fills it in; a manifest holds
-it; `change` compares two of them (PROTOCOL.md section 15, rule F16). Values are plain, since they
-are stored field by field.
+The name of a step identifies its state. Everything else here says whether that state still means
+the same: what the step reads and in which order, the columns of its rows, which operators keep
+state, by which keys and in how many partitions. The analysis of a step fills the identity in; a
+manifest holds it; `mapping` compares two of them (PROTOCOL.md section 15, rule F16). Values are
+plain because they are stored field by field.
 """
 
 from collections import Counter
@@ -14,18 +14,18 @@ from enum import Enum
 from typing import Final
 
 NO_OFFSET: Final = "-"
-"""The offset of an outside stream that has not delivered anything, as Spark writes it too."""
+"""The offset of an outside stream that has delivered nothing; Spark writes the same text."""
 
 
 class InputKind(Enum):
-    """What stands behind one line of a step's offsets."""
+    """What one line of a step's offsets refers to."""
 
     SOURCE = "source"
     """An outside stream, read inside the step."""
     CHANNEL = "channel"
     """The channel of another step."""
     PULSE = "pulse"
-    """Nothing: it only makes an owed batch run (rule F22)."""
+    """No data: an empty source that makes an owed batch run (rule F22)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class InputIdentity:
         kind: What it is.
         name: The source node, or the channel.
         ordinal: For a channel: the number of the input in the step (rule F38).
-        format: For a source: what reads it; offsets of one format mean nothing to another.
-        place: For a source: where it reads, for people.
+        format: For a source: its format; offsets of one format mean nothing to another.
+        place: For a source: where it reads, human-readable.
         settings: For a source: a hash of the place and of the options that say what is read.
-        log: For a source of Spark's: the number under which it keeps files beside its query;
-            None if it cannot.
+        log: For a source of Spark: the number under which it keeps files next to its query;
+            None if it keeps none.
     """
 
     kind: InputKind
@@ -58,10 +58,10 @@ class OperatorIdentity:
 
     Attributes:
         kind: Spark's name for it.
-        keys: What its state is looked up by, each with its type; numbers of expressions left out.
-        windows: For each key, how long it is if it is a window of time; empty where unknown.
+        keys: The keys of its state, each with its type, without expression ids.
+        windows: For each key, its length if it is a time window; empty where unknown.
         layout: What is kept for a key: functions with the types of their results.
-        values: The same as it is written, for people.
+        values: The same in human-readable form.
         sides: For a join: the sources that each side comes from, through all channels.
     """
 
@@ -79,15 +79,16 @@ class StepIdentity:
 
     Attributes:
         inputs: What it reads, in the order of its offsets.
-        columns: What it puts out: names and types.
-        operators: Those that keep state, in the order of the plan.
-        partitions: In how many its state is divided; None if it has none, or if nobody asks
-            for a number.
+        columns: Names and types of its output columns.
+        operators: The operators that keep state, in plan order.
+        partitions: Number of partitions of its state; None if it has no state, or if no number
+            is requested.
         is_query: Whether it is a streaming query, with files of its own.
         sources: The source nodes in it.
         sinks: The sink written in it, if any.
         spark: The version of Spark.
-        plan_sha256: A hash of the whole plan. Equal ones are the same code; others may be.
+        plan_sha256: A hash of the whole plan. Equal hashes mean the same code; different hashes
+            may still be the same code.
     """
 
     inputs: tuple[InputIdentity, ...] = ()
@@ -101,7 +102,7 @@ class StepIdentity:
     plan_sha256: str = ""
 
     def streams(self, source: str) -> tuple[tuple[int, InputIdentity], ...]:
-        """Return the lines of a source node, with their places in the offsets."""
+        """Return the lines of a source node, with their indexes in the offsets."""
         return tuple(
             (at, one)
             for at, one in enumerate(self.inputs)
@@ -110,7 +111,7 @@ class StepIdentity:
 
     @property
     def unbegun(self) -> dict[str, str]:
-        """The offsets of its sources if all of them begin at their beginning."""
+        """The offsets of its sources if all of them start from their beginning."""
         return {
             f"{at}:{one.name}": NO_OFFSET
             for at, one in enumerate(self.inputs)
@@ -119,13 +120,13 @@ class StepIdentity:
 
     @property
     def wires(self) -> Counter[str]:
-        """What it reads, whatever the order."""
+        """What it reads, without the order."""
         return Counter(
             f"{one.kind.value} {one.name}" for one in self.inputs if one.kind is not InputKind.PULSE
         )
 
     def has_lines_of(self, other: "StepIdentity") -> bool:
-        """Say whether the offsets of both mean the same, line by line."""
+        """Return whether the offsets of both mean the same, line by line."""
         mine, others = (
             [(one.kind, one.name, one.ordinal, one.log) for one in step.inputs]
             for step in (self, other)
@@ -140,10 +141,10 @@ class StepIdentity:
 
 
 def state_differences(old: StepIdentity, new: StepIdentity) -> tuple[str, ...]:
-    """Say why the state of a step cannot be used by the step as it is now; empty if it can.
+    """Return why the current step cannot use the state of the old step; empty if it can.
 
     Returns:
-        One reason each, in words that follow the step's name.
+        One sentence per reason, each without its subject, the step's name.
     """
     found = []
     then, now = old.operators, new.operators
@@ -152,9 +153,7 @@ def state_differences(old: StepIdentity, new: StepIdentity) -> tuple[str, ...]:
     for before, after in zip(then, now, strict=True):
         found += _operator_differences(before, after)
     if now and new.partitions is not None and new.partitions != old.partitions:
-        found.append(
-            f"asks for {new.partitions} partitions, and its state is divided into {old.partitions}"
-        )
+        found.append(f"requests {new.partitions} partitions, and its state has {old.partitions}")
     if now and _version(new.spark) < _version(old.spark):
         found.append(
             f"runs on Spark {new.spark}, which is older than the {old.spark} that wrote its state"
@@ -211,6 +210,6 @@ def _listed(things: Iterable[str]) -> str:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Return major and minor; nothing for what is not known, which is older than anything."""
+    """Return major and minor; empty for an unknown version, which sorts before all others."""
     parts = text.split(".")[:2]
     return tuple(int(one) for one in parts if one.isdigit())

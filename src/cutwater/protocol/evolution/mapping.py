@@ -1,22 +1,23 @@
-"""Restoring a cut into changed code: what goes on, what is new, what is gone, what cannot be.
+"""Restore a cut into changed code: what resumes, what is new, what is gone, what is refused.
 
 A cut with nothing in flight is one line through the whole pipeline: every record before it has
-gone through all of the old code, every record after it will go through all of the new. So state is
-found by the name of its step, a source's position by the name of its source, and a sink by its
-own; how steps are wired in between may change freely. Where something is in flight the wiring
-must be the same, since what lies between two steps belongs to that wiring. What would lose a
-past, or begin without one, is done only if it was allowed (PROTOCOL.md section 15, rule F16).
-Upholds I3 and I5.
+passed through all of the old code, every record after it will pass through all of the new. So state
+is found by the name of its step, a position by the name of its source, and a sink by its own name;
+the wiring between steps may change freely. With data in flight the wiring must be the same, since
+the data between two steps belongs to that wiring. Whatever loses its past, or starts without one,
+must be allowed (PROTOCOL.md section 15, rule F16). A restore carries out the `Change`; a user can
+read it first. Manifests of the first versions hold no identities; their cuts are restored only into
+the same shape. Upholds I3 and I5.
 """
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Final
 
 from cutwater.ids import NO_BATCH, BatchId, ChannelId, InputId, StepId
 from cutwater.protocol.cut import Cut, InFlight, StepSnapshot
-from cutwater.protocol.evolution.change import Allowances, Change, Fate, Line, Refusal, StepFate
 from cutwater.protocol.evolution.identity import (
     NO_OFFSET,
     InputIdentity,
@@ -25,7 +26,6 @@ from cutwater.protocol.evolution.identity import (
     columns_missing,
     state_differences,
 )
-from cutwater.protocol.evolution.same_shape import same_shape
 from cutwater.protocol.messages import START, Place
 
 _SAVEPOINT: Final = (
@@ -35,16 +35,110 @@ _ALLOW_NEW: Final = "Allow it with --allow-new"
 _ALLOW_DROPPED: Final = "Allow it with --allow-dropped, or bring it back"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowances:
+    """What the user has allowed a restore to do.
+
+    Attributes:
+        new: Steps with state, sources and sinks that the cut does not know may start.
+        dropped: Steps with state, sources and sinks that are gone may be dropped.
+        swap: Sources that were replaced and start from their own beginning.
+    """
+
+    new: bool = False
+    dropped: bool = False
+    swap: frozenset[str] = frozenset()
+
+
+class Fate(Enum):
+    """What a restore does with a step."""
+
+    KEPT = "kept"
+    """It resumes at its position."""
+    MOVED = "moved"
+    """It was part of other steps, and resumes from their snapshots."""
+    NEW = "new"
+    """It starts without a past."""
+    MERGED = "merged"
+    """It is gone; other steps do its work and resume from its position."""
+    DROPPED = "dropped"
+    """It is gone, and its past with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFate:
+    """What a restore does with one step, with notes for the user."""
+
+    step: StepId
+    fate: Fate
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something that prevents a restore: what, why, and what can be done."""
+
+    subject: str
+    reason: str
+    next_step: str
+
+    def __str__(self) -> str:
+        """Return the refusal as two sentences."""
+        return f"{self.subject} {self.reason}. {self.next_step}."
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the offsets that a changed query starts with.
+
+    Attributes:
+        text: The offset of a source, or None if it starts from its beginning.
+        channel: For a channel instead: the input, and the step's position on it.
+        log: The number under which the source keeps files now, if it does.
+        origin: The step of the cut that the offset comes from; None without one.
+        origin_log: The number under which the source kept files there, if it did.
+    """
+
+    text: str | None = None
+    channel: tuple[InputId, Place] | None = None
+    log: int | None = None
+    origin: StepId | None = None
+    origin_log: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A cut as changed code sees it.
+
+    Attributes:
+        fates: What happens to every step, old and new.
+        refusals: What prevents the restore; empty if it can be done.
+        cut: The cut with a snapshot and an identity for exactly the current steps; an identity
+            has the number of partitions of the state that is kept.
+        queries: The steps whose query must be rebuilt, each with all lines of its offsets.
+    """
+
+    fates: tuple[StepFate, ...]
+    refusals: tuple[Refusal, ...]
+    cut: Cut
+    queries: Mapping[StepId, tuple[Line, ...]] = field(default_factory=dict)
+
+    @property
+    def is_change(self) -> bool:
+        """Whether anything but the code inside steps has changed."""
+        return any(one.fate is not Fate.KEPT or one.notes for one in self.fates)
+
+
 def map_cut(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
-    """Say what becomes of a cut in the pipeline as it is now.
+    """Return what the current pipeline makes of a cut.
 
     Args:
         cut: The cut, with the identities its manifest holds.
-        now: The steps of today, each after those it reads from.
-        allowed: What somebody has allowed.
+        now: The current steps, each after those it reads from.
+        allowed: What the user has allowed.
     """
     if set(cut.identities) != set(cut.snapshots):
-        return same_shape(cut, now, allowed)
+        return _same_shape(cut, now, allowed)
     return _Mapper(cut, now, allowed).run()
 
 
@@ -88,9 +182,9 @@ class _Mapper:
     # -- sources and sinks, by name
 
     def _check_names(self) -> None:
-        """Compare what the outside world sees of the pipeline: its sources and its sinks."""
+        """Compare what is visible outside the pipeline: its sources and its sinks."""
         then, now = set(self._owners), {one for step in self.now.values() for one in step.sources}
-        self._compare("source", then, now, "it would begin at its beginning")
+        self._compare("source", then, now, "it would start from its beginning")
         for name in sorted(self.allowed.swap - now):
             self._refuse(f"source {name}", "cannot be swapped: there is none", "Name another one")
         sinks_then = {one for step in self.old.values() for one in step.sinks}
@@ -112,7 +206,7 @@ class _Mapper:
                 self._refuse(f"{kind} {name}", "is gone", _ALLOW_DROPPED)
 
     def _reads_the_same(self, new: str, old: str) -> bool:
-        """Say whether a source of today reads what one that is gone has read."""
+        """Return whether a current source reads what a removed source has read."""
         reading = [
             [one.settings for step in steps.values() for _, one in step.streams(name)]
             for steps, name in ((self.now, new), (self.old, old))
@@ -121,10 +215,10 @@ class _Mapper:
 
     @property
     def _owners(self) -> Mapping[str, StepId]:
-        """In which step each source was."""
+        """The step that each source was in."""
         return {one: step for step, found in self.old.items() for one in found.sources}
 
-    # -- one step of today
+    # -- one current step
 
     def _map(self, step: StepId, identity: StepIdentity) -> None:
         old = self.old.get(step)
@@ -183,9 +277,9 @@ class _Mapper:
         notes = []
         values = [one.values for one in identity.operators]
         if has_state and not differences and values != [one.values for one in old.operators]:
-            notes.append("goes on with other expressions in its state")
+            notes.append("resumes with other expressions in its state")
         if old.columns != identity.columns:
-            notes.append("puts out other columns")
+            notes.append("outputs other columns")
         now, then = identity.wires, old.wires
         notes += [f"reads {one} now" for one in sorted((now - then).elements())]
         notes += [f"no longer reads {one}" for one in sorted((then - now).elements())]
@@ -194,12 +288,12 @@ class _Mapper:
         return notes
 
     def _never_ran(self, step: StepId) -> bool:
-        """Say whether a step of the cut has no state that could be compared, and misses nothing."""
+        """Return whether a step of the cut has no state to compare, and lacks nothing."""
         snapshot = self.cut.snapshots[step]
         misses = any(one.position for one in snapshot.positions.values())
         return snapshot.batch == NO_BATCH and (bool(self.old[step].operators) or not misses)
 
-    # -- where its sources go on
+    # -- where its sources resume
 
     def _lines(self, step: StepId, identity: StepIdentity, notes: list[str]) -> list[Line]:
         places = self._places(step, identity)
@@ -224,7 +318,7 @@ class _Mapper:
         return next((offsets[key] for key in offsets if key.endswith(":pulse")), None)
 
     def _source_line(self, step: StepId, now: InputIdentity, number: int, notes: list[str]) -> Line:
-        """Find where a source goes on; its first stream tells whether it is another one."""
+        """Find where a source resumes; notes and refusals are made at its first stream."""
         owner = self._owners.get(now.name)
         begins = Line(log=now.log)
         if owner is None:
@@ -238,16 +332,16 @@ class _Mapper:
         is_other = [one.settings for _, one in then] != [one.settings for _, one in streams]
         if swap and is_other:
             if number == 0:
-                notes.append(f"{subject} is swapped: it begins at its beginning ({now.place})")
+                notes.append(f"{subject} is swapped: it starts from its beginning ({now.place})")
             return begins
         if swap and number == 0:
-            notes.append(f"{subject} is the one that was read before: --swap changes nothing")
+            notes.append(f"{subject} is the same source as before: --swap changes nothing")
         if len(then) != len(streams):
             if number == 0:
                 self._refuse(
                     subject,
                     f"reads {len(streams)} streams now, and read {len(then)}",
-                    f"Change it back, or begin it anew with --swap {now.name}",
+                    f"Change it back, or restart it with --swap {now.name}",
                 )
             return begins
         at, before = then[number]
@@ -256,7 +350,7 @@ class _Mapper:
                 subject,
                 f"is read as {now.format} now, and was read as {before.format}, whose positions "
                 "mean nothing to it",
-                f"Change it back, or begin it anew with --swap {now.name}",
+                f"Change it back, or restart it with --swap {now.name}",
             )
         elif before.settings != now.settings:
             notes.append(
@@ -269,13 +363,13 @@ class _Mapper:
             self._refuse(
                 f"step {step}",
                 f"keeps state and has none in the checkpoint, but {subject} in it has a position",
-                f"Declare {subject} with chain=False, so that it goes on beside the step, or "
-                f"begin it anew with --swap {now.name}",
+                f"Declare {subject} with chain=False, so that it resumes outside the step, or "
+                f"restart it with --swap {now.name}",
             )
         return Line(text, log=now.log, origin=owner, origin_log=before.log)
 
     def _is_empty(self, step: StepId) -> bool:
-        """Say whether a step that keeps state has none yet."""
+        """Return whether a step that keeps state has none yet."""
         snapshot = self.cut.snapshots.get(step)
         begun = snapshot is not None and snapshot.batch != NO_BATCH
         return bool(self.now[step].operators) and not begun
@@ -291,13 +385,13 @@ class _Mapper:
                 if line.text is not None
             },
         }
-        # A query begins at an offset only behind a batch that it has committed.
+        # A query starts at an offset only after a batch that it has committed.
         batch = max(snapshot.batch, BatchId(0))
-        # One that never ran has no files that could be gone on from.
+        # A step that never ran has no files to resume from.
         state = () if snapshot.batch == NO_BATCH else snapshot.state
         return replace(snapshot, batch=batch, offsets=offsets, state=state)
 
-    # -- where it stands on its channels
+    # -- its positions on its channels
 
     def _places(self, step: StepId, identity: StepIdentity) -> Mapping[InputId, Place]:
         counterparts = self._counterparts(step, identity)
@@ -310,7 +404,7 @@ class _Mapper:
     def _counterparts(
         self, step: StepId, identity: StepIdentity
     ) -> Mapping[InputId, InputId | None]:
-        """Find for each channel input the one of the cut: that use of the channel, by number."""
+        """Find the input of the cut for each channel input: the same use of the channel."""
         old = self.old.get(step)
         seen: Counter[str] = Counter()
         found: dict[InputId, InputId | None] = {}
@@ -363,12 +457,12 @@ class _Mapper:
         if missing:
             self._refuse(
                 f"step {producer}",
-                f"puts out {', '.join(missing)} now, which its rows in flight to {reader} do not "
+                f"outputs {', '.join(missing)} now, which its rows in flight to {reader} do not "
                 "have",
                 _SAVEPOINT,
             )
 
-    # -- one step that is gone
+    # -- one removed step
 
     def _map_gone(self, step: StepId, old: StepIdentity) -> None:
         if old.operators and not self._never_ran(step) and not self.allowed.dropped:
@@ -392,9 +486,48 @@ def _named(wires: Counter[str]) -> str:
 
 
 def _is_swapped(old: StepIdentity, lines: tuple[Line, ...], snapshot: StepSnapshot) -> bool:
-    """Say whether a source that has a position in the cut has none now."""
+    """Return whether a source that has a position in the cut has none now."""
     return any(
         snapshot.offsets.get(f"{at}:{one.name}", NO_OFFSET) != (line.text or NO_OFFSET)
         for at, (one, line) in enumerate(zip(old.inputs, lines, strict=True))
         if one.kind is InputKind.SOURCE
     )
+
+
+def _same_shape(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
+    """Check a cut without identities as far as its snapshots allow: nothing may differ."""
+    refusals = []
+    why = f"checkpoint {cut.checkpoint_id} does not hold enough to map it"
+    ways = "Run the old code once more, so that it takes a checkpoint that describes its steps"
+    for name in sorted(now.keys() | cut.snapshots.keys()):
+        identity, snapshot = now.get(name), cut.snapshots.get(name)
+        then_reads = "is not there" if snapshot is None else _reads_of(snapshot)
+        now_reads = "is not there" if identity is None else _reads(identity)
+        if then_reads != now_reads:
+            reason = f"{then_reads} in checkpoint {cut.checkpoint_id} and {now_reads} now"
+            refusals.append(Refusal(f"step {name}", f"{reason}; {why}", ways))
+            continue
+        assert snapshot is not None
+        assert identity is not None
+        keys = {f"{at}:{one.name}" for at, one in enumerate(identity.inputs)}
+        if set(snapshot.offsets) - keys:
+            reason = f"has other sources than checkpoint {cut.checkpoint_id}; {why}"
+            refusals.append(Refusal(f"step {name}", reason, ways))
+        if identity.is_query and snapshot.batch != NO_BATCH and not snapshot.state:
+            reason = "keeps state now and kept none: it would start without its past"
+            refusals.append(Refusal(f"step {name}", reason, ways))
+    refusals += [
+        Refusal(f"source {source}", f"cannot be swapped: {why}", ways)
+        for source in sorted(allowed.swap)
+    ]
+    fates = tuple(StepFate(step, Fate.KEPT) for step in now)
+    return Change(fates, tuple(refusals), replace(cut, identities=now))
+
+
+def _reads(identity: StepIdentity) -> str:
+    found = [f"{one.ordinal}:{one.name}" for one in identity.channels]
+    return f"reads {', '.join(found) or 'outside sources'}"
+
+
+def _reads_of(snapshot: StepSnapshot) -> str:
+    return f"reads {', '.join(map(str, sorted(snapshot.positions))) or 'outside sources'}"

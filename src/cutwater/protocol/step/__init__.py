@@ -1,4 +1,4 @@
 """The machine of one step: barrier injection, alignment, in-flight recording, snapshots.
 
-`machine` is the entry; `events` and `aligner_events` hold what it receives and returns.
+`machine` is the entry point; `events` and `aligner_events` hold its events and commands.
 """

@@ -1,14 +1,14 @@
-"""The aligner: when a step's own barrier goes out, for any number of inputs (sections 4 and 5).
+"""The aligner: when a step emits its own barrier, for any number of inputs (sections 4 and 5).
 
-Holding is the absence of a release: a reader stops by itself before a barrier nobody released
-(rule F6). So the aligner only counts. Aligned: the barrier goes out when the step stands exactly
-at it on every input. Overtaking: when patience ends (counted from the attempt's start, F20), when
-forced, or when the barrier arrives flagged UNALIGNED (never held, F18b), the barrier goes out at
-once and the inputs are recorded up to their own barriers.
+Holding is the absence of a release: a reader stops by itself before an unreleased barrier (rule
+F6). So the aligner only counts. Aligned: the step emits the barrier when it is exactly at the
+barrier on every input. Overtaking: after the alignment timeout (measured from the start of the
+attempt, F20), when forced, or when the barrier arrives flagged UNALIGNED (never held, F18b), the
+step emits the barrier at once and records the inputs up to their own barriers.
 
-EndOfInput is the barrier of every attempt at its place (F2). The end of an attempt is told, not
-carried by data (F18), and releases whatever was held. Work per event does not depend on the number
-of inputs. Upholds I1, I2, I3, I4, I6 and I12.
+EndOfInput acts as the barrier of every attempt at its place (F2). The end of an attempt is sent
+directly, not carried by data (F18), and releases everything the attempt held. Work per event does
+not depend on the number of inputs. Upholds I1, I2, I3, I4, I6 and I12.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,9 +17,8 @@ from typing import Any
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, InputId
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.checkpoint.failure import FailureReason
-from cutwater.protocol.messages import Place
+from cutwater.protocol.messages import Barrier, Place
 from cutwater.protocol.options import UnalignedOptions
 from cutwater.protocol.step import aligner_events as events
 from cutwater.protocol.step.in_flight import Recording
@@ -38,7 +37,7 @@ class _Attempt:
 
 
 class Aligner:
-    """Decides, for one step with channel inputs, when its barrier goes out."""
+    """Decides, for one step with channel inputs, when the step emits its barrier."""
 
     def __init__(
         self,
@@ -49,13 +48,13 @@ class Aligner:
         is_sink: bool = False,
         max_concurrent: int = 1,
     ) -> None:
-        """Make the aligner of one step.
+        """Create the aligner of one step.
 
         Args:
-            positions: Where the step stands on each of its inputs; fixes the set of inputs.
+            positions: The step's position on each of its inputs; fixes the set of inputs.
             options: When it may overtake.
             generation: The only epoch whose barriers count.
-            is_sink: Whether the step takes whole cuts only and so never overtakes.
+            is_sink: Whether the step accepts only aligned checkpoints and so never overtakes.
             max_concurrent: How many attempts may be open at once.
 
         Raises:
@@ -84,10 +83,10 @@ class Aligner:
         }
 
     def handle(self, event: events.AlignerEvent) -> Commands:
-        """Take one event and return what is to be done, in order.
+        """Handle one event and return the commands to carry out, in order.
 
         Raises:
-            ProtocolViolation: If the event is impossible here; the aligner has not changed.
+            ProtocolViolation: If the event is not possible now; the aligner has not changed.
         """
         return self._handlers[type(event)](event)
 
@@ -96,7 +95,7 @@ class Aligner:
     def _on_announced(self, event: events.Announced) -> Commands:
         self._check_epoch(event.barrier)
         if event.barrier.is_cancel:
-            message = "a CANCEL begins no attempt."
+            message = "a CANCEL does not start an attempt."
             raise ProtocolViolation(message)
         if event.barrier.checkpoint_id in self._attempts:
             return ()
@@ -221,8 +220,8 @@ class Aligner:
     # -- attempts
 
     def _open(self, barrier: Barrier) -> tuple[_Attempt | None, Commands]:
-        # Where only one may be open, seeing the next ends the last (F28); with several, which of
-        # them has ended is told: guessing could end the wrong one.
+        # Where only one may be open, seeing the next ends the last (F28). With several, an event
+        # says which one has ended: guessing could end the wrong one.
         checkpoint_id = barrier.checkpoint_id
         if self._is_over(checkpoint_id):
             return None, ()
@@ -241,7 +240,7 @@ class Aligner:
 
     def _end(self, checkpoint_id: CheckpointId) -> Commands:
         if self._is_over(checkpoint_id):
-            # Told again, or overtaken by the end of a later one: its barrier must not hold.
+            # A repeated end, or the end of a later attempt came first: its barrier must not hold.
             return (events.Release(checkpoint_id),)
         attempt = self._attempts.pop(checkpoint_id, None)
         if attempt is not None:
@@ -264,14 +263,14 @@ class Aligner:
         return ()
 
     def _note_place(self, attempt: _Attempt, source: InputId, place: Place) -> None:
-        """Count what lies before a barrier as it is seen and read, not anew with every event."""
+        """Count the bytes before a barrier incrementally, not from scratch at every event."""
         position = self._positions[source]
         attempt.places[source] = place
         attempt.reached += position == place
         attempt.behind_bytes += place.log_bytes - position.log_bytes
 
     def _consider(self, now_ms: int | None = None) -> Commands:
-        """Let every barrier go out that may, oldest attempt first."""
+        """Emit every barrier that may be emitted, oldest attempt first."""
         commands: Commands = ()
         for attempt in self._attempts.values():
             if attempt.state is not events.AlignmentState.ALIGNING:
@@ -357,13 +356,13 @@ class Aligner:
 
     @property
     def positions(self) -> Mapping[InputId, Place]:
-        """Where the step stands on each input: the end of its last appended batch."""
+        """The step's position on each input: the end of its last appended batch."""
         return dict(self._positions)
 
     def progress(self, checkpoint_id: CheckpointId) -> events.AlignmentProgress | None:
-        """Return how the inputs meet the barrier of an open attempt; None if it is not open here.
+        """Return how far the inputs are from the barrier of an attempt; None if it is not open.
 
-        May be called from any thread: it reads copies, and may be one event late.
+        May be called from any thread: it reads copies, which may be one event old.
         """
         attempt = self._attempts.get(checkpoint_id)
         if attempt is None:
@@ -389,7 +388,7 @@ class Aligner:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When patience with the oldest held attempt ends, for the caller's timer."""
+        """When the alignment timeout of the oldest held attempt ends, for the caller's timer."""
         for attempt in self._attempts.values():
             if attempt.state is events.AlignmentState.ALIGNING:
                 if attempt.places and self._may_overtake(attempt.barrier):
@@ -398,7 +397,7 @@ class Aligner:
         return None
 
     def is_recording(self, source: InputId) -> bool:
-        """Say whether the growth of this input's log must be told."""
+        """Return whether this input is being recorded, so that `LogGrew` is needed."""
         return any(
             attempt.state is events.AlignmentState.RECORDING
             and attempt.recording is not None
@@ -407,7 +406,7 @@ class Aligner:
         )
 
     def would_align(self, moved: Mapping[InputId, Place]) -> bool:
-        """Say whether appending a batch that ends there would let a held barrier go out (F24)."""
+        """Return whether a batch that ends at these places would let a held barrier out (F24)."""
         for attempt in self._attempts.values():
             if attempt.state is events.AlignmentState.ALIGNING:
                 newly = sum(

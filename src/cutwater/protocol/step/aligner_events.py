@@ -1,6 +1,6 @@
-"""What an aligner is told and what it answers, and the legal moves of an attempt at one step.
+"""The aligner's events and commands, and the transitions of an attempt at one step.
 
-These are values only; `alignment.py` is the machine that takes and returns them.
+These are values only; `aligner.py` is the machine that takes and returns them.
 """
 
 from collections.abc import Mapping
@@ -9,22 +9,21 @@ from enum import Enum, auto
 from typing import Final
 
 from cutwater.ids import CheckpointId, InputId
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.checkpoint.failure import FailureReason
-from cutwater.protocol.messages import Place
+from cutwater.protocol.messages import Barrier, Place
 from cutwater.protocol.step.in_flight import InFlightRange
 from cutwater.protocol.transitions import TransitionTable
 
 
 class AlignmentState(Enum):
-    """Where one attempt is at one step."""
+    """The state of one attempt at one step."""
 
     ALIGNING = auto()
-    """The barrier is awaited or held on some inputs; the step reads on where it may."""
+    """The barrier is awaited or held on some inputs; the step keeps reading the others."""
     ALIGNED = auto()
-    """The step stood at the barrier on every input and has passed it on."""
+    """The step was at the barrier on every input and has emitted its own."""
     RECORDING = auto()
-    """The step has overtaken; inputs whose barrier is not visible yet are still recorded."""
+    """The step has overtaken; inputs whose barrier is not visible yet are still being recorded."""
     CAPTURED = auto()
     """The step has overtaken and everything in flight is known."""
     DECLINED = auto()
@@ -34,7 +33,7 @@ class AlignmentState(Enum):
 
 
 class AlignmentTrigger(Enum):
-    """What moves an attempt on at one step."""
+    """What changes the state of an attempt at one step."""
 
     ALL_REACHED = auto()
     OVERTAKE = auto()
@@ -65,7 +64,7 @@ ALIGNMENT: Final = TransitionTable(
 
 
 class Cause(Enum):
-    """Why a step's barrier went out when it did."""
+    """Why a step emitted its barrier."""
 
     ALIGNED = auto()
     TIMEOUT = auto()
@@ -75,14 +74,14 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AlignmentProgress:
-    """How the inputs of a step meet the barrier of one open attempt; for people.
+    """How far the inputs of a step are from the barrier of one open attempt; for reports.
 
     Attributes:
-        state: Where the attempt is at this step.
-        aligned: The inputs that were read up to their barrier, in order.
-        waiting: The others.
-        behind_bytes: What lies between the step's positions and the barriers that it has seen.
-        recorded_bytes: What the barrier has overtaken so far; stored with the checkpoint.
+        state: The state of the attempt at this step.
+        aligned: The inputs that were read up to their barrier, sorted.
+        waiting: The other inputs.
+        behind_bytes: Bytes between the step's positions and the barriers that it has seen.
+        recorded_bytes: Bytes that the barrier has overtaken so far; stored with the checkpoint.
     """
 
     state: AlignmentState
@@ -97,7 +96,7 @@ class AlignmentProgress:
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """The attempt has begun; told to every step directly."""
+    """The attempt has started; sent to every step directly."""
 
     barrier: Barrier
 
@@ -121,7 +120,7 @@ class EndSeen:
 
 @dataclass(frozen=True, slots=True)
 class LogGrew:
-    """An input's log has grown; only inputs that are being recorded need to be told."""
+    """An input's log has grown; needed only for inputs that are being recorded."""
 
     input: InputId
     end: Place
@@ -136,7 +135,7 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True)
 class AttemptOver:
-    """The attempt has ended, whatever the outcome; told to every step directly."""
+    """The attempt has ended, whatever the outcome; sent to every step directly."""
 
     checkpoint_id: CheckpointId
 
@@ -184,8 +183,8 @@ class Captured:
 
     Attributes:
         checkpoint_id: The attempt.
-        ranges: What lies between the step's positions and the barriers.
-        places: Where the barrier was on every input, for the cut equation.
+        ranges: The Events between the step's positions and the barriers.
+        places: The place of the barrier on every input, for the cut equation.
     """
 
     checkpoint_id: CheckpointId

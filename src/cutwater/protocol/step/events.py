@@ -1,7 +1,7 @@
-"""What a step is told and what it answers. Values only; `step.py` is the machine.
+"""The events and commands of a step. Values only; `machine.py` is the machine.
 
 A step also takes the aligner's events (`Announced`, `BarrierSeen`, `EndSeen`, `LogGrew`, `Tick`)
-and passes on its commands `Release`, `Protect` and `Decline`.
+and passes on the aligner's commands `Release`, `Protect` and `Decline`.
 """
 
 from collections.abc import Mapping
@@ -27,14 +27,14 @@ from cutwater.protocol.step.in_flight import InFlightRange
 
 @dataclass(frozen=True, slots=True)
 class BatchAppended:
-    """A batch has computed its result and is to be appended now, in this critical section.
+    """A batch has computed its result and is appended now, in this critical section.
 
     Attributes:
         batch: Its number, one more than the last.
         event: The result; None when it has no rows (rule F23).
-        moved: Where it ended on the inputs it read, taken from the batch's own offsets.
-        offsets: Where it ended in outside streams; None when it read none.
-        watermark_ms: The watermark after it.
+        moved: The end of the batch on the inputs it read, taken from the batch's own offsets.
+        offsets: The end of the batch in outside streams; None when it read none.
+        watermark_ms: The watermark after the batch.
         owes_batch: Whether a batch without new data is due after it.
         staged: What its sink writer staged.
     """
@@ -54,8 +54,8 @@ class BatchCommitted:
 
     Attributes:
         batch: Its number.
-        owes_batch: Whether a batch without new data is due after it, where the engine knows it
-            only now; None keeps what was said when the batch was appended.
+        owes_batch: Whether a batch without new data is due after it, if the engine knows it only
+            now; None keeps the value given when the batch was appended.
     """
 
     batch: BatchId
@@ -64,7 +64,7 @@ class BatchCommitted:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """A source stands between batches or idle: take a waiting barrier, if there is one."""
+    """A source is between batches or idle: take a waiting barrier, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The generation is over; nothing may be appended any more (rule F25)."""
+    """The generation is over; nothing more may be appended (rule F25)."""
 
 
 StepEvent = (
@@ -138,7 +138,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Tell the coordinator: this is the step's part of the checkpoint, stored."""
+    """Send the coordinator the step's stored part of the checkpoint."""
 
     snapshot: StepSnapshot
 
@@ -152,14 +152,14 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class CloseGate:
-    """A source must not append behind this barrier while the attempt is open (rule F30)."""
+    """A source must not append after this barrier while the attempt is open (rule F30)."""
 
     checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class OpenGate:
-    """The draining attempt failed: the source goes on."""
+    """The draining attempt failed: the source resumes."""
 
     checkpoint_id: CheckpointId
 

@@ -1,8 +1,8 @@
-"""What an overtaking barrier leaves behind: the in-flight range of each input (section 5).
+"""What an overtaking barrier overtakes: the in-flight range of each input (section 5).
 
 A range runs from the step's position to the barrier's place on that input. Where the barrier is
-not visible yet the recording stays open until it is: Chandy and Lamport's channel state ends at
-that channel's own marker, not at the snapshot (rule F1 and sabotage "recording stops"). Nothing
+not visible yet, the recording stays open until it is: the channel state of Chandy and Lamport ends
+at the channel's own marker, not at the snapshot (rule F1 and sabotage "recording stops"). Nothing
 is copied here; a range names Events of a log. Upholds I3, I4 and I12.
 """
 
@@ -30,12 +30,12 @@ class InFlightRange:
 
     @property
     def count(self) -> int:
-        """How many Events."""
+        """Number of Events."""
         return self.end.position - self.start.position
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes."""
+        """Number of bytes."""
         return self.end.log_bytes - self.start.log_bytes
 
 
@@ -44,7 +44,7 @@ class Recording:
     """The recording of one attempt at one step.
 
     Attributes:
-        size_bytes: Bytes recorded so far, open inputs included.
+        size_bytes: Number of bytes recorded so far, including open inputs.
     """
 
     _open: dict[InputId, tuple[Place, Place]] = field(default_factory=dict)
@@ -58,8 +58,8 @@ class Recording:
         """Start recording every input from the step's position.
 
         Args:
-            positions: Where the step stands on each input.
-            places: Where the barrier is, on the inputs that show it.
+            positions: The step's position on each input.
+            places: The place of the barrier on the inputs where it is visible.
         """
         recording = cls()
         for source, start in positions.items():
@@ -80,7 +80,7 @@ class Recording:
         """End the recording of one input at its barrier.
 
         Raises:
-            ProtocolViolation: If the input is not being recorded or the barrier lies before the
+            ProtocolViolation: If the input is not being recorded or the barrier is before the
                 step's position.
         """
         if source not in self._open:
@@ -96,15 +96,15 @@ class Recording:
             self._closed.append(InFlightRange(source, start, end))
 
     def start(self, source: InputId) -> Place:
-        """Return where the recording of an open input begins."""
+        """Return where the recording of an open input starts."""
         return self._open[source][0]
 
     def is_open(self, source: InputId) -> bool:
-        """Say whether the input is still being recorded."""
+        """Return whether the input is still being recorded."""
         return source in self._open
 
     def starts(self) -> tuple[tuple[InputId, Place], ...]:
-        """Return where each recorded input begins, for protecting its files."""
+        """Return where the recording of each input starts, to protect its files."""
         return (
             *((one.input, one.start) for one in self._closed),
             *((source, start) for source, (start, _) in self._open.items()),

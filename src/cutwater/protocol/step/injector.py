@@ -1,10 +1,10 @@
 """The injector: how a barrier enters the pipeline at one source (PROTOCOL.md section 3).
 
 The coordinator offers a barrier; the source step takes it between two batches or when idle. Each
-source has its own injector and exactly one handle, so a barrier offered to a source is taken by
-that source or by nobody. Barriers wait in order and are never replaced. Upholds I1, I2 and I8.
+source has its own injector and exactly one handle, so only that source can take a barrier offered
+to it. Barriers wait in order and are never replaced. Upholds I1, I2 and I8.
 
-The source polls far more often than a barrier comes, so `PollHandle.poll` does one attribute load
+The source polls far more often than a barrier arrives, so `PollHandle.poll` does one attribute load
 and one truth test when there is none.
 """
 
@@ -13,16 +13,16 @@ from enum import Enum, auto
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, StepId
-from cutwater.protocol.barrier import Barrier
+from cutwater.protocol.messages import Barrier
 
 
 class Withdrawal(Enum):
-    """What became of a barrier that was to be withdrawn."""
+    """The result of withdrawing a barrier."""
 
     WITHDRAWN = auto()
-    """It had not been taken and never will be."""
+    """The barrier had not been taken and never will be."""
     NOT_WAITING = auto()
-    """It was taken before, or never offered."""
+    """The barrier was already taken, or never offered."""
 
 
 class PollHandle:
@@ -31,17 +31,17 @@ class PollHandle:
     __slots__ = ("_waiting",)
 
     def __init__(self, waiting: deque[Barrier]) -> None:
-        """Share the injector's queue; only `Injector.poll_handle` makes handles."""
+        """Share the injector's queue; only `Injector.poll_handle` creates handles."""
         self._waiting = waiting
 
     def poll(self) -> Barrier | None:
-        """Take the oldest waiting barrier, or return None at next to no cost."""
+        """Take the oldest waiting barrier, or return None; cheap when there is none."""
         if not self._waiting:
             return None
         return self._waiting.popleft()
 
     def peek(self) -> Barrier | None:
-        """Look at the oldest waiting barrier without taking it."""
+        """Return the oldest waiting barrier without taking it."""
         return self._waiting[0] if self._waiting else None
 
 
@@ -51,7 +51,7 @@ class Injector:
     __slots__ = ("_generation", "_handed_out", "_last", "_limit", "_waiting", "step")
 
     def __init__(self, step: StepId, generation: Generation, limit: int = 1) -> None:
-        """Make the injector of one source.
+        """Create the injector of one source.
 
         Args:
             step: The source step.
@@ -78,7 +78,7 @@ class Injector:
         return PollHandle(self._waiting)
 
     def offer(self, barrier: Barrier) -> None:
-        """Let a barrier wait for the source.
+        """Queue a barrier for the source.
 
         Raises:
             ProtocolViolation: If the barrier belongs to another generation, is not newer than
@@ -91,7 +91,7 @@ class Injector:
             )
             raise ProtocolViolation(message)
         if barrier.is_cancel:
-            message = "a CANCEL is told to the steps, never injected."
+            message = "a CANCEL is sent to the steps directly, never injected."
             raise ProtocolViolation(message)
         if barrier.checkpoint_id <= self._last:
             message = (
@@ -100,13 +100,13 @@ class Injector:
             )
             raise ProtocolViolation(message)
         if len(self._waiting) >= self._limit:
-            message = f"{self.step} has {len(self._waiting)} barriers waiting, the most allowed."
+            message = f"{self.step} has {len(self._waiting)} barriers waiting, the maximum."
             raise ProtocolViolation(message)
         self._waiting.append(barrier)
         self._last = barrier.checkpoint_id
 
     def withdraw(self, checkpoint_id: CheckpointId) -> Withdrawal:
-        """Take back exactly this barrier if the source has not taken it yet."""
+        """Withdraw exactly this barrier if the source has not taken it yet."""
         for barrier in self._waiting:
             if barrier.checkpoint_id == checkpoint_id:
                 self._waiting.remove(barrier)
@@ -115,5 +115,5 @@ class Injector:
 
     @property
     def waiting(self) -> int:
-        """How many barriers the source has not taken."""
+        """Number of barriers that the source has not taken."""
         return len(self._waiting)

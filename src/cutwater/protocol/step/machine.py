@@ -1,8 +1,8 @@
 """One step's part of the protocol: what it appends, what its snapshot is, when it acknowledges.
 
-A step is a source (with an injector) or a consumer (with an aligner), never both (F11). All events
-of a step are handled one at a time, under the step's lock; in that critical section appending Event
-N makes N the last batch, and appending the barrier notes "the snapshot is the last batch" (F1). The
+A step is a source (with an injector) or a consumer (with an aligner), never both (F11). A step
+handles one event at a time, under the step's lock. In that critical section appending Event N
+makes N the last batch, and appending the barrier notes "the snapshot is the last batch" (F1). The
 acknowledgement waits until that batch is committed, everything in flight is known and the bytes
 are stored (PROTOCOL.md section 6). Any failure ends the generation; no step restarts alone (F10).
 Upholds I1, I3, I5, I6 and I10.
@@ -13,10 +13,9 @@ from typing import Any
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_BATCH, NO_CHECKPOINT, BatchId, CheckpointId, Generation
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.cut import Committable, StepSnapshot
 from cutwater.protocol.evolution.identity import NO_OFFSET
-from cutwater.protocol.messages import START, EndOfInput, Watermark
+from cutwater.protocol.messages import START, Barrier, EndOfInput, Watermark
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.step.aligner import Aligner
 from cutwater.protocol.step.aligner_events import (
@@ -48,15 +47,14 @@ from cutwater.protocol.step.events import (
     Stored,
 )
 from cutwater.protocol.step.injector import Injector
-from cutwater.protocol.step.restored import Restored
-from cutwater.protocol.step.snapshots import SnapshotBook
+from cutwater.protocol.step.snapshots import Restored, SnapshotBook
 from cutwater.protocol.topology import StepSpec
 
 Commands = tuple[StepCommand, ...]
 
 
 class Step:
-    """The machine of one step in one generation."""
+    """The state machine of one step in one generation."""
 
     def __init__(
         self,
@@ -65,13 +63,13 @@ class Step:
         generation: Generation,
         restored: Restored | None = None,
     ) -> None:
-        """Begin a step.
+        """Start a step.
 
         Args:
             spec: The step.
             options: The pipeline's options.
             generation: The generation it runs in.
-            restored: Where it begins; None for an empty start.
+            restored: Where it starts; None for an empty start.
         """
         begin = restored or Restored(positions=dict.fromkeys(spec.inputs, START))
         if set(begin.positions) != set(spec.inputs):
@@ -84,7 +82,7 @@ class Step:
         self._output = begin.output
         self._output_batch = NO_BATCH
         self._offsets = begin.offsets
-        # Also a source that was put in the place of another one has no position yet.
+        # A source that replaces another one has no position yet either.
         self._unbegun = begin.batch == NO_BATCH or NO_OFFSET in begin.offsets.values()
         self._watermark_ms = begin.watermark_ms
         self._owes_batch = begin.owes_batch
@@ -125,13 +123,13 @@ class Step:
         }
 
     def handle(self, event: StepEvent) -> Commands:
-        """Take one event, under the step's lock, and return what is to be done, in order.
+        """Handle one event, under the step's lock, and return the commands to carry out, in order.
 
         Raises:
-            ProtocolViolation: If the event is impossible here; the step has not changed.
+            ProtocolViolation: If the event is not possible now; the step has not changed.
         """
         if self._closed:
-            # What is still on its way is ignored; what would change the channel is not.
+            # Late events are ignored; an event that would change the channel is refused.
             if isinstance(event, BatchAppended):
                 message = f"{self.spec.step}: generation {self._generation} is closed."
                 raise ProtocolViolation(message)
@@ -178,7 +176,7 @@ class Step:
         elif event.event is not None and event.event.batch != event.batch:
             problem = f"the Event of batch {event.batch} names batch {event.event.batch}"
         elif event.event is not None and event.event.rows < 1:
-            problem = f"batch {event.batch} has no rows and is no Event"
+            problem = f"batch {event.batch} has no rows and is not an Event"
         elif any(one.sink != self.spec.sink or one.batch != event.batch for one in event.staged):
             problem = f"batch {event.batch} stages output that is not its own"
         elif self._last != self._committed:
@@ -203,7 +201,7 @@ class Step:
 
     def _on_poll(self, _: Poll) -> Commands:
         if self.injector is None:
-            message = f"{self.spec.step} is no source and has nothing to poll."
+            message = f"{self.spec.step} is not a source and has nothing to poll."
             raise ProtocolViolation(message)
         if self._unbegun and not self.spec.pinned_start:
             return ()
@@ -217,7 +215,7 @@ class Step:
         return self._follow(self._aligner.handle(event))
 
     def _follow(self, commands: Iterable[AlignerCommand]) -> Commands:
-        """Carry out what concerns this step and pass the rest on, in order."""
+        """Carry out the commands for this step and pass the others on, in order."""
         done: list[StepCommand] = []
         for command in commands:
             match command:
@@ -234,7 +232,7 @@ class Step:
 
     def _emit(self, barrier: Barrier, cause: Cause) -> Commands:
         if self._finished:
-            # The end of input stands for this barrier; only the snapshot is taken.
+            # The end of input acts as this barrier; only the snapshot is taken.
             return self._note(barrier, cause)
         self._emitted = barrier.checkpoint_id
         commands: Commands = (Append(barrier),)
@@ -268,7 +266,7 @@ class Step:
     def _on_announced(self, event: Announced) -> Commands:
         barrier = event.barrier
         if barrier.epoch != self._generation or barrier.is_cancel:
-            message = f"{self.spec.step}: {barrier} begins no attempt of this generation."
+            message = f"{self.spec.step}: {barrier} does not start an attempt of this generation."
             raise ProtocolViolation(message)
         if barrier.checkpoint_id <= self._over:
             return ()
@@ -285,7 +283,7 @@ class Step:
         commands: list[StepCommand] = []
         batch = self._book.batch_of(checkpoint_id)
         if batch is not None and event.decided:
-            # What the decided cut holds is no longer the next one's to commit.
+            # The next cut does not commit what the decided cut holds.
             self._staged = [one for one in self._staged if one.batch > batch]
         commands += self._book.forget(checkpoint_id)
         self._announced.pop(checkpoint_id, None)
@@ -310,7 +308,7 @@ class Step:
         return (Append(EndOfInput()), *self._answer_finished())
 
     def _why_not_ended(self) -> str:
-        """Say what forbids the end now; empty if nothing does."""
+        """Return why the step cannot end now; empty if it can."""
         if self._finished:
             return "has ended already"
         if self._last != self._committed:
@@ -322,7 +320,7 @@ class Step:
         return ""
 
     def _answer_finished(self) -> Commands:
-        """Let the final snapshot answer for attempts whose barrier the step did not emit."""
+        """Answer attempts whose barrier the step did not emit with the final snapshot."""
         commands: Commands = ()
         for checkpoint_id, barrier in self._announced.items():
             if checkpoint_id <= self._emitted or checkpoint_id in self._book:
@@ -343,7 +341,7 @@ class Step:
 
     @property
     def barrier_waiting(self) -> bool:
-        """Whether a source has a barrier to take; cheap enough to ask before every batch."""
+        """Whether a source has a barrier to take; cheap enough to check before every batch."""
         return self.injector is not None and self.injector.waiting > 0
 
     @property
@@ -378,15 +376,15 @@ class Step:
 
     @property
     def finished(self) -> bool:
-        """Whether the step has ended by itself."""
+        """Whether the step has reached its end of input."""
         return self._finished
 
     @property
     def aligner(self) -> Aligner | None:
-        """The aligner of a consumer, for reading only."""
+        """The aligner of a consumer; read-only."""
         return self._aligner
 
     @property
     def staged(self) -> tuple[Committable, ...]:
-        """What the writer staged and no decided cut holds."""
+        """Output that the writer has staged and no decided cut holds."""
         return tuple(self._staged)

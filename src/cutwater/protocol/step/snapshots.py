@@ -1,15 +1,18 @@
-"""Snapshots on their way: noted, then committed and captured, then stored, then told (section 6).
+"""The snapshots of one step: noted, pinned, stored, acknowledged (section 6), restored (10).
 
 A snapshot is noted in the critical section that appends the barrier. Its files may be pinned once
 its batch is committed; it may be stored once everything in flight is known as well; it may be
-acknowledged once it is stored. Each happens once. Upholds I3 and I5.
+acknowledged once it is stored. Each happens once. `Restored` says where a step begins in a new
+generation; only a decided cut is ever restored. Upholds I3, I5 and I9.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from cutwater.errors import ProtocolViolation
-from cutwater.ids import BatchId, CheckpointId
+from cutwater.ids import NO_BATCH, BatchId, CheckpointId, InputId
 from cutwater.protocol.cut import StepSnapshot
+from cutwater.protocol.messages import START, Place
 from cutwater.protocol.step.aligner_events import Captured
 from cutwater.protocol.step.events import Acknowledge, Forget, Pin, StepCommand, Stored, Upload
 from cutwater.protocol.step.in_flight import InFlightRange
@@ -31,19 +34,18 @@ class SnapshotBook:
     """The open snapshots of one step."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._pending: dict[CheckpointId, _Pending] = {}
 
     def __contains__(self, checkpoint_id: CheckpointId) -> bool:
-        """Say whether a snapshot of this attempt is open."""
+        """Return whether a snapshot of this attempt is open."""
         return checkpoint_id in self._pending
 
     def note(self, snapshot: StepSnapshot, *, committed: bool, captured: bool) -> Commands:
-        """Take a snapshot into the book.
+        """Add a snapshot.
 
         Args:
-            snapshot: What the step is at this instant.
-            committed: Whether its batch is committed already.
+            snapshot: The step at this instant.
+            committed: Whether its batch is already committed.
             captured: Whether nothing can be in flight (a source).
         """
         pending = _Pending(snapshot, captured)
@@ -51,7 +53,7 @@ class SnapshotBook:
         return self._commit(pending) if committed else ()
 
     def batch_committed(self, batch: BatchId) -> Commands:
-        """Pin the files of the snapshots that waited for this batch."""
+        """Pin the files of the snapshots that waited for the commit of this batch."""
         commands: Commands = ()
         for pending in self._pending.values():
             if pending.snapshot.batch == batch and not pending.committed:
@@ -67,10 +69,10 @@ class SnapshotBook:
         return self._upload(pending)
 
     def stored(self, event: Stored) -> Commands:
-        """Acknowledge a stored snapshot; one that was forgotten meanwhile is ignored.
+        """Acknowledge a stored snapshot; a snapshot that was dropped meanwhile is ignored.
 
         Raises:
-            ProtocolViolation: If it was not being stored.
+            ProtocolViolation: If the snapshot was not being stored.
         """
         pending = self._pending.get(event.checkpoint_id)
         if pending is None:
@@ -103,3 +105,30 @@ class SnapshotBook:
             return ()
         pending.uploading = True
         return (Upload(pending.snapshot, pending.ranges),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """Where a step starts: empty, or from its snapshot in the restored cut."""
+
+    batch: BatchId = NO_BATCH
+    positions: Mapping[InputId, Place] = field(default_factory=dict)
+    output: Place = START
+    offsets: Mapping[str, str] = field(default_factory=dict)
+    watermark_ms: int | None = None
+    owes_batch: bool = False
+
+    @classmethod
+    def from_snapshot(cls, snapshot: StepSnapshot) -> "Restored":
+        """Start from a snapshot, including the owed batch (rule F22).
+
+        EndOfInput is not restored: a finished step finds its own end again (F2).
+        """
+        return cls(
+            batch=snapshot.batch,
+            positions=snapshot.positions,
+            output=snapshot.output,
+            offsets=snapshot.offsets,
+            watermark_ms=snapshot.watermark_ms,
+            owes_batch=snapshot.owes_batch,
+        )

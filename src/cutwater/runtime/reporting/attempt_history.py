@@ -16,9 +16,8 @@ import msgspec
 from cutwater.clock import now_ms
 from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, SinkId, StepId
 from cutwater.protocol.checkpoint import events
-from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest
+from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest, RequestResult
 from cutwater.protocol.checkpoint.failure import FailureReason
-from cutwater.protocol.checkpoint.trigger import RequestResult
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import DecisionOutcome
 from cutwater.runtime.reporting.event_log import EventName, Journal

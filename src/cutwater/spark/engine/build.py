@@ -19,14 +19,13 @@ from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.channel_log import ChannelLog
 from cutwater.protocol.checkpoint.events import Standing
 from cutwater.protocol.cut import Cut
-from cutwater.protocol.evolution.change import Allowances, Change, Line
 from cutwater.protocol.evolution.identity import StepIdentity
-from cutwater.protocol.evolution.mapping import map_cut
+from cutwater.protocol.evolution.mapping import Allowances, Change, Line, map_cut
 from cutwater.protocol.messages import START
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.showing import ShowPermit, grant_shows
 from cutwater.protocol.step.machine import Step
-from cutwater.protocol.step.restored import Restored
+from cutwater.protocol.step.snapshots import Restored
 from cutwater.protocol.topology import StepSpec, Topology
 from cutwater.runtime.channel import Channel, ChannelForm, Signal, check_in_flight, restore_channel
 from cutwater.runtime.context import RunContext

@@ -7,7 +7,7 @@ decide. Nothing is ever overwritten or deleted here. Upholds I7 and I8.
 from cutwater.errors import Corrupt, NotFound, OutcomeUnknown, StoreError
 from cutwater.ids import NO_SLOT, PipelineId, Slot
 from cutwater.protocol.decisions import DecisionOutcome, LogEntry, LogView
-from cutwater.protocol.invariants import invariant
+from cutwater.protocol.transitions import invariant
 from cutwater.store.backends.backend import Backend
 from cutwater.store.backends.parallel import each
 from cutwater.store.paths import PipelinePaths

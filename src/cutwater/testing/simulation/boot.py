@@ -33,7 +33,7 @@ from cutwater.protocol.recovery import (
 )
 from cutwater.protocol.rewind import Refused, RewindFacts, plan_rewind
 from cutwater.protocol.step.machine import Step
-from cutwater.protocol.step.restored import Restored
+from cutwater.protocol.step.snapshots import Restored
 from cutwater.protocol.topology import StepSpec
 from cutwater.testing.simulation.engine import Engine
 from cutwater.testing.simulation.process import Process

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from cutwater.ids import CheckpointId, SinkId, Slot
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.checkpoint import events
 from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.commit import CommitBlocked, CommitSink, RecordCommit
 from cutwater.protocol.cut import BlobRef, Committable, Cut, InFlight, RecordedEvent, StepSnapshot
 from cutwater.protocol.decisions import Decision, DecisionOutcome
 from cutwater.protocol.lost_commit import is_behind
+from cutwater.protocol.messages import Barrier
 from cutwater.protocol.retention import kept, plan_retention, reusable, staged_to_keep
 from cutwater.protocol.step.events import Stored
 from cutwater.protocol.step.in_flight import InFlightRange

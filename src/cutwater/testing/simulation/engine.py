@@ -17,7 +17,7 @@ from cutwater.protocol.cut import Committable
 from cutwater.protocol.messages import Event, Place
 from cutwater.protocol.step.events import BatchAppended, BatchCommitted, EndReached, Poll
 from cutwater.protocol.step.machine import Step
-from cutwater.protocol.step.restored import Restored
+from cutwater.protocol.step.snapshots import Restored
 from cutwater.protocol.topology import StepSpec
 from cutwater.testing.simulation.history import BatchRecord
 from cutwater.testing.simulation.pipelines import source_rows

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from cutwater.ids import CheckpointId, Generation, ReaderId, Slot, StepId
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.channel_log import ChannelLog, Placed
 from cutwater.protocol.checkpoint.coordinator import Coordinator
 from cutwater.protocol.checkpoint.events import (
@@ -22,7 +21,7 @@ from cutwater.protocol.checkpoint.events import (
     Drained,
 )
 from cutwater.protocol.cut import BlobRef, Cut
-from cutwater.protocol.messages import EndOfInput, Event
+from cutwater.protocol.messages import Barrier, EndOfInput, Event
 from cutwater.protocol.step.aligner_events import (
     Announced,
     BarrierSeen,

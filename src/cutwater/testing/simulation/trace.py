@@ -13,11 +13,10 @@ from dataclasses import fields, is_dataclass
 
 from cutwater.ids import NO_BATCH, InputId
 from cutwater.protocol import recovery
-from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.checkpoint import events as coordinator
 from cutwater.protocol.commit import CommitSink, RecordCommit
 from cutwater.protocol.cut import Cut, StepSnapshot
-from cutwater.protocol.messages import EndOfInput, Event, Message, Place, Watermark
+from cutwater.protocol.messages import Barrier, EndOfInput, Event, Flag, Message, Place, Watermark
 from cutwater.protocol.step import aligner_events as alignment
 from cutwater.protocol.step import events as step
 

@@ -15,7 +15,6 @@ from tests.unit.protocol.builders import (
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import CheckpointId, Generation, StepId
-from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.checkpoint.attempt import (
     ATTEMPT,
     AckResult,
@@ -25,6 +24,7 @@ from cutwater.protocol.checkpoint.attempt import (
     PhaseTrigger,
 )
 from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.messages import Barrier, Flag
 from cutwater.protocol.options import CheckpointOptions
 
 

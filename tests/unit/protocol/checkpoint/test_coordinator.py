@@ -46,8 +46,13 @@ from tests.unit.protocol.builders import (
 )
 
 from cutwater.ids import CheckpointId, Generation, Slot, StepId
-from cutwater.protocol.barrier import Flag
-from cutwater.protocol.checkpoint.attempt import AckResult, CancelResult, CheckpointRequest, Phase
+from cutwater.protocol.checkpoint.attempt import (
+    AckResult,
+    CancelResult,
+    CheckpointRequest,
+    Phase,
+    RequestResult,
+)
 from cutwater.protocol.checkpoint.coordinator import Coordinator
 from cutwater.protocol.checkpoint.events import (
     AnswerAck,
@@ -81,7 +86,6 @@ from cutwater.protocol.checkpoint.events import (
     Stop,
 )
 from cutwater.protocol.checkpoint.failure import FailureReason
-from cutwater.protocol.checkpoint.trigger import RequestResult
 from cutwater.protocol.commit import (
     CommitBlocked,
     CommitSink,
@@ -91,6 +95,7 @@ from cutwater.protocol.commit import (
 )
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import DecisionOutcome
+from cutwater.protocol.messages import Flag
 from cutwater.protocol.options import CheckpointOptions, CommitOptions
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)

@@ -63,7 +63,7 @@ def test_the_same_step_can_use_its_state() -> None:
         ),
         (
             replace(STATEFUL, partitions=4),
-            "asks for 4 partitions, and its state is divided into 8",
+            "requests 4 partitions, and its state has 8",
         ),
         (
             replace(STATEFUL, spark="4.2.1"),

@@ -25,7 +25,6 @@ from cutwater.protocol.cut import (
     StepSnapshot,
     faults,
 )
-from cutwater.protocol.evolution.change import Allowances, Change, Fate, Line
 from cutwater.protocol.evolution.identity import (
     NO_OFFSET,
     InputIdentity,
@@ -33,7 +32,7 @@ from cutwater.protocol.evolution.identity import (
     OperatorIdentity,
     StepIdentity,
 )
-from cutwater.protocol.evolution.mapping import map_cut
+from cutwater.protocol.evolution.mapping import Allowances, Change, Fate, Line, map_cut
 from cutwater.protocol.messages import START, Event, Place
 from cutwater.protocol.topology import StepSpec, Topology
 
@@ -176,7 +175,7 @@ def test_code_around_the_state_may_change() -> None:
     change = mapped(CHAINED, now)
 
     assert change.cut.snapshots == cut_of(CHAINED).snapshots
-    assert notes(change) == ["puts out other columns"]
+    assert notes(change) == ["outputs other columns"]
     assert change.is_change
 
 
@@ -184,7 +183,7 @@ def test_an_expression_inside_the_state_may_change() -> None:
     now = replace(CHAINED["totals"], operators=(replace(AGGREGATE, values=("sum(b)",)),))
 
     assert notes(mapped(CHAINED, {"totals": now})) == [
-        "goes on with other expressions in its state"
+        "resumes with other expressions in its state"
     ]
 
 
@@ -403,7 +402,7 @@ def test_a_step_that_has_missed_rows_does_not_get_a_state_unasked() -> None:
         (
             {"totals": step(source("orders"), source("more", log=1), state=True, sink="t")},
             Allowances(dropped=True),
-            "source more is new: it would begin at its beginning. Allow it with --allow-new.",
+            "source more is new: it would start from its beginning. Allow it with --allow-new.",
         ),
         (
             {**CHAINED, "x": step(channel("totals"), state=True)},
@@ -437,7 +436,7 @@ def test_a_source_that_was_renamed_is_told_its_old_name() -> None:
     other = {**FANNED, "orders": step(source("ordered", "files/2"))}
 
     assert str(mapped(FANNED, now).refusals[0]) == (
-        "source ordered is new: it would begin at its beginning. Allow it with --allow-new; if "
+        "source ordered is new: it would start from its beginning. Allow it with --allow-new; if "
         "it was called orders, give it that name again."
     )
     assert "called" not in str(mapped(FANNED, other).refusals[0])
@@ -513,8 +512,8 @@ def test_an_empty_step_cannot_begin_in_the_middle_of_a_source() -> None:
 
     assert refusal(change) == (
         "step sums keeps state and has none in the checkpoint, but source orders in it has a "
-        "position. Declare source orders with chain=False, so that it goes on beside the step, "
-        "or begin it anew with --swap orders."
+        "position. Declare source orders with chain=False, so that it resumes outside the step, "
+        "or restart it with --swap orders."
     )
     beside = {"orders": step(source("orders")), "sums": FANNED["totals"]}
     assert not mapped(CHAINED, beside, EVERYTHING).refusals
@@ -545,7 +544,7 @@ def test_a_swapped_source_begins_at_its_beginning_and_state_is_kept() -> None:
     totals = change.cut.snapshots[StepId("totals")]
     assert change.queries == {"totals": (Line(log=0),)}
     assert (totals.batch, totals.offsets, totals.state) == (7, {"0:orders": NO_OFFSET}, STATE)
-    assert notes(change) == ["source orders is swapped: it begins at its beginning (stream/1)"]
+    assert notes(change) == ["source orders is swapped: it starts from its beginning (stream/1)"]
 
 
 def test_a_swap_is_done_once() -> None:
@@ -553,9 +552,7 @@ def test_a_swap_is_done_once() -> None:
 
     assert not change.queries
     assert change.cut.snapshots == cut_of(STREAM).snapshots
-    assert notes(change) == [
-        "source orders is the one that was read before: --swap changes nothing"
-    ]
+    assert notes(change) == ["source orders is the same source as before: --swap changes nothing"]
 
 
 def test_a_swapped_source_that_has_not_begun_goes_on_so() -> None:
@@ -570,7 +567,7 @@ def test_a_swapped_source_that_has_not_begun_goes_on_so() -> None:
 def test_positions_mean_nothing_to_another_format() -> None:
     assert refusal(mapped(CHAINED, STREAM)) == (
         "source orders is read as stream now, and was read as files, whose positions mean "
-        "nothing to it. Change it back, or begin it anew with --swap orders."
+        "nothing to it. Change it back, or restart it with --swap orders."
     )
 
 
@@ -591,7 +588,7 @@ def test_a_source_that_reads_more_streams_cannot_be_mapped() -> None:
     change = mapped(CHAINED, two)
 
     assert refusal(change) == (
-        "source orders reads 2 streams now, and read 1. Change it back, or begin it anew with "
+        "source orders reads 2 streams now, and read 1. Change it back, or restart it with "
         "--swap orders."
     )
     swapped = mapped(CHAINED, two, SWAP)
@@ -641,7 +638,7 @@ def test_rows_in_flight_must_have_the_columns_of_today() -> None:
     cut = cut_of(FANNED, behind=["totals"])
 
     assert refusal(mapped(cut, wider)) == (
-        "step orders puts out x int now, which its rows in flight to totals do not have. Run the "
+        "step orders outputs x int now, which its rows in flight to totals do not have. Run the "
         "old code once more and stop it with a savepoint, which leaves nothing in flight."
     )
     assert not mapped(cut, narrower).refusals
@@ -709,5 +706,5 @@ def test_a_cut_without_identities_gives_no_state_to_a_step_that_had_none() -> No
 
 def test_a_cut_without_identities_does_not_say_what_was_swapped() -> None:
     assert refusal(mapped(unnamed(CHAINED), CHAINED, SWAP)).startswith(
-        "source orders cannot be swapped: checkpoint 4 does not say enough to map it."
+        "source orders cannot be swapped: checkpoint 4 does not hold enough to map it."
     )

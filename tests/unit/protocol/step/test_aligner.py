@@ -24,9 +24,9 @@ from tests.unit.protocol.builders import (
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import CheckpointId, Generation
-from cutwater.protocol.barrier import Flag
 from cutwater.protocol.channel_log import Bound
 from cutwater.protocol.checkpoint.failure import FailureReason
+from cutwater.protocol.messages import Flag
 from cutwater.protocol.options import UnalignedOptions
 from cutwater.protocol.step.aligner import Aligner
 from cutwater.protocol.step.aligner_events import (

@@ -49,7 +49,7 @@ def test_a_waiting_barrier_is_never_replaced_by_a_newer_one() -> None:
     source = injector()
     source.offer(barrier(1))
 
-    assert "most allowed" in refusal(source, lambda: source.offer(barrier(2)))
+    assert "the maximum" in refusal(source, lambda: source.offer(barrier(2)))
     assert source.poll_handle().poll() == barrier(1)
 
 

@@ -34,11 +34,10 @@ from tests.unit.protocol.builders import (
 
 from cutwater.errors import CutwaterError
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, InputId
-from cutwater.protocol.barrier import Barrier, Flag
 from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.cut import StepSnapshot, faults
 from cutwater.protocol.evolution.identity import NO_OFFSET
-from cutwater.protocol.messages import EndOfInput, Event, Watermark
+from cutwater.protocol.messages import Barrier, EndOfInput, Event, Flag, Watermark
 from cutwater.protocol.options import CheckpointOptions, UnalignedOptions
 from cutwater.protocol.step.aligner_events import (
     Announced,
@@ -71,7 +70,7 @@ from cutwater.protocol.step.events import (
 )
 from cutwater.protocol.step.in_flight import InFlightRange
 from cutwater.protocol.step.machine import Step
-from cutwater.protocol.step.restored import Restored
+from cutwater.protocol.step.snapshots import Restored
 from cutwater.protocol.topology import StepSpec
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
@@ -319,7 +318,7 @@ def test_a_step_with_inputs_has_nothing_to_poll() -> None:
     """Rule F11."""
     step = consumer_step(A)
 
-    assert "is no source" in refusal_of(step, Poll())
+    assert "is not a source" in refusal_of(step, Poll())
     assert step.injector is None
     assert not step.barrier_waiting
 
@@ -330,7 +329,7 @@ def test_an_announcement_that_begins_no_attempt_leaves_no_trace(
     make: Callable[[], Step], wrong: Barrier
 ) -> None:
     """Invariant 1 and seed 000 C3."""
-    assert "begins no attempt" in refusal_of(make(), Announced(wrong))
+    assert "does not start an attempt" in refusal_of(make(), Announced(wrong))
 
 
 def test_an_attempt_announced_twice_to_a_source_is_refused() -> None:

@@ -5,9 +5,8 @@ from tests.unit.store.checkpoint_writer import step_report
 
 from cutwater.ids import CheckpointId, Generation, Slot, StepId
 from cutwater.protocol.checkpoint import events
-from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest
+from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest, RequestResult
 from cutwater.protocol.checkpoint.failure import FailureReason
-from cutwater.protocol.checkpoint.trigger import RequestResult
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import DecisionOutcome
 from cutwater.runtime.reporting.attempt_history import AbortWaiter, AttemptBook

@@ -9,9 +9,8 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from cutwater.ids import BatchId, ChannelId, CheckpointId, Generation, InputId, ReaderId, StepId
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.channel_log import Bound, ChannelLog
-from cutwater.protocol.messages import START, Event, Place
+from cutwater.protocol.messages import START, Barrier, Event, Place
 from cutwater.protocol.options import UnalignedOptions
 from cutwater.protocol.step.aligner import Aligner
 from cutwater.protocol.step.aligner_events import Advanced, AttemptOver, BarrierSeen, Tick

@@ -13,8 +13,8 @@ from cutwater.ids import NO_BATCH, CheckpointId, Slot
 from cutwater.protocol import recovery
 from cutwater.protocol.checkpoint import ledger
 from cutwater.protocol.checkpoint.attempt import AckResult, Attempt, Phase, PhaseTrigger
-from cutwater.protocol.checkpoint.commit_pace import CommitPace
 from cutwater.protocol.checkpoint.coordinator import Coordinator
+from cutwater.protocol.checkpoint.ledger import CommitPace
 from cutwater.protocol.commit import CommitSink, Committer, CommitterState, grant, plan_commit
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import DecisionOutcome, uncommitted

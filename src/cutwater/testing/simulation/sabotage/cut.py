@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from cutwater.ids import CheckpointId, InputId, ReaderId
-from cutwater.protocol.barrier import Barrier
 from cutwater.protocol.channel_log import ChannelLog
 from cutwater.protocol.cut import StepSnapshot
-from cutwater.protocol.messages import Event, Place
+from cutwater.protocol.messages import Barrier, Event, Place
 from cutwater.protocol.step.aligner import Aligner, Commands
 from cutwater.protocol.step.aligner_events import (
     AlignmentState,
@@ -27,8 +26,7 @@ from cutwater.protocol.step.aligner_events import (
 from cutwater.protocol.step.events import EndReached
 from cutwater.protocol.step.in_flight import Recording
 from cutwater.protocol.step.machine import Step
-from cutwater.protocol.step.restored import Restored
-from cutwater.protocol.step.snapshots import SnapshotBook
+from cutwater.protocol.step.snapshots import Restored, SnapshotBook
 from cutwater.testing.simulation.boot import Boot
 from cutwater.testing.simulation.engine import Engine, EngineState
 from cutwater.testing.simulation.faults import Faults
