@@ -47,7 +47,7 @@ from cutwater.spark.session.session import prepare_session
 from cutwater.store.backends.location import backend_for_writing
 from cutwater.store.pipeline_store import OpenStore
 from cutwater.store.records.catalog import identify, open_pipeline
-from cutwater.store.records.holder import held, take_lease
+from cutwater.store.records.lease import held, take_lease
 from cutwater.store.records.savepoints import savepoint_name
 from cutwater.store.records.targets import StoredTarget, read_origin
 

@@ -13,9 +13,8 @@ from tests.trees import stored_tree
 
 from cutwater.errors import Corrupt
 from cutwater.ids import Generation, PipelineId
-from cutwater.store.backends.backend import Backend
+from cutwater.store.backends.backend import AT_ONCE, Backend
 from cutwater.store.backends.location import backend_at
-from cutwater.store.backends.parallel import AT_ONCE
 from cutwater.store.blobs.blobs import BUNDLED_BYTES_MAX, Blobs
 from cutwater.store.blobs.local_cache import LeftFiles, Stock
 from cutwater.store.paths import ObjectPath

@@ -14,9 +14,9 @@ from tests.unit.store import cuts
 from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.store.paths import ObjectPath, PipelinePaths, label, name
 from cutwater.store.records.codecs import ATTEMPT, COMMITTED, LABEL, LOG_ENTRY, NAME
-from cutwater.store.records.cut_codec import MANIFEST
+from cutwater.store.records.decision_log import VOLUME
 from cutwater.store.records.envelope import FORMAT, RecordKind, decode, encode
-from cutwater.store.records.log_segments import VOLUME
+from cutwater.store.records.manifests import MANIFEST
 from cutwater.store.records.reports import RECOVERY, REPORT
 from cutwater.store.records.requests import ANSWER, REQUEST
 from cutwater.store.records.savepoints import DROPPED

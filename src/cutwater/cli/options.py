@@ -15,8 +15,7 @@ from cutwater.ids import CheckpointId
 from cutwater.store.backends.location import existing_backend
 from cutwater.store.pipeline_store import OpenStore
 from cutwater.store.records.catalog import identify
-from cutwater.store.records.holder import look
-from cutwater.store.records.lease import Holding, Lease
+from cutwater.store.records.lease import Holding, Lease, look
 
 LATEST: Final = "latest"
 

@@ -46,7 +46,7 @@ from cutwater.sinks.commit import see_through
 from cutwater.sinks.lost_commits import check_targets_hold
 from cutwater.sinks.reopen import reopen
 from cutwater.store.blobs.local_cache import Stock
-from cutwater.store.maintenance.fencing import fenced_out
+from cutwater.store.maintenance.offline_decision import fenced_out
 from cutwater.store.records.targets import SinkTargets
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from cutwater.errors import RunError, StoreError
 from cutwater.protocol.decisions import Claim
 from cutwater.runtime.outcome import End, Outcome
-from cutwater.store.maintenance.fencing import fenced_out
+from cutwater.store.maintenance.offline_decision import fenced_out
 from cutwater.store.pipeline_store import OpenStore
 
 _LOG: Final = logging.getLogger(__name__)

@@ -54,8 +54,7 @@ from cutwater.runtime.scratch import clear
 from cutwater.runtime.shut_out import shut_out_by
 from cutwater.runtime.step import RunningStep
 from cutwater.spark.analysis.analysis import failing_place
-from cutwater.store.records.holder import Heartbeat, is_gone
-from cutwater.store.records.lease import Lease, Leases, claim_nonce, claimant
+from cutwater.store.records.lease import Heartbeat, Lease, Leases, claim_nonce, claimant, is_gone
 from cutwater.store.records.reports import RecoveryReport
 from cutwater.store.records.requests import abort_reason
 from cutwater.store.records.savepoints import savepoint_name

@@ -18,8 +18,7 @@ from cutwater.clock import wall_ms
 from cutwater.errors import CutwaterError, NotRunning
 from cutwater.runtime.reporting.status import CheckpointReport, RunResult, RunStatus
 from cutwater.store.pipeline_store import OpenStore
-from cutwater.store.records.holder import look
-from cutwater.store.records.lease import Holding
+from cutwater.store.records.lease import Holding, look
 from cutwater.store.records.reports import AttemptStatus
 from cutwater.store.records.requests import Answer, AnswerState, Request, Wanted, Wish
 from cutwater.views.models import FailureCause, Operation, OperationState, OperationStatus

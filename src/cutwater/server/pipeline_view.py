@@ -30,9 +30,7 @@ from cutwater.server.operations import (
     StoreOperations,
 )
 from cutwater.store.pipeline_store import OpenStore
-from cutwater.store.records.addresses import Addresses
-from cutwater.store.records.holder import Hold, holder_of, look
-from cutwater.store.records.lease import Holding
+from cutwater.store.records.lease import Addresses, Hold, Holding, holder_of, look
 from cutwater.store.records.targets import SinkTargets
 from cutwater.views.build import attempt_of, without_steps
 from cutwater.views.dag import live_dag, stored_dag

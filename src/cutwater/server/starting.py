@@ -20,7 +20,7 @@ from cutwater.server.token import Token
 from cutwater.server.uvicorn_server import Endpoint, Server, bind
 from cutwater.store.backends.backend import Backend
 from cutwater.store.pipeline_store import OpenStore
-from cutwater.store.records.addresses import Address, Addresses
+from cutwater.store.records.lease import Address, Addresses
 
 if TYPE_CHECKING:
     from cutwater.run import PipelineRun

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from cutwater.errors import Corrupt
 from cutwater.ids import CheckpointId, Generation
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.store.backends.parallel import each
+from cutwater.store.backends.backend import each
 from cutwater.store.maintenance.inspect import CheckpointView, Inspector, Overview, Status
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.pipeline_store import OpenStore

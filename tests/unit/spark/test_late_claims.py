@@ -31,9 +31,8 @@ from cutwater.runtime.supervisor import Supervisor
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
 from cutwater.store.pipeline_store import OpenStore
-from cutwater.store.records import holder
-from cutwater.store.records.holder import take_lease
-from cutwater.store.records.lease import Lease, Leases, claim_nonce
+from cutwater.store.records import lease as lease_module
+from cutwater.store.records.lease import Lease, Leases, claim_nonce, take_lease
 
 HERE = socket.gethostname()
 ONE, TWO, THREE = Generation(1), Generation(2), Generation(3)
@@ -98,9 +97,9 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], Outcome]]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holder, "BEAT_MS", 20)
-    monkeypatch.setattr(holder, "_GONE", set())
-    monkeypatch.setattr(holder, "STALE_MS", 200)
+    monkeypatch.setattr(lease_module, "BEAT_MS", 20)
+    monkeypatch.setattr(lease_module, "_GONE", set())
+    monkeypatch.setattr(lease_module, "STALE_MS", 200)
 
 
 def dead_process() -> int:

@@ -12,9 +12,8 @@ from cutwater.errors import Conflict, Corrupt, NotFound, OutcomeUnknown, Unavail
 from cutwater.ids import BatchId, CheckpointId, Generation
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.store.backends.memory import MemoryBackend
-from cutwater.store.maintenance.garbage import Collector
+from cutwater.store.maintenance.garbage import Collector, prospect, prune
 from cutwater.store.maintenance.inspect import Inspector
-from cutwater.store.maintenance.prune import prospect, prune
 from cutwater.store.paths import ObjectPath
 from cutwater.store.pipeline_store import OpenStore
 

@@ -27,8 +27,8 @@ from cutwater.store.records.codecs import (
     Committed,
     KindName,
 )
-from cutwater.store.records.cut_codec import MANIFEST, CauseName
 from cutwater.store.records.envelope import RecordKind, decode, digest, encode
+from cutwater.store.records.manifests import MANIFEST, CauseName
 
 PATH = ObjectPath("pipelines/p/log/000000000001")
 AnyKind = RecordKind[Any, Any]

@@ -8,10 +8,9 @@ from cutwater.errors import Corrupt, Unavailable
 from cutwater.ids import NO_SLOT, Slot
 from cutwater.protocol.decisions import DecisionOutcome, LogEntry, LogView
 from cutwater.store.paths import ObjectPath, PipelinePaths
-from cutwater.store.records import log_segments as volumes
-from cutwater.store.records.decision_log import DecisionLog
+from cutwater.store.records import decision_log
+from cutwater.store.records.decision_log import VOLUME, VOLUME_ENTRIES, DecisionLog, Volumes, recent
 from cutwater.store.records.envelope import encode
-from cutwater.store.records.log_segments import VOLUME, VOLUME_ENTRIES, Volumes, recent
 
 PATHS = PipelinePaths(PIPELINE)
 THREE = 3
@@ -116,7 +115,7 @@ def test_a_slot_that_is_bound_may_be_missing(backend: FaultyBackend) -> None:
 def test_an_old_log_is_bound_a_few_volumes_at_a_time(
     backend: FaultyBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(volumes, "BOUND_AT_ONCE_MAX", 1)
+    monkeypatch.setattr(decision_log, "BOUND_AT_ONCE_MAX", 1)
     written(backend, 7)
     log = opened(backend)
     log.read()

@@ -30,7 +30,7 @@ from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind, for_plan, 
 from cutwater.store.maintenance.offline_decision import claim_next, decide_cut
 from cutwater.store.pipeline_store import OpenStore
 from cutwater.store.records.codecs import Attempt
-from cutwater.store.records.holder import holder_of
+from cutwater.store.records.lease import holder_of
 from cutwater.store.records.targets import SinkTargets
 
 NAME: Final = "adopted"

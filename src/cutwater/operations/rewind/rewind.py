@@ -24,12 +24,11 @@ from cutwater.protocol.recovery import LOG_LOST
 from cutwater.protocol.rewind import plan_rewind
 from cutwater.sinks.commit import see_through
 from cutwater.store.backends.location import existing_backend
-from cutwater.store.maintenance.fencing import fenced_out
-from cutwater.store.maintenance.offline_decision import claim_next, decide_cut
+from cutwater.store.maintenance.offline_decision import claim_next, decide_cut, fenced_out
 from cutwater.store.pipeline_store import OpenStore
 from cutwater.store.records.catalog import identify
 from cutwater.store.records.codecs import Attempt
-from cutwater.store.records.holder import held, holder_of
+from cutwater.store.records.lease import held, holder_of
 
 
 def rewind(

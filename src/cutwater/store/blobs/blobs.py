@@ -19,8 +19,7 @@ from typing import BinaryIO, Final, Protocol
 from cutwater.errors import Corrupt, NotFound
 from cutwater.ids import CheckpointId, Generation, PipelineId
 from cutwater.protocol.cut import BlobRef
-from cutwater.store.backends.backend import Backend
-from cutwater.store.backends.parallel import each
+from cutwater.store.backends.backend import Backend, each
 from cutwater.store.blobs.bundles import (
     BundledFile,
     BundleMemory,

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from cutwater.errors import Corrupt
 from cutwater.protocol.cut import BlobRef
+from cutwater.store.backends.backend import each
 from cutwater.store.backends.directories import exists
-from cutwater.store.backends.parallel import each
 from cutwater.store.blobs.blobs import Blobs, size_and_hash
 from cutwater.store.blobs.bundles import decode_header
 
