@@ -32,8 +32,7 @@ from cutwater.ids import BatchId, Generation
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.run import PipelineRun
-from cutwater.sinks.base import Retreat, SinkContext
-from cutwater.sinks.rows import Rows
+from cutwater.sinks.base import Retreat, Rows, SinkContext
 from cutwater.spark.session.session import embedded_session
 from cutwater.store.records.targets import StoredTarget
 

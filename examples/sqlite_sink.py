@@ -14,8 +14,7 @@ from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
-from cutwater.sinks.base import OpenSink, Retreat, SinkContext
-from cutwater.sinks.rows import Rows
+from cutwater.sinks.base import OpenSink, Retreat, Rows, SinkContext
 from cutwater.store.records.targets import StoredTarget
 
 _TABLES = """

@@ -35,9 +35,8 @@ from cutwater.runtime.reporting.status import (
 )
 from cutwater.runtime.scratch import Scratch
 from cutwater.runtime.supervisor import Supervisor, in_background
-from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext
+from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext, share_disk
 from cutwater.sinks.checks import check_targets
-from cutwater.sinks.executors import share_disk
 from cutwater.sinks.places import placed
 from cutwater.spark.analysis.explain import identities
 from cutwater.spark.engine.build import mapped

@@ -15,8 +15,7 @@ import cutwater
 from cutwater import Pipeline, sinks, sources
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import grant
-from cutwater.sinks.base import SinkContext
-from cutwater.sinks.rows import FrameRows
+from cutwater.sinks.base import FrameRows, SinkContext
 from cutwater.spark.session.session import ship_by_value
 from cutwater.store.backends.local import LocalBackend
 from cutwater.store.pipeline_store import OpenStore

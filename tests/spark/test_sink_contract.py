@@ -20,7 +20,7 @@ from tests.spark.runs import example
 from cutwater import sinks
 from cutwater.sinks.base import Sink
 from cutwater.sinks.foreach_batch import ForeachBatchTarget, Told
-from cutwater.sinks.reopen import reopen
+from cutwater.sinks.registry import reopen
 from cutwater.testing import SinkContract
 from cutwater.testing.sink_contract.harness import PIPELINE, SINK
 

@@ -26,8 +26,7 @@ from cutwater.runtime.output import ChannelOutput
 from cutwater.runtime.scratch import Scratch, clear, new_stock
 from cutwater.sinks.base import SinkContext
 from cutwater.sinks.console import OpenConsole
-from cutwater.sinks.delta.staging import LocalStaging
-from cutwater.sinks.delta.storage import LocalRoot
+from cutwater.sinks.delta.storage import LocalRoot, LocalStaging
 from cutwater.sinks.files.manifests import FileCommits
 from cutwater.sinks.foreach_batch import foreach_batch
 from cutwater.sinks.staging.formats import Form, StagedOutput

@@ -9,9 +9,8 @@ from cutwater.errors import SinkError
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit, CommitSink, grant
 from cutwater.protocol.cut import Committable, Version
-from cutwater.sinks.base import OpenSink, Retreat
+from cutwater.sinks.base import OpenSink, Retreat, Rows
 from cutwater.sinks.commit import Groups, act
-from cutwater.sinks.rows import Rows
 
 A, B, C, D = map(SinkId, "abcd")
 

@@ -13,7 +13,7 @@ from cutwater.operations.rewind.target import Candidate
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import Decision, LogView
 from cutwater.sinks.base import IdentifiedSink, OpenSink
-from cutwater.sinks.reopen import reopen
+from cutwater.sinks.registry import reopen
 from cutwater.store.backends.backend import Backend
 from cutwater.store.pipeline_store import OpenStore
 from cutwater.store.records.catalog import identify

@@ -44,7 +44,7 @@ from cutwater.runtime.scratch import new_stock
 from cutwater.sinks.base import ShowingSink
 from cutwater.sinks.commit import see_through
 from cutwater.sinks.lost_commits import check_targets_hold
-from cutwater.sinks.reopen import reopen
+from cutwater.sinks.registry import reopen
 from cutwater.store.blobs.local_cache import Stock
 from cutwater.store.maintenance.offline_decision import fenced_out
 from cutwater.store.records.targets import SinkTargets

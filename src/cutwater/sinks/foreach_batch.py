@@ -17,7 +17,7 @@ from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, 
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
-from cutwater.sinks.base import OpenSink, Retreat, SinkContext
+from cutwater.sinks.base import STRICT_READING, OpenSink, Retreat, Rows, SinkContext
 from cutwater.sinks.files.target import directory_of
 from cutwater.sinks.staging.directory import put_lasting
 from cutwater.store.backends.directories import is_directory, is_file, matching
@@ -27,7 +27,6 @@ from cutwater.store.records.targets import StoredTarget
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from cutwater.sinks.rows import Rows
     from cutwater.sinks.staging.formats import StagedOutput
 
 _NOTES: Final = 1000
@@ -177,7 +176,7 @@ class OpenForeachBatch:
             self._opened = StagedOutput(self._root, self._context.pipeline, self._sink)
         return self._opened
 
-    def stage(self, rows: "Rows", generation: Generation, batch: BatchId) -> Committable | None:
+    def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
         """Write the rows of one batch as Parquet, with exactly one Spark action.
 
         Raises:
@@ -317,8 +316,7 @@ class OpenForeachBatch:
         from pyspark.sql.types import StructType  # noqa: PLC0415 - an open sink may have no Spark
 
         from cutwater.sinks.columns import joined_columns  # noqa: PLC0415
-        from cutwater.sinks.files.read import literal  # noqa: PLC0415
-        from cutwater.sinks.rows import STRICT_READING  # noqa: PLC0415
+        from cutwater.sinks.files.manifests import literal  # noqa: PLC0415
 
         assert self._context.spark is not None
         for blob in (blob for one in committables for blob in one.blobs):

@@ -17,8 +17,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from cutwater.errors import ConfigError, SessionError
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, StepId
 from cutwater.protocol.cut import Cut
-from cutwater.sinks.executors import share_disk
-from cutwater.sinks.rows import STRICT_READING
+from cutwater.sinks.base import STRICT_READING, share_disk
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir.state_files import Operator, operators

@@ -18,10 +18,9 @@ from cutwater.ids import BatchId, CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit, grant
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
-from cutwater.sinks.base import OpenSink, Retreat, Sink, SinkContext
+from cutwater.sinks.base import OpenSink, Retreat, Rows, Sink, SinkContext
 from cutwater.sinks.files.table import OpenFiles
 from cutwater.sinks.files.target import FilesTarget
-from cutwater.sinks.rows import Rows
 from cutwater.sinks.staging.formats import Form
 from cutwater.store.records.targets import StoredTarget
 from cutwater.testing import SinkContract

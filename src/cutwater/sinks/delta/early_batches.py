@@ -26,16 +26,13 @@ from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
 from cutwater.protocol.showing import ShowPermit
 from cutwater.sinks.base import SinkContext
-from cutwater.sinks.delta.check import table_obstacle, unwritable
 from cutwater.sinks.delta.merge import Change
-from cutwater.sinks.delta.schema import added_columns, spark_schema
-from cutwater.sinks.delta.slot_commits import FAILURES, words
-from cutwater.sinks.delta.staging import Staging
-from cutwater.sinks.delta.storage import TableRoot
+from cutwater.sinks.delta.schema import added_columns, spark_schema, table_obstacle, unwritable
+from cutwater.sinks.delta.storage import FAILURES, Staging, TableRoot, words
 from cutwater.sinks.delta.table import OpenDeltaTable
+from cutwater.sinks.delta.target import Writing
 from cutwater.sinks.delta.time_travel import NO_TABLE, foreign_commit
 from cutwater.sinks.delta.transaction_log import DeltaLog
-from cutwater.sinks.delta.writing import Writing
 
 _LOG: Final = logging.getLogger(__name__)
 _TRIES: Final = 20

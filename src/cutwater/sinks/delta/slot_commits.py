@@ -22,25 +22,20 @@ That leaves no trace, and none is needed:
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
 
-from cutwater.errors import SinkError, StoreError, Superseded
+from cutwater.errors import SinkError, Superseded
 from cutwater.ids import PipelineId, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Version
 from cutwater.sinks.delta.schema import spark_schema
-from cutwater.sinks.delta.storage import FileFacts, TableRoot
+from cutwater.sinks.delta.storage import FAILURES, FileFacts, TableRoot, words
 from cutwater.sinks.delta.time_travel import NO_TABLE
 from cutwater.sinks.delta.transaction_log import DeltaLog
 
 _TRIES: Final = 20
 _FORGETTING: Final = "delta.setTransactionRetentionDuration"
-
-FAILURES: Final = (DeltaError, OSError, StoreError, pa.ArrowException)
-"""How a table says that something cannot be done now."""
 
 
 class DeltaSlots:
@@ -173,8 +168,3 @@ class DeltaSlots:
             max_commit_retries=0,
             app_transactions=None if slot is None else [Transaction(self._app_id, slot)],
         )
-
-
-def words(error: Exception) -> str:
-    """Say what went wrong as part of a sentence."""
-    return str(error).strip().rstrip(".") or type(error).__name__

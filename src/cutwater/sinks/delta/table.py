@@ -21,26 +21,26 @@ from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
-from cutwater.sinks.base import Retreat, SinkContext
+from cutwater.sinks.base import Retreat, Rows, SinkContext
 from cutwater.sinks.columns import loose
-from cutwater.sinks.delta.check import (
-    foreign_files,
-    stuck,
-    stuck_files,
-    table_obstacle,
-    unwritable,
-)
 from cutwater.sinks.delta.data_files import Copies, DataFile, files_of
 from cutwater.sinks.delta.foreign_types import TableColumns, open_parquet
 from cutwater.sinks.delta.merge import Change, appended, overwritten, upserted
 from cutwater.sinks.delta.merge_keys import Keys
-from cutwater.sinks.delta.schema import added_columns, spark_schema, table_schema
-from cutwater.sinks.delta.slot_commits import FAILURES, DeltaSlots, words
-from cutwater.sinks.delta.staging import Staging
-from cutwater.sinks.delta.storage import TableRoot
+from cutwater.sinks.delta.schema import (
+    added_columns,
+    foreign_files,
+    spark_schema,
+    stuck,
+    stuck_files,
+    table_obstacle,
+    table_schema,
+    unwritable,
+)
+from cutwater.sinks.delta.slot_commits import DeltaSlots
+from cutwater.sinks.delta.storage import FAILURES, Staging, TableRoot, words
+from cutwater.sinks.delta.target import Writing
 from cutwater.sinks.delta.time_travel import NO_TABLE, foreign_commit, look_back, no_table
-from cutwater.sinks.delta.writing import Writing
-from cutwater.sinks.rows import Rows
 from cutwater.sinks.staging.parquet import partition_values
 
 

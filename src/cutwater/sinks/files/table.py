@@ -19,10 +19,9 @@ from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import BlobRef, Committable, Version
 from cutwater.protocol.lost_commit import Found
-from cutwater.sinks.base import Retreat, SinkContext
+from cutwater.sinks.base import Retreat, Rows, SinkContext
 from cutwater.sinks.columns import joined_columns
 from cutwater.sinks.files.manifests import BEGINNING, DataFile, FileCommit, FileCommits
-from cutwater.sinks.rows import Rows
 from cutwater.sinks.staging.directory import HIDDEN
 from cutwater.sinks.staging.formats import Form, StagedOutput
 from cutwater.store.backends.directories import exists

@@ -24,7 +24,7 @@ from cutwater.errors import SinkError
 from cutwater.ids import Generation, Slot
 from cutwater.protocol.cut import Version
 from cutwater.protocol.lost_commit import Recorded, is_behind
-from cutwater.sinks.base import KnowsNewest, Sink
+from cutwater.sinks.base import FrameRows, KnowsNewest, Rows, Sink
 from cutwater.store.backends.directories import remove_tree
 from cutwater.testing.sink_contract.harness import (
     SINK,
@@ -41,8 +41,6 @@ from cutwater.testing.sink_contract.harness import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from cutwater.sinks.rows import Rows
 
 
 class SinkContract:
@@ -78,10 +76,8 @@ class SinkContract:
         """Return rows with these ids; give your sink the columns that it needs."""
         return spark.createDataFrame([(one, f"row {one}") for one in ids], "id long, name string")
 
-    def rows(self, spark: "SparkSession | None", ids: Sequence[int]) -> "Rows":
+    def rows(self, spark: "SparkSession | None", ids: Sequence[int]) -> Rows:
         """Return rows as a sink gets them; by default those of `frame`."""
-        from cutwater.sinks.rows import FrameRows  # noqa: PLC0415 - needs Spark
-
         assert spark is not None
         return FrameRows(self.frame(spark, ids))
 
