@@ -44,7 +44,7 @@ from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import hush_callbacks
 from cutwater.spark.session.session import prepare_session
 from cutwater.store.backends.location import backend_for_writing
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify, open_pipeline
 from cutwater.store.records.lease import held, take_lease
 from cutwater.store.records.savepoints import savepoint_name
@@ -304,7 +304,7 @@ def start(
     if goes_back:
         identify(backend, name, "from")
     identity = open_pipeline(backend, name)
-    store = OpenStore.of(backend, identity)
+    store = PipelineStore.of(backend, identity)
     lease = take_lease(backend, identity, name, takeover=options.takeover)
     if options.start_from == "none" and store.log.read().head is not None:
         reason = "to begin anew would bring its rows a second time"

@@ -16,8 +16,8 @@ from cutwater.protocol.evolution.change import Allowances
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.sinks.base import OpenSink
 from cutwater.spark.jvm.internals import Internals
-from cutwater.store.blobs.local_cache import Stock
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.blobs.local_cache import BlobCache
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.targets import SinkTargets
 
 
@@ -37,12 +37,12 @@ class RunContext:
         targets: Where the sinks write, as the store remembers it.
         is_fork: Whether it began from another pipeline's cut, which may run at the same time.
         allowed: What a restore into changed code may do.
-        stock: What recovery has brought to this machine for the generation that is built next.
+        blob_cache: What recovery has brought to this machine for the generation that is built next.
     """
 
     plan: PhysicalPlan
     internals: Internals
-    store: OpenStore
+    store: PipelineStore
     sinks: Mapping[SinkId, OpenSink]
     options: CheckpointOptions
     bound: Bound
@@ -51,7 +51,7 @@ class RunContext:
     targets: SinkTargets = field(default_factory=dict)
     is_fork: bool = False
     allowed: Allowances = field(default_factory=Allowances)
-    stock: Stock | None = None
+    blob_cache: BlobCache | None = None
 
     @property
     def spark(self) -> SparkSession:

@@ -1,7 +1,7 @@
 """The scratch directory of one run: its own, held by a lock, removed at the end.
 
 A process that was killed cannot clean up after itself; whoever starts the same pipeline next below
-the same directory does it, once it has taken what it needs of the files (`store.stock`). Whether a
+the same directory does it, once it has taken what it needs of the files (`BlobCache`). Whether a
 directory's process lives is known by the lock on a file in it, which the operating system lets go
 when the process ends, however it ends. A directory gets its name when it has its lock. So one with
 that name and without the file has been removed: in part, by somebody who was killed meanwhile; or
@@ -22,7 +22,7 @@ from cutwater.errors import ConfigError
 from cutwater.ids import Generation, PipelineId
 from cutwater.runtime.private_directory import private_directory, private_path
 from cutwater.store.backends.directories import exists, matching, try_to_remove_tree
-from cutwater.store.blobs.local_cache import LeftFiles, Stock
+from cutwater.store.blobs.local_cache import BlobCache, LeftFiles
 
 _LOCK = "lock"
 _PRIVATE: Final = "scratch"
@@ -30,7 +30,7 @@ _SWEPT_S: Final = 90.0
 """How long a removal is seen to: Spark maintains state once a minute where nobody sets it."""
 _LEFT_BY_OTHERS: Final = "left-"
 _LEFT: Final = ("g*", "stock-*", f"{_LEFT_BY_OTHERS}*")
-"""What is in a scratch directory beside its lock: generations, their stock, those of the dead."""
+"""What is in a scratch directory beside its lock: generations, blob caches, those of the dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +156,10 @@ def generation_directory(scratch: Path, generation: Generation) -> Path:
     return scratch / f"g{generation:06d}"
 
 
-def new_stock(scratch: Path) -> Stock:
-    """Return an empty stock that looks first at what earlier generations have left here."""
+def new_blob_cache(scratch: Path) -> BlobCache:
+    """Return an empty cache that looks first at what earlier generations have left here."""
     left = LeftFiles(matching(scratch, *_LEFT))
-    return Stock(scratch / f"stock-{uuid.uuid4().hex[:8]}", left)
+    return BlobCache(scratch / f"stock-{uuid.uuid4().hex[:8]}", left)
 
 
 def clear(scratch: Path, keep: Generation) -> None:

@@ -13,13 +13,13 @@ from cutwater.errors import RunError, StoreError
 from cutwater.protocol.decisions import Claim
 from cutwater.runtime.outcome import End, Outcome
 from cutwater.store.maintenance.offline_decision import fenced_out
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 
 _LOG: Final = logging.getLogger(__name__)
 
 
 def shut_out_by(
-    outcome: Outcome, store: OpenStore, tried: Collection[Claim]
+    outcome: Outcome, store: PipelineStore, tried: Collection[Claim]
 ) -> BaseException | None:
     """Return what a run ends with if its generation ended because of a newer one.
 

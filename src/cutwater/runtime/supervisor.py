@@ -250,7 +250,7 @@ class Supervisor:
             restore = recovery.run()
             # Before anything is staged there: a rewind must find what this generation wrote to.
             self._context.store.targets.record(restore.generation, self._context.targets)
-            context = replace(self._context, stock=recovery.stock)
+            context = replace(self._context, blob_cache=recovery.blob_cache)
             generation = Generation(context, restore, self._book, phases, self._recovered)
             # Only now: until then what an earlier one has left may be taken instead of fetched.
             clear(self._context.scratch, restore.generation)

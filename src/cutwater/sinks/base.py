@@ -144,7 +144,7 @@ class IdentifiedSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Retreat:
+class RestorePreview:
     """What taking a target back to a version would do; nothing has been done.
 
     Attributes:
@@ -198,7 +198,7 @@ class OpenSink(Protocol):
         """
         ...
 
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         """Say what `restore` would do, and whether it can; changes nothing.
 
         Raises:

@@ -22,7 +22,7 @@ from cutwater.sinks.base import (
     KnowsNewest,
     KnowsSlots,
     OpenSink,
-    Retreat,
+    RestorePreview,
     Rows,
     SinkContext,
 )
@@ -176,7 +176,7 @@ class OpenTable:
         self._tell({part for one in committables for part in _partitions(one)})
         return version
 
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         """Say what going back to a version would do, and whether it can be done."""
         return self._files.look_back(version)
 

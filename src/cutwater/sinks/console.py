@@ -18,7 +18,7 @@ from cutwater.ids import BatchId, Generation, Slot
 from cutwater.printable import printable_line
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
-from cutwater.sinks.base import OpenSink, Retreat, Rows, SinkContext, share_disk
+from cutwater.sinks.base import OpenSink, RestorePreview, Rows, SinkContext, share_disk
 from cutwater.store.backends.directories import matching, try_to_remove_tree
 from cutwater.store.records.targets import StoredTarget
 
@@ -157,9 +157,9 @@ class OpenConsole:
             reason = "by an earlier process, which may have printed them"
             yield f"   {unknown} of them were staged {reason}: not shown"
 
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         """Say that nothing stands against going back; what was printed stays printed."""
-        return Retreat(str(version or 0))
+        return RestorePreview(str(version or 0))
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         """Say that what was printed after a version does not count any more."""

@@ -16,7 +16,7 @@ from cutwater.ids import CheckpointId
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.runtime.request_server import Desk
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.requests import Abort, Answer, AnswerState, Request, Wish
 
 US = "our-nonce"
@@ -24,8 +24,8 @@ DONE, FAILED, TAKEN = AnswerState.DONE, AnswerState.FAILED, AnswerState.TAKEN
 
 
 @pytest.fixture
-def store() -> OpenStore:
-    return OpenStore.of(FaultyBackend(), PIPELINE)
+def store() -> PipelineStore:
+    return PipelineStore.of(FaultyBackend(), PIPELINE)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def desk(store: OpenStore, office: StandInOffice) -> Iterator[Desk]:
+def desk(store: PipelineStore, office: StandInOffice) -> Iterator[Desk]:
     made = Desk(store, US, office)
     made.start()
     yield made
@@ -59,7 +59,7 @@ def request(token: str = "token", wish: Wish = Wish.SAVEPOINT, **changes: object
     return Request(token=token, wish=wish, **(values | changes))  # type: ignore[arg-type]
 
 
-def answer_to(store: OpenStore, token: str = "token") -> Answer:
+def answer_to(store: PipelineStore, token: str = "token") -> Answer:
     """Wait for the last answer, and for what follows it."""
     found: list[Answer] = []
 
@@ -74,7 +74,9 @@ def answer_to(store: OpenStore, token: str = "token") -> Answer:
 
 
 @pytest.mark.usefixtures("desk")
-def test_a_savepoint_is_taken_once_under_its_name(store: OpenStore, office: StandInOffice) -> None:
+def test_a_savepoint_is_taken_once_under_its_name(
+    store: PipelineStore, office: StandInOffice
+) -> None:
     store.requests.ask(request(name="before"))
 
     answer = answer_to(store)
@@ -90,7 +92,7 @@ def test_a_savepoint_is_taken_once_under_its_name(store: OpenStore, office: Stan
     ("full", "kind"), [(False, CheckpointKind.CHECKPOINT), (True, CheckpointKind.FULL)]
 )
 def test_a_checkpoint_is_taken_as_it_was_asked_for(
-    store: OpenStore, office: StandInOffice, full: bool, kind: CheckpointKind
+    store: PipelineStore, office: StandInOffice, full: bool, kind: CheckpointKind
 ) -> None:
     store.requests.ask(request(wish=Wish.CHECKPOINT, full=full))
 
@@ -99,7 +101,7 @@ def test_a_checkpoint_is_taken_as_it_was_asked_for(
 
 
 @pytest.mark.usefixtures("desk")
-def test_whoever_waits_sees_that_it_has_begun(store: OpenStore, office: StandInOffice) -> None:
+def test_whoever_waits_sees_that_it_has_begun(store: PipelineStore, office: StandInOffice) -> None:
     office.may_go_on.clear()
     store.requests.ask(request(name="before"))
     wait_until(lambda: bool(office.asked), "the savepoint begins")
@@ -128,7 +130,7 @@ def test_whoever_waits_sees_that_it_has_begun(store: OpenStore, office: StandInO
     ],
 )
 def test_what_goes_wrong_is_answered(
-    store: OpenStore, office: StandInOffice, change: dict[str, object], message: str
+    store: PipelineStore, office: StandInOffice, change: dict[str, object], message: str
 ) -> None:
     for name, value in change.items():
         setattr(office, name, value)
@@ -142,7 +144,7 @@ def test_what_goes_wrong_is_answered(
 
 @pytest.mark.usefixtures("desk")
 def test_a_pending_checkpoint_is_aborted_for_the_reason_that_is_given(
-    store: OpenStore, office: StandInOffice
+    store: PipelineStore, office: StandInOffice
 ) -> None:
     store.requests.ask(
         request(
@@ -171,7 +173,7 @@ def test_a_pending_checkpoint_is_aborted_for_the_reason_that_is_given(
     ],
 )
 def test_an_abort_that_is_not_done_is_answered_with_the_reason(
-    store: OpenStore, office: StandInOffice, change: dict[str, object], message: str
+    store: PipelineStore, office: StandInOffice, change: dict[str, object], message: str
 ) -> None:
     for name, value in change.items():
         setattr(office, name, value)
@@ -185,7 +187,7 @@ def test_an_abort_that_is_not_done_is_answered_with_the_reason(
 
 @pytest.mark.usefixtures("desk")
 def test_an_abort_of_nothing_in_particular_takes_no_checkpoint(
-    store: OpenStore, office: StandInOffice
+    store: PipelineStore, office: StandInOffice
 ) -> None:
     store.requests.ask(request(wish=Wish.ABORT))
 
@@ -197,7 +199,7 @@ def test_an_abort_of_nothing_in_particular_takes_no_checkpoint(
 
 @pytest.mark.usefixtures("desk")
 def test_a_stop_is_answered_when_the_pipeline_has_ended(
-    store: OpenStore, office: StandInOffice
+    store: PipelineStore, office: StandInOffice
 ) -> None:
     store.requests.ask(request(wish=Wish.STOP))
 
@@ -210,7 +212,7 @@ def test_a_stop_is_answered_when_the_pipeline_has_ended(
 
 @pytest.mark.usefixtures("desk")
 def test_a_plain_stop_is_done_although_its_last_checkpoint_failed(
-    store: OpenStore, office: StandInOffice
+    store: PipelineStore, office: StandInOffice
 ) -> None:
     office.outcome = "FAILED"
     store.requests.ask(request(wish=Wish.STOP))
@@ -223,7 +225,7 @@ def test_a_plain_stop_is_done_although_its_last_checkpoint_failed(
 
 @pytest.mark.usefixtures("desk")
 def test_a_stop_with_a_savepoint_that_fails_is_no_stop(
-    store: OpenStore, office: StandInOffice
+    store: PipelineStore, office: StandInOffice
 ) -> None:
     office.outcome = "FAILED"
     store.requests.ask(request(wish=Wish.STOP, name="last", drain=True))
@@ -237,7 +239,7 @@ def test_a_stop_with_a_savepoint_that_fails_is_no_stop(
 
 @pytest.mark.usefixtures("desk")
 def test_a_pipeline_that_fails_while_it_stops_says_so(
-    store: OpenStore, office: StandInOffice
+    store: PipelineStore, office: StandInOffice
 ) -> None:
     office.state, office.detail = "FAILED", "step totals failed"
     store.requests.ask(request(wish=Wish.STOP, drain=True))
@@ -250,7 +252,7 @@ def test_a_pipeline_that_fails_while_it_stops_says_so(
 
 @pytest.mark.usefixtures("desk")
 def test_what_is_not_ours_is_refused_and_what_is_too_late_is_removed(
-    store: OpenStore, office: StandInOffice
+    store: PipelineStore, office: StandInOffice
 ) -> None:
     store.requests.ask(request("elses", holder="another"))
     store.requests.ask(request("late", expires_at_ms=wall_ms() - 1))
@@ -266,7 +268,7 @@ def test_what_is_not_ours_is_refused_and_what_is_too_late_is_removed(
 
 
 @pytest.mark.usefixtures("desk")
-def test_an_idle_look_is_one_list(store: OpenStore) -> None:
+def test_an_idle_look_is_one_list(store: PipelineStore) -> None:
     backend = store.backend
     assert isinstance(backend, FaultyBackend)
     answered = Answer(token="left", state=DONE, holder=US, answered_at_ms=wall_ms())
@@ -284,7 +286,9 @@ def test_an_idle_look_is_one_list(store: OpenStore) -> None:
     assert store.requests.answer("left") == answered
 
 
-def test_who_asks_while_the_pipeline_ends_is_told(store: OpenStore, office: StandInOffice) -> None:
+def test_who_asks_while_the_pipeline_ends_is_told(
+    store: PipelineStore, office: StandInOffice
+) -> None:
     desk = Desk(store, US, office)
     desk.start()
     store.requests.ask(request(name="before", expires_at_ms=wall_ms() + 60_000))
@@ -299,7 +303,7 @@ def test_who_asks_while_the_pipeline_ends_is_told(store: OpenStore, office: Stan
 
 
 def test_reports_are_written_and_a_store_that_is_away_costs_only_reports(
-    store: OpenStore, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    store: PipelineStore, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = store.backend
     write, failures = backend.put, [Unavailable("reports", "away")]
@@ -317,7 +321,9 @@ def test_reports_are_written_and_a_store_that_is_away_costs_only_reports(
     assert store.reports.attempt(CheckpointId(1)) is None
 
 
-def test_a_report_of_the_last_moment_is_written(store: OpenStore, office: StandInOffice) -> None:
+def test_a_report_of_the_last_moment_is_written(
+    store: PipelineStore, office: StandInOffice
+) -> None:
     desk = Desk(store, US, office)
     desk.start()
     desk.report(attempt_report(1))

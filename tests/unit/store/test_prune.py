@@ -15,7 +15,7 @@ from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.maintenance.garbage import Collector, prospect, prune
 from cutwater.store.maintenance.inspect import Inspector
 from cutwater.store.paths import ObjectPath
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 
 SAVEPOINT = CheckpointKind.SAVEPOINT
 
@@ -232,7 +232,7 @@ def test_a_prune_that_dies_at_any_change_is_finished_by_the_next(
             prune(made.store, 1, "first", drop=drop)
         backend.dies_at = None
         # A new process knows nothing of what the old one had read.
-        made.store = OpenStore.of(backend, PIPELINE)
+        made.store = PipelineStore.of(backend, PIPELINE)
 
         # Whatever is still listed with a manifest that stays is whole.
         assert set(expected[0]) <= set(sound(made))
@@ -242,7 +242,7 @@ def test_a_prune_that_dies_at_any_change_is_finished_by_the_next(
 
 def test_a_log_that_lost_its_end_is_no_reason_to_delete_what_it_decided(made: MadeStore) -> None:
     made.backend.delete(made.paths.log_entry(made.store.log.read().last_slot))
-    store = OpenStore.of(made.backend, PIPELINE)
+    store = PipelineStore.of(made.backend, PIPELINE)
     there = objects(made), store.manifests.ids()
 
     for look in (prospect, lambda store, keep: prune(store, keep, "mine")):

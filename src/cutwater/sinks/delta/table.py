@@ -21,7 +21,7 @@ from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
-from cutwater.sinks.base import Retreat, Rows, SinkContext
+from cutwater.sinks.base import RestorePreview, Rows, SinkContext
 from cutwater.sinks.columns import loose
 from cutwater.sinks.delta.data_files import Copies, DataFile, files_of
 from cutwater.sinks.delta.foreign_types import TableColumns, open_parquet
@@ -137,7 +137,7 @@ class OpenDeltaTable:
         self._files.note_committed(committables)
         return version
 
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         """Say what going back to a version would do, and whether it can be done.
 
         Raises:
@@ -150,7 +150,7 @@ class OpenDeltaTable:
             try:
                 target = self._target(table, version)
             except SinkError as error:
-                return Retreat(str(table.version()), obstacle=error.reason)
+                return RestorePreview(str(table.version()), obstacle=error.reason)
             return look_back(self._root, self._slots.log, table, target)
         except FAILURES as error:
             self._slots.forget()

@@ -32,7 +32,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from cutwater.errors import SinkError
 from cutwater.ids import SinkId
 from cutwater.protocol.cut import Version
-from cutwater.sinks.base import STRICT_READING, Retreat
+from cutwater.sinks.base import STRICT_READING, RestorePreview
 from cutwater.sinks.columns import loose
 from cutwater.sinks.files.manifests import literal
 from cutwater.store.backends.directories import exists
@@ -52,15 +52,17 @@ _FILE: Final = "__cutwater_file"
 _KNOWN: Final = "__cutwater_known"
 
 
-def no_table(root: "TableRoot", version: Version | None) -> Retreat:
+def no_table(root: "TableRoot", version: Version | None) -> RestorePreview:
     """Say what going back means where there is no table: nothing, or it cannot be done."""
     if version is None:
-        return Retreat(NO_TABLE, 0, 0)
+        return RestorePreview(NO_TABLE, 0, 0)
     reason = f"there is no table in {root.address} any more that could go back to version {version}"
-    return Retreat(NO_TABLE, 0, obstacle=reason)
+    return RestorePreview(NO_TABLE, 0, obstacle=reason)
 
 
-def look_back(root: "TableRoot", log: "DeltaLog", table: "DeltaTable", target: int) -> Retreat:
+def look_back(
+    root: "TableRoot", log: "DeltaLog", table: "DeltaTable", target: int
+) -> RestorePreview:
     """Say what going back to a version would do, and whether it can be done."""
     from deltalake import DeltaTable  # noqa: PLC0415 - an extra
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
@@ -70,20 +72,20 @@ def look_back(root: "TableRoot", log: "DeltaLog", table: "DeltaTable", target: i
     if target > now:
         never = f"is at version {now} and never was at {target}"
         reason = f"{root.address} {never}: it has been made anew"
-        return Retreat(str(now), rows, obstacle=reason)
+        return RestorePreview(str(now), rows, obstacle=reason)
     foreign = foreign_commit(log, target, now)
     if foreign is not None:
-        return Retreat(str(now), rows, obstacle=foreign)
+        return RestorePreview(str(now), rows, obstacle=foreign)
     try:
         then = DeltaTable(root.address, version=target, storage_options=root.options)
         rows_then, missing = _rows(then), _missing_file(root, then)
     except DeltaError as error:
         reason = f"version {target} of {root.address} cannot be read any more: {error}".rstrip(".")
-        return Retreat(str(now), rows, obstacle=reason)
+        return RestorePreview(str(now), rows, obstacle=reason)
     if missing is not None:
         reason = f"{missing} of version {target} is gone from {root.address}, perhaps by VACUUM"
-        return Retreat(str(now), rows, rows_then, reason)
-    return Retreat(str(now), rows, rows_then)
+        return RestorePreview(str(now), rows, rows_then, reason)
+    return RestorePreview(str(now), rows, rows_then)
 
 
 def foreign_commit(log: "DeltaLog", target: int, now: int) -> str | None:

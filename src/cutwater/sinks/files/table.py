@@ -19,7 +19,7 @@ from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import BlobRef, Committable, Version
 from cutwater.protocol.lost_commit import Found
-from cutwater.sinks.base import Retreat, Rows, SinkContext
+from cutwater.sinks.base import RestorePreview, Rows, SinkContext
 from cutwater.sinks.columns import joined_columns
 from cutwater.sinks.files.manifests import BEGINNING, DataFile, FileCommit, FileCommits
 from cutwater.sinks.staging.directory import HIDDEN
@@ -112,7 +112,7 @@ class OpenFiles:
         self._staged.note_committed(committables)
         return version
 
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         """Say what going back to a version would do, and whether it can be done.
 
         Raises:
@@ -123,13 +123,13 @@ class OpenFiles:
             now = self._rows_at(newest)
             if target > newest:
                 reason = f"{self._root} is at version {newest} and never was at {target}"
-                return Retreat(str(newest), now, obstacle=f"{reason}: it has been made anew")
+                return RestorePreview(str(newest), now, obstacle=f"{reason}: it has been made anew")
             then = self._rows_at(target)
             for path in self._commits.where(target).values():
                 if not exists(self._root / path):
                     reason = f"{path} of version {target} is gone from {self._root}"
-                    return Retreat(str(newest), now, then, reason)
-            return Retreat(str(newest), now, then)
+                    return RestorePreview(str(newest), now, then, reason)
+            return RestorePreview(str(newest), now, then)
         except _FAILED as error:
             raise SinkError(self._sink, _words(error)) from error
 

@@ -21,7 +21,7 @@ from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogVie
 from cutwater.protocol.recovery import LOG_LOST
 from cutwater.protocol.retention import RetentionPlan, StoredObject, kept, plan_retention
 from cutwater.store.paths import ObjectPath, PipelinePaths, object_path
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Collector:
             records are never deleted, so finding it out anew would cost more every time.
     """
 
-    store: OpenStore
+    store: PipelineStore
     generation: Generation
     retained: int
     committed_through: Slot = NO_SLOT
@@ -69,7 +69,7 @@ class Collector:
             if not self._delete(object_path(name)):
                 return plan
         # While nobody waits for anything: reading the log gets slow otherwise.
-        store.log.bind()
+        store.log.compact()
         return plan
 
     def plan(self, log: LogView, drop: Collection[CheckpointId] = ()) -> RetentionPlan:
@@ -161,7 +161,7 @@ class Prospect:
         return sum(self.objects.values())
 
 
-def prospect(store: OpenStore, retained: int, drop: Collection[CheckpointId] = ()) -> Prospect:
+def prospect(store: PipelineStore, retained: int, drop: Collection[CheckpointId] = ()) -> Prospect:
     """Say what `prune` would do now.
 
     Args:
@@ -199,7 +199,7 @@ def prospect(store: OpenStore, retained: int, drop: Collection[CheckpointId] = (
 
 
 def prune(
-    store: OpenStore, retained: int, nonce: str, drop: Collection[CheckpointId] = ()
+    store: PipelineStore, retained: int, nonce: str, drop: Collection[CheckpointId] = ()
 ) -> RetentionPlan:
     """Claim the pipeline and delete what does not stay; return what was planned.
 
@@ -226,7 +226,7 @@ def prune(
     return Collector(store, claim.generation, retained, through).collect()
 
 
-def _sound_log(store: OpenStore) -> LogView:
+def _sound_log(store: PipelineStore) -> LogView:
     """Read the log; what it has lost would be deleted as never decided.
 
     Raises:
@@ -237,7 +237,7 @@ def _sound_log(store: OpenStore) -> LogView:
     return store.log.read()
 
 
-def _size(store: OpenStore, path: ObjectPath) -> int:
+def _size(store: PipelineStore, path: ObjectPath) -> int:
     try:
         return store.backend.size(path)
     except NotFound:

@@ -19,11 +19,11 @@ from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogEntry, LogView
 from cutwater.protocol.recovery import taken_over
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Attempt
 
 
-def claim_next(store: OpenStore, log: LogView) -> Claim:
+def claim_next(store: PipelineStore, log: LogView) -> Claim:
     """Claim the pipeline right behind what has been read of its log.
 
     Args:
@@ -41,7 +41,7 @@ def claim_next(store: OpenStore, log: LogView) -> Claim:
 
 
 def decide_cut(
-    store: OpenStore, claim: Claim, kind: CheckpointKind, make: Callable[[Attempt], Cut]
+    store: PipelineStore, claim: Claim, kind: CheckpointKind, make: Callable[[Attempt], Cut]
 ) -> tuple[Decision, Cut]:
     """Take a number, make the cut of that number, publish its manifest and write its decision.
 
@@ -71,7 +71,7 @@ def decide_cut(
     return decision, cut
 
 
-def _take_number(store: OpenStore, generation: Generation, kind: CheckpointKind) -> Attempt:
+def _take_number(store: PipelineStore, generation: Generation, kind: CheckpointKind) -> Attempt:
     """Take the next number that nobody has, as every attempt does (docs/adr/0003)."""
     decided = store.log.read().highest_id
     number = max(store.attempts.highest(decided), decided)
@@ -82,7 +82,7 @@ def _take_number(store: OpenStore, generation: Generation, kind: CheckpointKind)
             return attempt
 
 
-def _write(store: OpenStore, entry: LogEntry) -> None:
+def _write(store: PipelineStore, entry: LogEntry) -> None:
     outcome = store.log.create(entry)
     if outcome is DecisionOutcome.TAKEN:
         raise Fenced(store.pipeline, entry.generation, store.log.read().generation)
@@ -91,7 +91,7 @@ def _write(store: OpenStore, entry: LogEntry) -> None:
         raise OutcomeUnknown(doubt.path, f"{doubt.reason}; the next run tells")
 
 
-def fenced_out(store: OpenStore, tried: Collection[Claim]) -> Fenced | None:
+def fenced_out(store: PipelineStore, tried: Collection[Claim]) -> Fenced | None:
     """Return what a process ends with that somebody else's claim has shut out.
 
     Args:

@@ -303,15 +303,15 @@ class SinkContract:
         sink = trial.opened()
         versions = [sink.commit(permit(one), trial.stage(sink, one)) for one in (1, 2, 3)]
         whole = self._after([1], [2], [3])
-        retreat = sink.look_back(versions[0])
+        preview = sink.look_back(versions[0])
         trial.shows(whole, "after look_back, which changes nothing,")
         if not self.restores:
-            check(retreat.obstacle, "look_back must name what stands against going back")
+            check(preview.obstacle, "look_back must name what stands against going back")
             fails(sink.restore, permit(4), versions[0])
             trial.shows(whole, "after a restore that was refused")
             return
-        check(retreat.obstacle is None, f"it cannot go back: {retreat.obstacle}")
-        check(retreat.version == versions[-1], "look_back must say what the target shows now")
+        check(preview.obstacle is None, f"it cannot go back: {preview.obstacle}")
+        check(preview.version == versions[-1], "look_back must say what the target shows now")
         restored = sink.restore(permit(4), versions[0])
         trial.shows([1], "after a restore")
         other = trial.opened(without_spark=self.commits_without_spark)
