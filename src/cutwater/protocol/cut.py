@@ -9,7 +9,7 @@ committed a batch has files, so its snapshot without any is refused too. Upholds
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum
 from typing import Final
 
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, InputId, SinkId, Slot, StepId
@@ -26,12 +26,14 @@ class CheckpointKind(Enum):
     FULL: the same, standing alone and therefore aligned.
     SAVEPOINT: named, standing alone, belongs to the user, never pruned.
     REWIND: an older cut made current again.
+
+    The values are what a store holds.
     """
 
-    CHECKPOINT = auto()
-    FULL = auto()
-    SAVEPOINT = auto()
-    REWIND = auto()
+    CHECKPOINT = "checkpoint"
+    FULL = "full"
+    SAVEPOINT = "savepoint"
+    REWIND = "rewind"
 
 
 @dataclass(frozen=True, slots=True, order=True)

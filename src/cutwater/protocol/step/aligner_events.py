@@ -65,12 +65,12 @@ ALIGNMENT: Final = TransitionTable(
 
 
 class Cause(Enum):
-    """Why a step's barrier went out when it did."""
+    """Why a step's barrier went out when it did. The values are what a store holds."""
 
-    ALIGNED = auto()
-    TIMEOUT = auto()
-    FORCED = auto()
-    UPSTREAM = auto()
+    ALIGNED = "aligned"
+    TIMEOUT = "timeout"
+    FORCED = "forced"
+    UPSTREAM = "upstream"
 
 
 @dataclass(frozen=True, slots=True)

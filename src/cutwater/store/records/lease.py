@@ -28,7 +28,7 @@ from cutwater.errors import Corrupt, HolderUnknown, NewerFormat, NotFound, Pipel
 from cutwater.ids import PipelineId
 from cutwater.store.backends.backend import Backend
 from cutwater.store.paths import ObjectPath, PipelinePaths
-from cutwater.store.records.envelope import RecordKind, decode, encode
+from cutwater.store.records.envelope import decode, encode, plain_record
 
 BEAT_MS: Final = 3_000
 """How often a running process shows that it is alive."""
@@ -75,24 +75,7 @@ def claimant(nonce: str) -> str | None:
     return lease_nonce if separator else None
 
 
-class LeaseForm(msgspec.Struct, frozen=True):
-    """A `Lease`."""
-
-    host: str
-    process: int
-    nonce: str
-    beat_at_ms: int
-    released: bool
-
-
-LEASE: Final = RecordKind(
-    "lease",
-    lambda lease: LeaseForm(
-        lease.host, lease.process, lease.nonce, lease.beat_at_ms, lease.released
-    ),
-    msgspec.json.Decoder(LeaseForm),
-    lambda form: Lease(form.host, form.process, form.nonce, form.beat_at_ms, form.released),
-)
+LEASE: Final = plain_record("lease", Lease)
 
 
 class Holding(Enum):
@@ -415,11 +398,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     token_file: str | None = None
 
 
-def _same(value: Address) -> Address:
-    return value
-
-
-ADDRESS: Final = RecordKind("address", _same, msgspec.json.Decoder(Address), _same)
+ADDRESS: Final = plain_record("address", Address)
 
 
 class Addresses:

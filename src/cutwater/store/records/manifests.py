@@ -11,7 +11,6 @@ other records, and the rule for changing any of them.
 """
 
 from collections.abc import Iterator, Mapping
-from enum import Enum
 from typing import Final
 
 import msgspec
@@ -43,17 +42,7 @@ from cutwater.protocol.step.aligner_events import Cause
 from cutwater.store.backends.backend import Backend, write_once
 from cutwater.store.backends.directories import is_below, is_name
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.records.codecs import KindName
-from cutwater.store.records.envelope import RecordKind, decode, digest, encode
-
-
-class CauseName(Enum):
-    """How a `Cause` is stored."""
-
-    ALIGNED = "aligned"
-    TIMEOUT = "timeout"
-    FORCED = "forced"
-    UPSTREAM = "upstream"
+from cutwater.store.records.envelope import RecordKind, decode, digest, encode, fields_of
 
 
 class SnapshotForm(msgspec.Struct, frozen=True):
@@ -73,50 +62,24 @@ class SnapshotForm(msgspec.Struct, frozen=True):
     owes_batch: bool
     state: tuple[BlobRef, ...]
     staged: tuple[Committable, ...]
-    cause: CauseName
+    cause: Cause
     finished: bool
 
 
 def _pack_snapshot(snapshot: StepSnapshot) -> SnapshotForm:
-    return SnapshotForm(
-        step=snapshot.step,
-        checkpoint_id=snapshot.checkpoint_id,
-        generation=snapshot.generation,
-        batch=snapshot.batch,
-        positions=_pack_places(snapshot.positions),
-        barriers=_pack_places(snapshot.barriers),
-        output=snapshot.output,
-        output_batch=snapshot.output_batch,
-        in_flight=snapshot.in_flight,
-        offsets=dict(snapshot.offsets),
-        watermark_ms=snapshot.watermark_ms,
-        owes_batch=snapshot.owes_batch,
-        state=snapshot.state,
-        staged=snapshot.staged,
-        cause=CauseName[snapshot.cause.name],
-        finished=snapshot.finished,
-    )
+    places = {
+        "positions": _pack_places(snapshot.positions),
+        "barriers": _pack_places(snapshot.barriers),
+    }
+    return SnapshotForm(**fields_of(snapshot) | places)
 
 
 def _unpack_snapshot(form: SnapshotForm) -> StepSnapshot:
-    return StepSnapshot(
-        step=form.step,
-        checkpoint_id=form.checkpoint_id,
-        generation=form.generation,
-        batch=form.batch,
-        positions=_unpack_places(form.positions),
-        barriers=_unpack_places(form.barriers),
-        output=form.output,
-        output_batch=form.output_batch,
-        in_flight=form.in_flight,
-        offsets=form.offsets,
-        watermark_ms=form.watermark_ms,
-        owes_batch=form.owes_batch,
-        state=form.state,
-        staged=form.staged,
-        cause=Cause[form.cause.name],
-        finished=form.finished,
-    )
+    places = {
+        "positions": _unpack_places(form.positions),
+        "barriers": _unpack_places(form.barriers),
+    }
+    return StepSnapshot(**msgspec.structs.asdict(form) | places)
 
 
 def _pack_places(places: Mapping[InputId, Place]) -> dict[str, Place]:
@@ -136,7 +99,7 @@ class CutForm(msgspec.Struct, frozen=True):
 
     checkpoint_id: CheckpointId
     generation: Generation
-    kind: KindName
+    kind: CheckpointKind
     snapshots: dict[StepId, SnapshotForm]
     commit: dict[SinkId, tuple[Committable, ...]]
     carried: dict[SinkId, tuple[Committable, ...]]
@@ -151,42 +114,20 @@ class CutForm(msgspec.Struct, frozen=True):
 
 
 def _pack_cut(cut: Cut) -> CutForm:
-    return CutForm(
-        checkpoint_id=cut.checkpoint_id,
-        generation=cut.generation,
-        kind=KindName[cut.kind.name],
-        snapshots={step: _pack_snapshot(one) for step, one in cut.snapshots.items()},
-        commit=dict(cut.commit),
-        carried=dict(cut.carried),
-        commit_point=cut.commit_point,
-        visible=dict(cut.visible),
-        restores=dict(cut.restores),
-        name=cut.name,
-        started_at_ms=cut.started_at_ms,
-        origin=cut.origin,
-        # Left out where nobody has said it, as manifests were before there were identities.
-        identities=dict(cut.identities) or msgspec.UNSET,
-        last_writes=dict(cut.last_writes) or msgspec.UNSET,
-    )
+    packed = {
+        "snapshots": {step: _pack_snapshot(one) for step, one in cut.snapshots.items()},
+        # Left out where they are not known, as in manifests before there were identities.
+        "identities": cut.identities or msgspec.UNSET,
+        "last_writes": cut.last_writes or msgspec.UNSET,
+    }
+    return CutForm(**fields_of(cut) | packed)
 
 
 def _unpack_cut(form: CutForm) -> Cut:
-    return Cut(
-        checkpoint_id=form.checkpoint_id,
-        generation=form.generation,
-        kind=CheckpointKind[form.kind.name],
-        snapshots={step: _unpack_snapshot(one) for step, one in form.snapshots.items()},
-        commit=form.commit,
-        carried=form.carried,
-        commit_point=form.commit_point,
-        visible=form.visible,
-        restores=form.restores,
-        name=form.name,
-        started_at_ms=form.started_at_ms,
-        origin=form.origin,
-        identities={} if isinstance(form.identities, msgspec.UnsetType) else form.identities,
-        last_writes={} if isinstance(form.last_writes, msgspec.UnsetType) else form.last_writes,
-    )
+    stored = msgspec.structs.asdict(form).items()
+    known = {name: value for name, value in stored if value is not msgspec.UNSET}
+    snapshots = {step: _unpack_snapshot(one) for step, one in form.snapshots.items()}
+    return Cut(**known | {"snapshots": snapshots})
 
 
 MANIFEST: Final = RecordKind("manifest", _pack_cut, msgspec.json.Decoder(CutForm), _unpack_cut)
