@@ -12,10 +12,11 @@ says whether executors see the driver's disk, so that channels, scratch and stag
 disagree about it. Nothing here imports pyspark before it is needed.
 """
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
 
+from cutwater.errors import SinkError
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId, Slot
 from cutwater.pipeline.nodes import SinkTarget
 from cutwater.protocol import cut
@@ -35,6 +36,9 @@ NO_TARGET: Final[Version] = cut.NO_TARGET
 STRICT_READING: Final = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 """Options of Spark's reader for files that hold rows of ours: one that is lost or damaged is an
 error, whatever the session says of files in general."""
+
+_STEPS_MAX: Final = 20
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,6 +473,43 @@ def observed(frame: "DataFrame") -> "tuple[Observation, DataFrame]":
 
     counted = Observation()
     return counted, frame.observe(counted, count(lit(1)).alias("rows"))
+
+
+def repeat_until_found(
+    sink: SinkId,
+    step: Callable[[], _T | None],
+    failures: tuple[type[Exception], ...],
+    on_failure: Callable[[], None] = lambda: None,
+) -> _T:
+    """Act on a target step by step until a step finds that everything is done.
+
+    Whether a step has changed the target is never taken from the call that changes it: the next
+    step reads the target. So a step may be repeated after any failure.
+
+    Args:
+        sink: The sink, for errors.
+        step: Looks at the target; returns what it finds, or makes one change and returns None.
+        failures: What a step may raise; it is followed by another step.
+        on_failure: Called after every such failure.
+
+    Raises:
+        SinkError: If 20 steps were not enough.
+    """
+    reason = ""
+    for _ in range(_STEPS_MAX):
+        try:
+            found = step()
+            if found is not None:
+                return found
+        except failures as error:
+            reason = reason_of(error)
+            on_failure()
+    raise SinkError(sink, f"gave up after {_STEPS_MAX} tries, at last because: {reason}")
+
+
+def reason_of(error: Exception) -> str:
+    """Say what went wrong as part of a sentence."""
+    return str(error).strip().rstrip(".") or type(error).__name__
 
 
 def share_disk(spark: "SparkSession | None") -> bool:

@@ -37,10 +37,11 @@ from pyspark.sql.types import (
 
 from cutwater.errors import ConfigError, SinkError
 from cutwater.ids import SinkId
+from cutwater.sinks.base import reason_of
 from cutwater.sinks.columns import loose
 from cutwater.sinks.delta.data_files import DataFile, files_of
 from cutwater.sinks.delta.merge_keys import Keys
-from cutwater.sinks.delta.storage import FAILURES, LOG, TableRoot, words
+from cutwater.sinks.delta.storage import FAILURES, LOG, TableRoot
 from cutwater.sinks.delta.target import Writing
 
 _IN_PATHS: Final = (
@@ -232,11 +233,11 @@ def check_table(
             added_columns(spark_schema(table), known, sink)
     except DeltaError as error:
         way_out = "put the table right with the program that wrote it, or name another one"
-        return f"{root.address} cannot be read as a Delta table: {words(error)}; {way_out}"
+        return f"{root.address} cannot be read as a Delta table: {reason_of(error)}; {way_out}"
     except (ConfigError, SinkError) as error:
         return error.reason
     except FAILURES as error:
-        raise SinkError(sink, f"{root.address}: {words(error)}") from error
+        raise SinkError(sink, f"{root.address}: {reason_of(error)}") from error
     return None if why is None else unwritable(root, writing, why)
 
 

@@ -230,8 +230,3 @@ class LocalStaging(StagedFiles):
         for directory in matching(self.base, _SPOOLS):
             if directory.name != own:
                 try_to_remove_tree(directory)
-
-
-def words(error: Exception) -> str:
-    """Say what went wrong as part of a sentence."""
-    return str(error).strip().rstrip(".") or type(error).__name__
