@@ -32,8 +32,7 @@ from cutwater.ids import BatchId, Generation
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.run import PipelineRun
-from cutwater.sinks.base import Retreat, SinkContext
-from cutwater.sinks.rows import Rows
+from cutwater.sinks.base import RestorePreview, Rows, SinkContext
 from cutwater.spark.session.session import embedded_session
 from cutwater.store.records.targets import StoredTarget
 
@@ -328,9 +327,9 @@ class OpenDiscard:
         """Do nothing."""
         return ""
 
-    def look_back(self, version: Version | None) -> Retreat:  # noqa: ARG002
+    def look_back(self, version: Version | None) -> RestorePreview:  # noqa: ARG002
         """Return that going back changes nothing."""
-        return Retreat("")
+        return RestorePreview("")
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:  # noqa: ARG002
         """Do nothing."""

@@ -25,7 +25,7 @@ from cutwater.ids import SinkId
 from cutwater.protocol.decisions import Decision
 from cutwater.spark.session.session import embedded_session
 from cutwater.store.backends.local import LocalBackend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import find_pipeline
 
 HERE = Path(__file__).parent
@@ -117,7 +117,7 @@ def compare(spark: SparkSession, out: Path, total: int, rate: int) -> bool:
 def show_checkpoints(out: Path) -> None:
     """Show every decision, its generation, and the table versions that it committed."""
     backend = LocalBackend(out / "store")
-    store = OpenStore.of(backend, find_pipeline(backend, "auctions"))
+    store = PipelineStore.of(backend, find_pipeline(backend, "auctions"))
     shown = Table("checkpoint", "generation", "kept", "commit point", *TABLES)
     kept = set(store.manifests.ids())
     commits = set(store.commits.slots())

@@ -14,8 +14,7 @@ from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
-from cutwater.sinks.base import OpenSink, Retreat, SinkContext
-from cutwater.sinks.rows import Rows
+from cutwater.sinks.base import OpenSink, RestorePreview, Rows, SinkContext
 from cutwater.store.records.targets import StoredTarget
 
 _TABLES = """
@@ -104,7 +103,7 @@ class OpenSqlite:
                 database.execute("INSERT INTO committed VALUES (?, ?)", place)
             return str(version)
 
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         """Report whether `restore` can return to a version: not if its rows were deleted."""
         with self._transaction() as database:
             newest = _one(database, "SELECT coalesce(max(version), 0) FROM versions")
@@ -113,7 +112,7 @@ class OpenSqlite:
             undone = _one(database, "SELECT undone FROM versions WHERE version = ?", target)
             then = _one(database, "SELECT count(*) FROM orders WHERE version <= ?", target)
         obstacle = f"version {target} was undone, and its rows are deleted" if undone else None
-        return Retreat(str(newest), rows, None if undone else then, obstacle)
+        return RestorePreview(str(newest), rows, None if undone else then, obstacle)
 
     def newest(self) -> Found:
         """Return the newest slot in the table, so that a lost commit is detected."""

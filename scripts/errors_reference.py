@@ -19,8 +19,8 @@ DOCUMENT: Final = ROOT / "docs" / "reference" / "errors.md"
 _HEADER: Final = """\
 # Errors
 
-Written by `scripts/errors_reference.py` from `src/cutwater/errors`; change a class, run the
-script, and commit both.
+Written by `scripts/errors_reference.py` from `src/cutwater/errors.py`; change a class, run
+the script, and commit both.
 
 Every error is one sentence with a code, the thing it is about, the reason, and what to do next.
 With `--output json` it is `{"error": {"code", "message", "next_step", "exit_code"}}` on stdout.

@@ -35,9 +35,8 @@ from cutwater.runtime.reporting.status import (
 )
 from cutwater.runtime.scratch import Scratch
 from cutwater.runtime.supervisor import Supervisor, in_background
-from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext
+from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext, share_disk
 from cutwater.sinks.checks import check_targets
-from cutwater.sinks.executors import share_disk
 from cutwater.sinks.places import placed
 from cutwater.spark.analysis.explain import identities
 from cutwater.spark.engine.build import SparkEngine, mapped
@@ -45,9 +44,9 @@ from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import hush_callbacks
 from cutwater.spark.session.session import prepare_session
 from cutwater.store.backends.location import backend_for_writing
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify, open_pipeline
-from cutwater.store.records.holder import held, take_lease
+from cutwater.store.records.lease import held, take_lease
 from cutwater.store.records.savepoints import savepoint_name
 from cutwater.store.records.targets import StoredTarget, read_origin
 
@@ -305,7 +304,7 @@ def start(
     if goes_back:
         identify(backend, name, "from")
     identity = open_pipeline(backend, name)
-    store = OpenStore.of(backend, identity)
+    store = PipelineStore.of(backend, identity)
     lease = take_lease(backend, identity, name, takeover=options.takeover)
     if options.start_from == "none" and store.log.read().head is not None:
         reason = "to begin anew would bring its rows a second time"

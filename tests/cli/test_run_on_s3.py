@@ -21,7 +21,7 @@ from tests.servers.s3 import CREDENTIALS, S3Server, s3_server
 
 from cutwater.protocol.decisions import Claim
 from cutwater.store.backends.location import backend_at
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import find_pipeline
 from cutwater.store.records.lease import claimant
 
@@ -116,7 +116,7 @@ def test_a_killed_run_goes_on_exactly_from_a_bucket_although_answers_are_lost(
     assert run.returncode == 0, run.stderr
     assert 0 < len(before) < KEYS
     assert sorted(row["key"] for row in rows_in(table)) == list(range(KEYS))
-    opened = OpenStore.of(backend_at(store), find_pipeline(backend_at(store), "once"))
+    opened = PipelineStore.of(backend_at(store), find_pipeline(backend_at(store), "once"))
     # A process claims more than once if the answer to a decision is lost.
     claims = [one for one in opened.log.read().entries if isinstance(one, Claim)]
     assert len({claimant(one.nonce) for one in claims}) == 2

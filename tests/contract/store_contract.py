@@ -15,7 +15,7 @@ import pytest
 
 from cutwater.errors import Conflict, InvalidPath, NotFound
 from cutwater.store.backends.backend import Backend, write_once
-from cutwater.store.backends.probe import probe
+from cutwater.store.backends.location import probe
 from cutwater.store.paths import PATH_LENGTH_MAX, ObjectPath
 
 T = TypeVar("T")

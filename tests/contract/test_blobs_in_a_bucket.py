@@ -13,11 +13,10 @@ from tests.trees import stored_tree
 
 from cutwater.errors import Corrupt
 from cutwater.ids import Generation, PipelineId
-from cutwater.store.backends.backend import Backend
+from cutwater.store.backends.backend import AT_ONCE, Backend
 from cutwater.store.backends.location import backend_at
-from cutwater.store.backends.parallel import AT_ONCE
 from cutwater.store.blobs.blobs import BUNDLED_BYTES_MAX, Blobs
-from cutwater.store.blobs.local_cache import LeftFiles, Stock
+from cutwater.store.blobs.local_cache import BlobCache, LeftFiles
 from cutwater.store.paths import ObjectPath
 
 PIPELINE = PipelineId("0b9c4a52-6f0e-4d7c-9a53-2f3f4c1d8e77")
@@ -116,7 +115,7 @@ def test_damaged_blobs_are_named_and_never_believed(backend: Backend, tree: Path
     truncate(backend, ObjectPath(truncated.name))
     backend.delete(ObjectPath(deleted.name))
 
-    problems = Stock(tree.parent / "stock", LeftFiles()).problems(blobs, [refs], ())
+    problems = BlobCache(tree.parent / "cache", LeftFiles()).problems(blobs, [refs], ())
 
     assert set(problems) == {flipped, truncated, deleted}
     assert "its hash is" in problems[flipped]

@@ -21,9 +21,8 @@ from cutwater.protocol.cut import Committable
 from cutwater.protocol.showing import ShowPermit, grant_shows
 from cutwater.sinks.base import ShowingSink, SinkContext
 from cutwater.sinks.delta.early_batches import ShowingDeltaTable
-from cutwater.sinks.delta.staging import LocalStaging
-from cutwater.sinks.delta.storage import LocalRoot
-from cutwater.sinks.delta.writing import Writing
+from cutwater.sinks.delta.storage import LocalRoot, LocalStaging
+from cutwater.sinks.delta.target import Writing
 
 PIPELINE = PipelineId("0f3c")
 SINK = SinkId("numbers")

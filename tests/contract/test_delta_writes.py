@@ -305,8 +305,8 @@ def test_a_table_goes_back_to_what_it_showed_at_a_version(
 
     for slot, chosen in ((4, 0), (5, 2), (6, 1)):
         reopened = reopen_delta(target(table).stored(), CONTEXT)
-        retreat = reopened.look_back(versions[chosen])
-        assert (retreat.obstacle, retreat.rows_then) == (None, len(states[chosen]))
+        preview = reopened.look_back(versions[chosen])
+        assert (preview.obstacle, preview.rows_then) == (None, len(states[chosen]))
         reopened.restore(permit(slot), versions[chosen])
         assert shown(table) == states[chosen]
     sink.commit(permit(7), [staged(sink, 9, ("a", 1, 99))])

@@ -33,7 +33,7 @@ from cutwater.protocol.lost_commit import last_writes
 from cutwater.sinks.base import SinkContext
 from cutwater.sinks.commit import act
 from cutwater.sinks.postgres.table import OpenPostgresTable
-from cutwater.sinks.reopen import reopen
+from cutwater.sinks.registry import reopen
 from cutwater.store.paths import PipelinePaths
 
 LEFT, RIGHT = SINKS

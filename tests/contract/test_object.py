@@ -25,9 +25,8 @@ from tests.servers.s3 import BUCKET, S3Server, s3_server
 
 from cutwater.errors import ConfigError, NotFound, OutcomeUnknown, StoreError, Unavailable
 from cutwater.store.backends.backend import Backend
-from cutwater.store.backends.location import Location
+from cutwater.store.backends.location import Location, probe
 from cutwater.store.backends.object_store import PART_BYTES, ObjectBackend, Patience
-from cutwater.store.backends.probe import probe
 from cutwater.store.paths import ObjectPath
 
 A = ObjectPath("a/b")

@@ -27,7 +27,7 @@ from cutwater.sinks.postgres.catalog import TableName
 from cutwater.sinks.postgres.staging import Staging
 from cutwater.sinks.postgres.table import OpenPostgresTable
 from cutwater.sinks.postgres.types import columns_of
-from cutwater.sinks.reopen import reopen
+from cutwater.sinks.registry import reopen
 
 PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")
 ORDERS, TOTALS = SinkId("orders"), SinkId("totals")

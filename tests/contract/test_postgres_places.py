@@ -21,7 +21,7 @@ from cutwater.sinks.base import Sink, SinkContext
 from cutwater.sinks.checks import check_targets
 from cutwater.sinks.places import placed
 from cutwater.store.backends.memory import MemoryBackend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Attempt
 from cutwater.store.records.targets import StoredTarget
 
@@ -74,9 +74,9 @@ def test_two_sinks_that_replace_rows_of_one_table_are_refused_by_whatever_name(
 # -- a commit that was decided before the server had another name
 
 
-def decided(shop: Shop) -> tuple[OpenStore, tuple[object, ...]]:
+def decided(shop: Shop) -> tuple[PipelineStore, tuple[object, ...]]:
     """A pipeline with one decided commit that no sink has acted on."""
-    store = OpenStore.of(MemoryBackend(), PIPELINE)
+    store = PipelineStore.of(MemoryBackend(), PIPELINE)
     store.log.create(Claim(Slot(1), Generation(1), "by hand"))
     store.targets.record(Generation(1), {ORDERS: place(shop.database.dsn)})
     staged = shop.stage(shop.open(), 0, *numbers(1, 2))
@@ -90,7 +90,9 @@ def decided(shop: Shop) -> tuple[OpenStore, tuple[object, ...]]:
     return store, staged
 
 
-def recover(store: OpenStore, target: Sink, directory: Path, moved: tuple[str, ...] = ()) -> None:
+def recover(
+    store: PipelineStore, target: Sink, directory: Path, moved: tuple[str, ...] = ()
+) -> None:
     targets = placed({ORDERS: target}, store, moved)
     context = RunContext(
         plan=cast(Any, None),
@@ -135,7 +137,7 @@ def test_a_table_that_was_moved_to_another_server_is_declared_once(
 
 
 def test_a_sink_that_is_not_there_cannot_have_been_moved(database: Database) -> None:
-    store = OpenStore.of(MemoryBackend(), PIPELINE)
+    store = PipelineStore.of(MemoryBackend(), PIPELINE)
     target = sinks.postgres(database.dsn, table="orders")
 
     with pytest.raises(Exception, match="moved: there is no sink nothing"):

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from cutwater.protocol.cut import Cut
 from cutwater.store.backends.local import LocalBackend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import find_pipeline, list_pipelines
 from cutwater.store.records.codecs import Committed
 from cutwater.store.records.reports import RecoveryReport
@@ -72,7 +72,7 @@ def read_state(pipeline: str, directory: Path) -> PipelineState:
     backend = LocalBackend(directory / "store")
     if pipeline not in list_pipelines(backend):
         return PipelineState((), (), (), 0)
-    store = OpenStore.of(backend, find_pipeline(backend, pipeline))
+    store = PipelineStore.of(backend, find_pipeline(backend, pipeline))
     log = store.log.read()
     kept = {*store.manifests.ids(), *(() if log.head is None else (log.head.checkpoint_id,))}
     cuts = tuple(

@@ -23,7 +23,7 @@ from cutwater.protocol.cut import CheckpointKind
 from cutwater.store.backends.local import LocalBackend
 from cutwater.store.maintenance.inspect import Inspector
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 
 PRUNE = ("checkpoints", "prune", "orders", "--keep", "1", "--savepoint", "1", "--yes")
 CHANGES = ("create", "put", "put_file", "delete")
@@ -87,7 +87,7 @@ def prune_in_child(directory: Path, fate: Fate) -> int:
 def look(directory: Path) -> dict[str, Any]:
     """What the store holds: checkpoints that are whole, and everything there is."""
     backend = LocalBackend(directory)
-    store, paths = OpenStore.of(backend, PIPELINE), PipelinePaths(PIPELINE)
+    store, paths = PipelineStore.of(backend, PIPELINE), PipelinePaths(PIPELINE)
     inspector = Inspector(store)
     views = [one for one in inspector.checkpoints() if one.cut is not None]
     return {

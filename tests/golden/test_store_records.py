@@ -14,9 +14,9 @@ from tests.unit.store import cuts
 from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.store.paths import ObjectPath, PipelinePaths, label, name
 from cutwater.store.records.codecs import ATTEMPT, COMMITTED, LABEL, LOG_ENTRY, NAME
-from cutwater.store.records.cut_codec import MANIFEST
+from cutwater.store.records.decision_log import SEGMENT
 from cutwater.store.records.envelope import FORMAT, RecordKind, decode, encode
-from cutwater.store.records.log_segments import VOLUME
+from cutwater.store.records.manifests import MANIFEST
 from cutwater.store.records.reports import RECOVERY, REPORT
 from cutwater.store.records.requests import ANSWER, REQUEST
 from cutwater.store.records.savepoints import DROPPED
@@ -28,7 +28,7 @@ PATHS = PipelinePaths(cuts.PIPELINE)
 RECORDS: dict[str, tuple[RecordKind[Any, Any], ObjectPath, object]] = {
     "claim": (LOG_ENTRY, PATHS.log_entry(Slot(1)), cuts.sample_claim()),
     "decision": (LOG_ENTRY, PATHS.log_entry(Slot(2)), cuts.sample_decision()),
-    "volume": (VOLUME, PATHS.volume(Slot(2)), (cuts.sample_claim(), cuts.sample_decision())),
+    "volume": (SEGMENT, PATHS.log_segment(Slot(2)), (cuts.sample_claim(), cuts.sample_decision())),
     "manifest": (MANIFEST, PATHS.manifest(CheckpointId(12)), cuts.sample_cut()),
     # Manifests were written without identities at first; both are format 1 (docs/adr/0013).
     "manifest-with-identities": (

@@ -178,11 +178,11 @@ class UpsertMachine(RuleBasedStateMachine):
     @rule(chosen=st.randoms(use_true_random=False))
     def go_back(self, chosen: Any) -> None:  # noqa: ANN401
         version = chosen.choice(sorted(self.committed))
-        retreat = self.sink.look_back(version)
-        if retreat.obstacle is not None:
-            assert re.search("written by somebody else|perhaps by VACUUM", retreat.obstacle)
+        preview = self.sink.look_back(version)
+        if preview.obstacle is not None:
+            assert re.search("written by somebody else|perhaps by VACUUM", preview.obstacle)
             return
-        assert retreat.rows_then == len(self.committed[version])
+        assert preview.rows_then == len(self.committed[version])
         self.slot += 1
         now = self.open().restore(permit(self.slot), version)
         self.rows = self.committed[version]

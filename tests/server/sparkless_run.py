@@ -39,7 +39,7 @@ from cutwater.runtime.reporting.status import (
     StepStatus,
 )
 from cutwater.server.pipeline_view import Live, Served
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.reports import AttemptStatus
 from cutwater.store.records.targets import SinkTargets, StoredTarget
 
@@ -102,7 +102,7 @@ class SparklessRun:
         self._lock = threading.Lock()
 
     def served(self, hint: str = "the token is in a file") -> Served:
-        store = OpenStore.of(self.stored.backend, PIPELINE)
+        store = PipelineStore.of(self.stored.backend, PIPELINE)
         return Served("orders", store, Live(self, self.plan, CheckpointOptions(), TARGETS), hint)
 
     # -- what a run does

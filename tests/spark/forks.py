@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 import cutwater
 from cutwater.ids import CheckpointId
 from cutwater.store.backends.local import LocalBackend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import find_pipeline
 
 NAME = "diamond"
@@ -70,7 +70,7 @@ class Point:
 def points(directory: Path) -> list[Point]:
     """All checkpoints of the original, which has come to its end."""
     backend = LocalBackend(directory / "store")
-    store = OpenStore.of(backend, find_pipeline(backend, NAME))
+    store = PipelineStore.of(backend, find_pipeline(backend, NAME))
     table = directory / "table"
     assert rows_of(table) == ALL
     found = []

@@ -14,10 +14,9 @@ from pyspark import TaskContext
 from cutwater import sinks
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import grant
-from cutwater.sinks.base import SinkContext
+from cutwater.sinks.base import FrameRows, SinkContext
 from cutwater.sinks.postgres import table as postgres_table
 from cutwater.sinks.postgres.copy import CopyJob, copy_task
-from cutwater.sinks.rows import FrameRows
 from cutwater.spark.session.session import embedded_session
 
 PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")

@@ -17,7 +17,7 @@ from cutwater.protocol.channel_log import Bound, ChannelLog
 from cutwater.protocol.messages import START
 from cutwater.runtime.channel import Channel, Signal
 from cutwater.runtime.output import ChannelOutput
-from cutwater.sinks.rows import FrameRows
+from cutwater.sinks.base import FrameRows
 from cutwater.spark.analysis.analysis import channel_form
 from cutwater.spark.analysis.column_pruning import columns_read, rows_depend_on_columns
 from cutwater.spark.jvm.channel_scan import ChannelScan, carried, carry

@@ -21,7 +21,7 @@ from cutwater.runtime.recovery import Recovery
 from cutwater.spark.engine.build import SparkEngine
 from cutwater.spark.jvm.internals import Internals
 from cutwater.store.backends.local import LocalBackend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import open_pipeline
 
 RANGES = 3
@@ -84,7 +84,7 @@ def words_for(file: Path) -> tuple[str, ...]:
 def recovered(context: RunContext, store: Path) -> Cut | None:
     """Recover as a new driver on another machine would, and fetch everything the cut needs."""
     backend = LocalBackend(store)
-    opened = OpenStore.of(backend, open_pipeline(backend, "counting"))
+    opened = PipelineStore.of(backend, open_pipeline(backend, "counting"))
     elsewhere = dataclasses.replace(context, store=opened, scratch=store / "scratch")
     cut = Recovery(elsewhere, []).run().cut
     if cut is not None:
@@ -102,7 +102,7 @@ def test_every_object_of_a_store_damaged_in_turn(spark: SparkSession, tmp_path: 
     context = RunContext(
         plan=physical,
         engine=SparkEngine(Internals(spark)),
-        store=OpenStore.of(backend, identity),
+        store=PipelineStore.of(backend, identity),
         sinks=_open_sinks(physical, spark, identity),
         options=options(tmp_path).checkpoint.options(),
         bound=options(tmp_path).checkpoint.channel_bound(),

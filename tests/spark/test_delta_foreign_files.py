@@ -25,10 +25,9 @@ from cutwater import sinks
 from cutwater.errors import SinkError
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import grant
-from cutwater.sinks.base import SinkContext
+from cutwater.sinks.base import FrameRows, SinkContext
 from cutwater.sinks.columns import nullable
 from cutwater.sinks.delta import merge as delta_changes
-from cutwater.sinks.rows import FrameRows
 
 PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")
 TIMESTAMPS = ("INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS")

@@ -30,8 +30,7 @@ from cutwater.errors import ConfigError, SinkError, Superseded
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit, grant
 from cutwater.protocol.cut import Committable
-from cutwater.sinks.base import KeepsPast, OpenSink, Sink, SinkContext
-from cutwater.sinks.rows import FrameRows
+from cutwater.sinks.base import FrameRows, KeepsPast, OpenSink, Sink, SinkContext
 
 PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")
 SINK = SinkId("totals")
@@ -892,7 +891,7 @@ def test_a_session_whose_files_delta_misreads_is_refused(
 def test_without_deltalake_the_error_names_what_to_install(
     open_sink: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [one for one in sys.modules if one.startswith("cutwater.sinks.delta_")]:
+    for name in [one for one in sys.modules if one.startswith("cutwater.sinks.delta.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(ConfigError, match=r"pip install 'cutwater\[delta\]'"):

@@ -15,11 +15,10 @@ import cutwater
 from cutwater import Pipeline, sinks, sources
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import grant
-from cutwater.sinks.base import SinkContext
-from cutwater.sinks.rows import FrameRows
+from cutwater.sinks.base import FrameRows, SinkContext
 from cutwater.spark.session.session import ship_by_value
 from cutwater.store.backends.local import LocalBackend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import find_pipeline
 
 ship_by_value([sys.modules[__name__]])
@@ -73,7 +72,7 @@ def test_a_pipeline_upserts_and_overwrites_and_goes_back(
     for name in ("upsert", "renamed", "whole"):
         assert shown(tables / name) == expected
     backend = LocalBackend(tmp_path / "store")
-    store = OpenStore.of(backend, find_pipeline(backend, "ways"))
+    store = PipelineStore.of(backend, find_pipeline(backend, "ways"))
     commits = [store.commits.read(slot) for slot in store.commits.slots()]
     versions = [one.versions[SinkId("whole_table")] for one in commits]
     results = [[] if one == "none" else shown(tables / "whole", one) for one in versions]

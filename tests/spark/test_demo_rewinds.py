@@ -12,7 +12,7 @@ from tests.spark.runs import collected, example, options, run, wait_until
 import cutwater
 from cutwater import CheckpointConfig, Pipeline
 from cutwater.store.backends.local import LocalBackend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import find_pipeline
 
 TOTAL, RATE = 24_000, 3_000
@@ -50,7 +50,7 @@ def test_the_demo_rewound_to_each_of_its_checkpoints_ends_with_the_same_tables(
     assert all(end.values())
     assert shown(spark, tables, columns) == end
     backend = LocalBackend(tmp_path / "store")
-    decisions = OpenStore.of(backend, find_pipeline(backend, "auctions")).log.read().decisions
+    decisions = PipelineStore.of(backend, find_pipeline(backend, "auctions")).log.read().decisions
     assert len(decisions) >= 6
 
     for decision in random.Random(4).sample(decisions, len(decisions)):

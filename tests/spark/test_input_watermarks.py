@@ -22,7 +22,7 @@ from cutwater.run import RunOptions
 from cutwater.spark.checkpoint_dir.logs import next_watermark_ms
 from cutwater.spark.engine.input_watermarks import read_watermarks
 from cutwater.store.backends.local import LocalBackend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import find_pipeline
 
 SCHEMA = "id long, at timestamp"
@@ -185,7 +185,7 @@ def test_the_watermarks_of_a_snapshot_are_those_of_its_batch(
     run(two_paces(tmp_path), spark, options(tmp_path, checkpoint=often))
 
     backend = LocalBackend(tmp_path / "store")
-    store = OpenStore.of(backend, find_pipeline(backend, "paces"))
+    store = PipelineStore.of(backend, find_pipeline(backend, "paces"))
     smallest, logged, spread = [], [], []
     for decision in store.log.read().decisions:
         cut = store.manifests.read(decision.checkpoint_id)
@@ -232,7 +232,7 @@ def seconds_reported(spark: SparkSession, directory: Path) -> tuple[dict[str, in
     assert done is not None
     assert done.last_checkpoint is not None
     backend = LocalBackend(directory / "store")
-    store = OpenStore.of(backend, find_pipeline(backend, "merged"))
+    store = PipelineStore.of(backend, find_pipeline(backend, "merged"))
     snapshots = store.manifests.read(done.last_checkpoint).snapshots
     told = next(one for one in running.status().steps if one.name == "both")
     assert told.kind == "batch"

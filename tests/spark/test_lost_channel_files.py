@@ -23,9 +23,8 @@ from cutwater.protocol.messages import START
 from cutwater.protocol.topology import inputs_of
 from cutwater.runtime.channel import Channel
 from cutwater.runtime.output import ChannelOutput
-from cutwater.sinks.base import SinkContext
-from cutwater.sinks.files.read import read_files
-from cutwater.sinks.rows import FrameRows
+from cutwater.sinks.base import FrameRows, SinkContext
+from cutwater.sinks.files.manifests import read_files
 from cutwater.spark.analysis.analysis import channel_form
 from cutwater.spark.jvm.channel_scan import ChannelScan
 from cutwater.spark.jvm.internals import Internals

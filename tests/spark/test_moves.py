@@ -28,7 +28,7 @@ from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Decision
 from cutwater.runtime.reporting.status import RunStatus
 from cutwater.store.backends.local import LocalBackend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import find_pipeline
 
 OFTEN = CheckpointConfig(interval="200ms", min_pause="20ms", unaligned="forced", retained=1000)
@@ -59,9 +59,9 @@ def numbers(tables: Path, rate: float, total: int = 5000) -> Pipeline:
     return made
 
 
-def opened(directory: Path, name: str = NAME) -> OpenStore:
+def opened(directory: Path, name: str = NAME) -> PipelineStore:
     backend = LocalBackend(directory / "store")
-    return OpenStore.of(backend, find_pipeline(backend, name))
+    return PipelineStore.of(backend, find_pipeline(backend, name))
 
 
 def shown(tables: Path, versions: Mapping[str, str | None] | None = None) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def shown(tables: Path, versions: Mapping[str, str | None] | None = None) -> dic
     return found
 
 
-def versions_at(store: OpenStore, decision: Decision) -> Mapping[str, str | None]:
+def versions_at(store: PipelineStore, decision: Decision) -> Mapping[str, str | None]:
     """What the sinks showed when a cut was decided and, if it commits, committed."""
     if decision.commit_point:
         return {str(sink): one for sink, one in store.commits.read(decision.slot).versions.items()}

@@ -13,8 +13,7 @@ from cutwater import sinks
 from cutwater.errors import SinkError
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import grant
-from cutwater.sinks.base import OpenSink, SinkContext
-from cutwater.sinks.rows import FrameRows
+from cutwater.sinks.base import FrameRows, OpenSink, SinkContext
 
 PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")
 SINK = SinkId("all")

@@ -24,7 +24,7 @@ from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.protocol.cut import Cut
 from cutwater.sinks.foreach_batch import Told
 from cutwater.store.backends.location import existing_backend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify
 
 NAME = "carried"
@@ -106,7 +106,7 @@ def expected(total: int) -> dict[str, list[Any]]:
 def cuts(store: Path) -> list[Cut]:
     """All checkpoints that are kept, oldest first."""
     backend = existing_backend(store)
-    opened = OpenStore.of(backend, identify(backend, NAME)[1])
+    opened = PipelineStore.of(backend, identify(backend, NAME)[1])
     return [opened.manifests.read(one) for one in sorted(opened.manifests.ids())]
 
 

@@ -28,7 +28,7 @@ from cutwater.runtime.channel_file import read_entries
 from cutwater.runtime.output import ChannelOutput, Written
 from cutwater.runtime.reporting.status import CheckpointReport, RunStatus
 from cutwater.runtime.scratch import Scratch
-from cutwater.sinks.rows import Rows
+from cutwater.sinks.base import Rows
 from cutwater.spark.session.session import ship_by_value
 
 ship_by_value([sys.modules[__name__]])

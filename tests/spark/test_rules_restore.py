@@ -25,7 +25,7 @@ from tests.spark.runs import (
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.store.backends.local import LocalBackend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import find_pipeline
 
 NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
@@ -255,7 +255,7 @@ def test_a_pipeline_goes_on_from_a_snapshot_of_rocksdb(spark: SparkSession, tmp_
         running.kill()
         running.wait(DEADLINE_S)
     backend = LocalBackend(tmp_path / "store")
-    store = OpenStore.of(backend, find_pipeline(backend, "sums"))
+    store = PipelineStore.of(backend, find_pipeline(backend, "sums"))
     cut = store.manifests.read(report.id)
     for one in cut.snapshots.values():
         store.blobs(cut.generation).fetch_tree(one.state, tmp_path / "state")

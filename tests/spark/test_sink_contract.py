@@ -20,7 +20,7 @@ from tests.spark.runs import example
 from cutwater import sinks
 from cutwater.sinks.base import Sink
 from cutwater.sinks.foreach_batch import ForeachBatchTarget, Told
-from cutwater.sinks.reopen import reopen
+from cutwater.sinks.registry import reopen
 from cutwater.testing import SinkContract
 from cutwater.testing.sink_contract.harness import PIPELINE, SINK
 
@@ -133,8 +133,8 @@ def test_a_function_without_take_back_is_not_rewound(
 
     Refusing().test_the_target_goes_back_to_a_version(cutwater_spark, tmp_path)
     stored = Refusing().target(tmp_path).stored()
-    retreat = reopen(stored, PIPELINE, SINK).look_back("1")
-    assert "use `cutwater run FILE --from`" in str(retreat.obstacle)
+    preview = reopen(stored, PIPELINE, SINK).look_back("1")
+    assert "use `cutwater run FILE --from`" in str(preview.obstacle)
     assert reopen(stored, PIPELINE, SINK).look_back("3").obstacle is None
 
 

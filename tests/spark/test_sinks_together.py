@@ -27,10 +27,9 @@ from cutwater.cli.main import app
 from cutwater.errors import NotReadable, SinkError
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import grant
-from cutwater.sinks.base import Sink, SinkContext
+from cutwater.sinks.base import FrameRows, Sink, SinkContext
 from cutwater.sinks.foreach_batch import Told
 from cutwater.sinks.registry import read_target
-from cutwater.sinks.rows import FrameRows
 from cutwater.store.records.targets import StoredTarget
 
 PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")

@@ -11,11 +11,9 @@ from cutwater.errors import ConfigError, SinkError
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit, grant
 from cutwater.protocol.cut import Committable
-from cutwater.sinks.base import OpenSink, SinkContext
+from cutwater.sinks.base import FrameRows, OpenSink, SinkContext
 from cutwater.sinks.catalog_table import OpenTable
-from cutwater.sinks.registry import read_target
-from cutwater.sinks.reopen import reopen
-from cutwater.sinks.rows import FrameRows
+from cutwater.sinks.registry import read_target, reopen
 
 PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")
 SINK = SinkId("events")

@@ -29,9 +29,6 @@ FOLDER_MODULES_MAX = 15
 
 CROWDED_FOLDERS = {
     "src/cutwater/cli/commands": (19, "one module per command, and what two commands share"),
-    "src/cutwater/sinks": (16, "what all sinks share, and the sinks of one module"),
-    "src/cutwater/sinks/delta": (18, "one module per part of a Delta table"),
-    "src/cutwater/store/records": (16, "one module per kind of record"),
     "src/cutwater/testing/simulation": (18, "one module per part of the simulated world"),
 }
 """Folders with more modules than the limit: how many each may have, and why."""

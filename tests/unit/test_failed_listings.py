@@ -23,11 +23,10 @@ from cutwater.protocol.channel_log import Bound, ChannelLog
 from cutwater.runtime.channel import Channel, ChannelForm
 from cutwater.runtime.channel_file import read_entries
 from cutwater.runtime.output import ChannelOutput
-from cutwater.runtime.scratch import Scratch, clear, new_stock
+from cutwater.runtime.scratch import Scratch, clear, new_blob_cache
 from cutwater.sinks.base import SinkContext
 from cutwater.sinks.console import OpenConsole
-from cutwater.sinks.delta.staging import LocalStaging
-from cutwater.sinks.delta.storage import LocalRoot
+from cutwater.sinks.delta.storage import LocalRoot, LocalStaging
 from cutwater.sinks.files.manifests import FileCommits
 from cutwater.sinks.foreach_batch import foreach_batch
 from cutwater.sinks.staging.formats import Form, StagedOutput
@@ -203,7 +202,7 @@ def test_what_a_dead_process_left_is_not_passed_over(tmp_path: Path, taken: Desc
     with scratch.lock:
         taken.take()
 
-        fails_for_lack_of_descriptors(lambda: new_stock(scratch.path))
+        fails_for_lack_of_descriptors(lambda: new_blob_cache(scratch.path))
         fails_for_lack_of_descriptors(lambda: clear(scratch.path, Generation(1)))
 
 

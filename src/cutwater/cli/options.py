@@ -13,10 +13,9 @@ from cutwater.cli.output import Output
 from cutwater.errors import ConfigError
 from cutwater.ids import CheckpointId
 from cutwater.store.backends.location import existing_backend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify
-from cutwater.store.records.holder import look
-from cutwater.store.records.lease import Holding, Lease
+from cutwater.store.records.lease import Holding, Lease, look
 
 LATEST: Final = "latest"
 
@@ -45,7 +44,7 @@ class Found:
     """
 
     name: str
-    store: OpenStore
+    store: PipelineStore
     lease: Lease | None
     holding: Holding
     age_s: int
@@ -71,10 +70,10 @@ def find(url: str, pipeline: str) -> Found:
     """
     backend = existing_backend(url)
     name, identity = identify(backend, pipeline)
-    return looked_at(name, OpenStore.of(backend, identity))
+    return looked_at(name, PipelineStore.of(backend, identity))
 
 
-def looked_at(name: str, store: OpenStore) -> Found:
+def looked_at(name: str, store: PipelineStore) -> Found:
     """See whether somebody runs a pipeline now."""
     return Found(name, store, *look(store.backend, store.pipeline))
 

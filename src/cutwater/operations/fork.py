@@ -23,7 +23,7 @@ from cutwater.store.backends.backend import Backend
 from cutwater.store.backends.location import backend_for_writing, existing_backend
 from cutwater.store.maintenance.offline_decision import claim_next, decide_cut
 from cutwater.store.paths import name as name_path
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify, list_pipelines, open_pipeline
 from cutwater.store.records.codecs import Attempt
 from cutwater.store.records.targets import (
@@ -100,12 +100,12 @@ def fork(
     into = backend if new_store is None else backend_for_writing(new_store)
     _check_name(into, new)
     pipeline, identity = identify(backend, pipeline)
-    original = OpenStore.of(backend, identity)
+    original = PipelineStore.of(backend, identity)
     log = original.log.read()
     if log.head is None:
         raise ConfigError("--from", f"{pipeline} has never taken a checkpoint")
     target = choose(start_from, candidates(original, log), "--from")
-    made = OpenStore.of(into, PipelineId(str(uuid.uuid4())))
+    made = PipelineStore.of(into, PipelineId(str(uuid.uuid4())))
     cut = _planned(pipeline, target)
     targets = _all_targets(pipeline, original, log)
     past = past_of(original, read_cut(original, log.head), cut)
@@ -174,7 +174,7 @@ def _planned(pipeline: str, target: Candidate) -> Cut:
     return planned
 
 
-def _all_targets(pipeline: str, original: OpenStore, log: LogView) -> tuple[StoredTarget, ...]:
+def _all_targets(pipeline: str, original: PipelineStore, log: LogView) -> tuple[StoredTarget, ...]:
     """Return every target the original's sinks ever had, and those it must not write to itself.
 
     Raises:
@@ -191,7 +191,7 @@ def _all_targets(pipeline: str, original: OpenStore, log: LogView) -> tuple[Stor
 
 
 def _copied(
-    pipeline: str, original: OpenStore, made: OpenStore, target: Candidate, cut: Cut
+    pipeline: str, original: PipelineStore, made: PipelineStore, target: Candidate, cut: Cut
 ) -> Mapping[BlobRef, BlobRef]:
     """Copy every object of the cut, each checked against its hash; return where they are now."""
     reading = original.blobs(cut.generation)
@@ -229,7 +229,7 @@ def _renamed(cut: Cut, copies: Mapping[BlobRef, BlobRef]) -> Cut:
     return replace(cut, snapshots={step: snapshot(one) for step, one in cut.snapshots.items()})
 
 
-def _found(made: OpenStore, cut: Cut) -> None:
+def _found(made: PipelineStore, cut: Cut) -> None:
     """Write the fork's first claim, number, manifest and decision; nobody else knows of it yet."""
 
     def first(attempt: Attempt) -> Cut:

@@ -13,9 +13,9 @@ from cutwater.operations.rewind.target import Candidate
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import Decision, LogView
 from cutwater.sinks.base import IdentifiedSink, OpenSink
-from cutwater.sinks.reopen import reopen
+from cutwater.sinks.registry import reopen
 from cutwater.store.backends.backend import Backend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify
 from cutwater.store.records.targets import IDENTITY, SinkTargets, StoredTarget
 
@@ -33,7 +33,7 @@ class Movable:
     """
 
     name: str
-    store: OpenStore
+    store: PipelineStore
     targets: SinkTargets
     sinks: Mapping[SinkId, OpenSink]
     unopened: Mapping[SinkId, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ def open_movable(backend: Backend, name: str) -> Movable:
         StoreError: If the store cannot be read.
     """
     name, pipeline = identify(backend, name)
-    store = OpenStore.of(backend, pipeline)
+    store = PipelineStore.of(backend, pipeline)
     recorded = store.targets.newest(store.log.read())
     if recorded is None:
         reason = "its store does not say where its sinks write; run it once"
@@ -76,7 +76,7 @@ def _another(target: StoredTarget, opened: object) -> str | None:
     return None if now.is_same_as(target) else f"{target.uri} is another database than it was"
 
 
-def candidates(store: OpenStore, log: LogView) -> tuple[Candidate, ...]:
+def candidates(store: PipelineStore, log: LogView) -> tuple[Candidate, ...]:
     """Read all decided checkpoints that are still there, oldest first.
 
     Raises:
@@ -88,7 +88,7 @@ def candidates(store: OpenStore, log: LogView) -> tuple[Candidate, ...]:
     return tuple(Candidate(one, read_cut(store, one)) for one in decided)
 
 
-def check_still_there(pipeline: str, store: OpenStore, target: Candidate) -> None:
+def check_still_there(pipeline: str, store: PipelineStore, target: Candidate) -> None:
     """Read a checkpoint's manifest again, once something may have been deleted.
 
     Retention deletes a manifest before the objects it names, and looks for a newer claim before
@@ -104,7 +104,7 @@ def check_still_there(pipeline: str, store: OpenStore, target: Candidate) -> Non
         raise MoveRefused(pipeline, reason)
 
 
-def read_cut(store: OpenStore, decision: Decision) -> Cut | None:
+def read_cut(store: PipelineStore, decision: Decision) -> Cut | None:
     """Read a decided manifest; None if it is gone or damaged.
 
     Raises:

@@ -10,7 +10,7 @@ Upholds I3, I4 and I5.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum
 from typing import Final
 
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, InputId, SinkId, Slot, StepId
@@ -27,12 +27,14 @@ class CheckpointKind(Enum):
     FULL: the same, but self-contained and therefore aligned.
     SAVEPOINT: named, self-contained, belongs to the user, never pruned.
     REWIND: an older cut made current again.
+
+    The values are what a store holds.
     """
 
-    CHECKPOINT = auto()
-    FULL = auto()
-    SAVEPOINT = auto()
-    REWIND = auto()
+    CHECKPOINT = "checkpoint"
+    FULL = "full"
+    SAVEPOINT = "savepoint"
+    REWIND = "rewind"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -14,8 +14,8 @@ from cutwater.protocol.evolution.mapping import Allowances
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.runtime.engine import Engine
 from cutwater.sinks.base import OpenSink
-from cutwater.store.blobs.local_cache import Stock
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.blobs.local_cache import BlobCache
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.targets import SinkTargets
 
 
@@ -35,12 +35,12 @@ class RunContext:
         targets: Where the sinks write, as the store remembers it.
         is_fork: Whether it began from another pipeline's cut, which may run at the same time.
         allowed: What a restore into changed code may do.
-        stock: What recovery has brought to this machine for the generation that is built next.
+        blob_cache: What recovery has brought to this machine for the generation that is built next.
     """
 
     plan: PhysicalPlan
     engine: Engine
-    store: OpenStore
+    store: PipelineStore
     sinks: Mapping[SinkId, OpenSink]
     options: CheckpointOptions
     bound: Bound
@@ -49,7 +49,7 @@ class RunContext:
     targets: SinkTargets = field(default_factory=dict)
     is_fork: bool = False
     allowed: Allowances = field(default_factory=Allowances)
-    stock: Stock | None = None
+    blob_cache: BlobCache | None = None
 
     @property
     def pipeline(self) -> PipelineId:

@@ -16,8 +16,7 @@ from cutwater.protocol.cut import Committable
 from cutwater.protocol.messages import Event
 from cutwater.protocol.showing import ShowPermit
 from cutwater.runtime.channel import Channel
-from cutwater.sinks.base import OpenSink, ShowingSink
-from cutwater.sinks.rows import Rows
+from cutwater.sinks.base import OpenSink, Rows, ShowingSink
 from cutwater.store.backends.directories import matching, remove_tree
 
 SMALL_BYTES: Final = 64 * 1024

@@ -40,13 +40,13 @@ from cutwater.protocol.recovery import (
 from cutwater.protocol.showing import grant_shows
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.reporting.recovery_timing import Phase, Phases
-from cutwater.runtime.scratch import new_stock
+from cutwater.runtime.scratch import new_blob_cache
 from cutwater.sinks.base import ShowingSink
 from cutwater.sinks.commit import see_through
 from cutwater.sinks.lost_commits import check_targets_hold
-from cutwater.sinks.reopen import reopen
-from cutwater.store.blobs.local_cache import Stock
-from cutwater.store.maintenance.fencing import fenced_out
+from cutwater.sinks.registry import reopen
+from cutwater.store.blobs.local_cache import BlobCache
+from cutwater.store.maintenance.offline_decision import fenced_out
 from cutwater.store.records.targets import SinkTargets
 
 
@@ -60,7 +60,7 @@ class Recovery:
             does not claim it back from a process that has taken it over, unless that one is known
             to be gone; then the list begins anew.
         nonce: That of this recovery's claim.
-        stock: What the cut's objects hold, once they are verified.
+        blob_cache: What the cut's objects hold, once they are verified.
         phases: Told how long everything takes.
     """
 
@@ -75,11 +75,11 @@ class Recovery:
     _targets_checked: bool = False
     _highest: CheckpointId | None = None
     phases: Phases = field(default_factory=Phases)
-    stock: Stock = field(init=False)
+    blob_cache: BlobCache = field(init=False)
 
     def __post_init__(self) -> None:
         """Look at what is left on this machine before anything new is there."""
-        self.stock = new_stock(self.context.scratch)
+        self.blob_cache = new_blob_cache(self.context.scratch)
 
     def run(self) -> Restore:
         """Claim the pipeline and bring its sinks up to its last decision.
@@ -295,9 +295,9 @@ class Recovery:
             for ref in one.blobs
         }
         with self.phases.during(Phase.FETCH):
-            found = self.stock.problems(blobs, trees, files)
-        self.phases.linked_bytes = self.stock.linked_bytes
-        self.phases.fetched_bytes = self.stock.fetched_bytes
+            found = self.blob_cache.problems(blobs, trees, files)
+        self.phases.linked_bytes = self.blob_cache.linked_bytes
+        self.phases.fetched_bytes = self.blob_cache.fetched_bytes
         return found
 
 

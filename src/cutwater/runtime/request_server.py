@@ -21,7 +21,7 @@ from cutwater.ids import CheckpointId
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.runtime.reporting.status import CheckpointReport, RunStatus
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.reports import AttemptReport, RecoveryReport
 from cutwater.store.records.requests import (
     FORGET_MS,
@@ -84,7 +84,7 @@ class Office(Protocol):
 class Desk:
     """Serves one run of one pipeline."""
 
-    def __init__(self, store: OpenStore, holder: str, office: Office) -> None:
+    def __init__(self, store: PipelineStore, holder: str, office: Office) -> None:
         """Prepare to serve.
 
         Args:

@@ -29,7 +29,7 @@ from typing import IO, Final
 from cutwater.errors import ConfigError
 from cutwater.ids import Generation, PipelineId
 from cutwater.store.backends.directories import exists, matching, try_to_remove_tree
-from cutwater.store.blobs.local_cache import LeftFiles, Stock
+from cutwater.store.blobs.local_cache import BlobCache, LeftFiles
 
 _LOCK = "lock"
 _PRIVATE: Final = "scratch"
@@ -37,7 +37,7 @@ _SWEPT_S: Final = 90.0
 """How long a removal is seen to: Spark maintains state once a minute where nobody sets it."""
 _LEFT_BY_OTHERS: Final = "left-"
 _LEFT: Final = ("g*", "stock-*", f"{_LEFT_BY_OTHERS}*")
-"""What is in a scratch directory beside its lock: generations, their stock, those of the dead."""
+"""What is in a scratch directory beside its lock: generations, blob caches, those of the dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +163,10 @@ def generation_directory(scratch: Path, generation: Generation) -> Path:
     return scratch / f"g{generation:06d}"
 
 
-def new_stock(scratch: Path) -> Stock:
-    """Return an empty stock that looks first at what earlier generations have left here."""
+def new_blob_cache(scratch: Path) -> BlobCache:
+    """Return an empty cache that looks first at what earlier generations have left here."""
     left = LeftFiles(matching(scratch, *_LEFT))
-    return Stock(scratch / f"stock-{uuid.uuid4().hex[:8]}", left)
+    return BlobCache(scratch / f"stock-{uuid.uuid4().hex[:8]}", left)
 
 
 def clear(scratch: Path, keep: Generation) -> None:

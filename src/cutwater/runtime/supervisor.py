@@ -56,10 +56,9 @@ from cutwater.runtime.reporting.status import CheckpointReport, RunResult, RunSt
 from cutwater.runtime.request_server import Desk
 from cutwater.runtime.scratch import clear
 from cutwater.runtime.step import RunningStep
-from cutwater.store.maintenance.fencing import fenced_out
-from cutwater.store.pipeline_store import OpenStore
-from cutwater.store.records.holder import Heartbeat, is_gone
-from cutwater.store.records.lease import Lease, Leases, claim_nonce, claimant
+from cutwater.store.maintenance.offline_decision import fenced_out
+from cutwater.store.pipeline_store import PipelineStore
+from cutwater.store.records.lease import Heartbeat, Lease, Leases, claim_nonce, claimant, is_gone
 from cutwater.store.records.reports import RecoveryReport
 from cutwater.store.records.requests import abort_reason
 from cutwater.store.records.savepoints import savepoint_name
@@ -255,7 +254,7 @@ class Supervisor:
             restore = recovery.run()
             # Before anything is staged there: a rewind must find what this generation wrote to.
             self._context.store.targets.record(restore.generation, self._context.targets)
-            context = replace(self._context, stock=recovery.stock)
+            context = replace(self._context, blob_cache=recovery.blob_cache)
             generation = Generation(context, restore, self._book, phases, self._recovered)
             # Only now: until then what an earlier one has left may be taken instead of fetched.
             clear(self._context.scratch, restore.generation)
@@ -491,7 +490,7 @@ def in_background(
 
 
 def shut_out_by(
-    outcome: Outcome, store: OpenStore, tried: Collection[Claim]
+    outcome: Outcome, store: PipelineStore, tried: Collection[Claim]
 ) -> BaseException | None:
     """Return what a run ends with if its generation ended because of a newer one.
 

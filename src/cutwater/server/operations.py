@@ -17,9 +17,8 @@ from msgspec import UNSET
 from cutwater.clock import wall_ms
 from cutwater.errors import CutwaterError, NotRunning
 from cutwater.runtime.reporting.status import CheckpointReport, RunResult, RunStatus
-from cutwater.store.pipeline_store import OpenStore
-from cutwater.store.records.holder import look
-from cutwater.store.records.lease import Holding
+from cutwater.store.pipeline_store import PipelineStore
+from cutwater.store.records.lease import Holding, look
 from cutwater.store.records.reports import AttemptStatus
 from cutwater.store.records.requests import Answer, AnswerState, Request, Wanted, Wish
 from cutwater.views.models import FailureCause, Operation, OperationState, OperationStatus
@@ -176,7 +175,7 @@ class LiveOperations:
 class StoreOperations:
     """Asks the process that runs the pipeline, wherever it is, through the store."""
 
-    def __init__(self, store: OpenStore, name: str, location: str) -> None:
+    def __init__(self, store: PipelineStore, name: str, location: str) -> None:
         """Write requests into this store; `location` is the address of the manifests."""
         self._store = store
         self._name = name

@@ -29,10 +29,8 @@ from cutwater.server.operations import (
     Running,
     StoreOperations,
 )
-from cutwater.store.pipeline_store import OpenStore
-from cutwater.store.records.addresses import Addresses
-from cutwater.store.records.holder import Hold, holder_of, look
-from cutwater.store.records.lease import Holding
+from cutwater.store.pipeline_store import PipelineStore
+from cutwater.store.records.lease import Addresses, Hold, Holding, holder_of, look
 from cutwater.store.records.targets import SinkTargets
 from cutwater.views.build import attempt_of, without_steps
 from cutwater.views.dag import live_dag, stored_dag
@@ -78,7 +76,7 @@ class Served:
     """
 
     name: str
-    store: OpenStore
+    store: PipelineStore
     live: Live | None = None
     token_hint: str = ""
     history: History = field(init=False)
@@ -91,7 +89,7 @@ class Served:
 
     def __post_init__(self) -> None:
         """Prepare; nothing is read yet."""
-        own = partial(OpenStore.of, self.store.backend, self.store.pipeline)
+        own = partial(PipelineStore.of, self.store.backend, self.store.pipeline)
         self.history = History(own(), lambda: self.is_running)
         where = self.history.location
         self.operations = (
@@ -197,7 +195,7 @@ class Served:
         known = self._cut
         if known is not None and known[0] == current.id:
             return known[1]
-        store = OpenStore.of(self.store.backend, self.store.pipeline)
+        store = PipelineStore.of(self.store.backend, self.store.pipeline)
         decision = store.log.read().head
         if decision is None:
             return None

@@ -12,7 +12,7 @@ from cutwater.errors import ConfigError, Corrupt, CutwaterError, NotFound, Store
 from cutwater.ids import PipelineId
 from cutwater.server.pipeline_view import Served
 from cutwater.store.backends.backend import Backend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import find_pipeline, list_pipelines
 from cutwater.views.pipeline_models import Job
 
@@ -170,6 +170,6 @@ class StoredPipelines:
     def _of(self, name: str, pipeline: PipelineId) -> Served:
         with self._lock:
             if pipeline not in self._served:
-                store = OpenStore.of(self._backend, pipeline)
+                store = PipelineStore.of(self._backend, pipeline)
                 self._served[pipeline] = Served(name, store, token_hint=self._token_hint)
             return self._served[pipeline]

@@ -19,8 +19,8 @@ from cutwater.server.public_url import PublicUrl
 from cutwater.server.token import Token
 from cutwater.server.uvicorn_server import Endpoint, Server, bind
 from cutwater.store.backends.backend import Backend
-from cutwater.store.pipeline_store import OpenStore
-from cutwater.store.records.addresses import Address, Addresses
+from cutwater.store.pipeline_store import PipelineStore
+from cutwater.store.records.lease import Address, Addresses
 
 if TYPE_CHECKING:
     from cutwater.run import PipelineRun
@@ -68,7 +68,7 @@ class RunServer:
         context = run.context
         served = Served(
             context.plan.pipeline,
-            OpenStore.of(context.store.backend, context.pipeline),
+            PipelineStore.of(context.store.backend, context.pipeline),
             Live(run, context.plan, context.options, context.targets),
         )
         # Before the token: a run is ready even if no token can be kept.

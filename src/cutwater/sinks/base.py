@@ -4,12 +4,19 @@ A user names a target (`sinks.delta(...)`); a generation opens it. The writer st
 one batch outside scratch, as the batch's one and only Spark action (rule F32); nothing a reader of
 the target can see has changed then. The committer acts on a written decision alone, proven by a
 permit, and is asked again until it succeeds: acting twice on one slot must change nothing (F8).
+
+`Rows` are the rows of one batch as a sink gets them: not computed yet, and to be computed once. A
+batch is either a DataFrame or a batch that Spark has planned already; written as Parquet, the
+second kind is not planned again. A sink that needs anything else uses the DataFrame. `share_disk`
+says whether executors see the driver's disk, so that channels, scratch and staged files never
+disagree about it. Nothing here imports pyspark before it is needed.
 """
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
 
+from cutwater.errors import SinkError
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId, Slot
 from cutwater.pipeline.nodes import SinkTarget
 from cutwater.protocol import cut
@@ -20,14 +27,18 @@ from cutwater.protocol.showing import ShowPermit
 from cutwater.store.records.targets import StoredTarget
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, Observation, SparkSession
     from pyspark.sql.types import StructType
-
-    from cutwater.sinks.rows import Rows
-
 
 NO_TARGET: Final[Version] = cut.NO_TARGET
 """What a sink calls the version of a target that does not exist yet."""
+
+STRICT_READING: Final = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+"""Options of Spark's reader for files that hold rows of ours: one that is lost or damaged is an
+error, whatever the session says of files in general."""
+
+_STEPS_MAX: Final = 20
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +148,7 @@ class IdentifiedSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Retreat:
+class RestorePreview:
     """What taking a target back to a version would do; nothing has been done.
 
     Attributes:
@@ -191,7 +202,7 @@ class OpenSink(Protocol):
         """
         ...
 
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         """Say what `restore` would do, and whether it can; changes nothing.
 
         Raises:
@@ -386,3 +397,134 @@ class KeepsPast(Protocol):
             SinkError: If it cannot be done now; a later call does it.
         """
         ...
+
+
+class Rows(Protocol):
+    """The rows of one batch, which nobody has computed yet."""
+
+    @property
+    def schema(self) -> "StructType":
+        """Their columns."""
+        ...
+
+    @property
+    def frame(self) -> "DataFrame":
+        """The rows as a DataFrame."""
+        ...
+
+    def gathered(self) -> "Rows":
+        """Return the same rows, to be written by one task into one file."""
+        ...
+
+    def count(self) -> int:
+        """Compute them all, every column, with exactly one Spark action, and keep none."""
+        ...
+
+    def write_parquet(
+        self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
+    ) -> int:
+        """Write them into a directory that does not exist yet, with exactly one Spark action.
+
+        Args:
+            directory: Path or address, as Hadoop reads it.
+            options: Settings of Hadoop's for this write.
+            partition_by: Columns that become directories.
+
+        Returns:
+            How many rows the executors wrote, as they counted them. Files that hold fewer rows
+            have lost some on the way.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRows:
+    """The rows of a DataFrame."""
+
+    frame: "DataFrame"
+
+    @property
+    def schema(self) -> "StructType":
+        """Their columns."""
+        return self.frame.schema
+
+    def gathered(self) -> "FrameRows":
+        """Return the same rows, to be written by one task into one file."""
+        return FrameRows(self.frame.coalesce(1))
+
+    def count(self) -> int:
+        """Compute them all and keep none."""
+        # `DataFrame.count` would let Spark leave out whatever is not needed to count.
+        return int(self.frame._jdf.queryExecution().toRdd().count())  # noqa: SLF001
+
+    def write_parquet(
+        self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
+    ) -> int:
+        """Write them."""
+        counted, frame = observed(self.frame)
+        frame.write.options(**options).partitionBy(*partition_by).parquet(directory)
+        return int(counted.get["rows"])
+
+
+def observed(frame: "DataFrame") -> "tuple[Observation, DataFrame]":
+    """Return the same rows, and what counts them as `rows` while they are computed."""
+    from pyspark.sql import Observation  # noqa: PLC0415 - only whoever stages needs it
+    from pyspark.sql.functions import count, lit  # noqa: PLC0415
+
+    counted = Observation()
+    return counted, frame.observe(counted, count(lit(1)).alias("rows"))
+
+
+def repeat_until_found(
+    sink: SinkId,
+    step: Callable[[], _T | None],
+    failures: tuple[type[Exception], ...],
+    on_failure: Callable[[], None] = lambda: None,
+) -> _T:
+    """Act on a target step by step until a step finds that everything is done.
+
+    Whether a step has changed the target is never taken from the call that changes it: the next
+    step reads the target. So a step may be repeated after any failure.
+
+    Args:
+        sink: The sink, for errors.
+        step: Looks at the target; returns what it finds, or makes one change and returns None.
+        failures: What a step may raise; it is followed by another step.
+        on_failure: Called after every such failure.
+
+    Raises:
+        SinkError: If 20 steps were not enough.
+    """
+    reason = ""
+    for _ in range(_STEPS_MAX):
+        try:
+            found = step()
+            if found is not None:
+                return found
+        except failures as error:
+            reason = reason_of(error)
+            on_failure()
+    raise SinkError(sink, f"gave up after {_STEPS_MAX} tries, at last because: {reason}")
+
+
+def reason_of(error: Exception) -> str:
+    """Say what went wrong as part of a sentence."""
+    return str(error).strip().rstrip(".") or type(error).__name__
+
+
+def share_disk(spark: "SparkSession | None") -> bool:
+    """Say whether a session's executors see the driver's disk, whatever is mounted where.
+
+    They do where they run on its machine: in its process (`local`, `local[4]`) or in processes of
+    their own (`local-cluster[2,1,1024]`). Of any other master nobody can say.
+
+    Args:
+        spark: The session; None for whoever has no executors.
+    """
+    return spark is None or is_one_machine(str(spark.sparkContext.master))
+
+
+def is_one_machine(master: str) -> bool:
+    """Say whether a master runs executors on the driver's machine."""
+    kind = master.partition("[")[0]
+    return kind in {"local", "local-cluster"}

@@ -17,14 +17,21 @@ from cutwater.ids import BatchId, Generation, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
-from cutwater.sinks.base import KeepsPast, KnowsNewest, KnowsSlots, OpenSink, Retreat, SinkContext
+from cutwater.sinks.base import (
+    KeepsPast,
+    KnowsNewest,
+    KnowsSlots,
+    OpenSink,
+    RestorePreview,
+    Rows,
+    SinkContext,
+)
 from cutwater.sinks.files.target import FilesOptions, FilesTarget, directory_of
 from cutwater.store.records.targets import StoredTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from cutwater.sinks.rows import Rows
 
 _FORMATS: Final = ("parquet", "json")
 """What a table's own reader reads with the options that we write with."""
@@ -150,7 +157,7 @@ class OpenTable:
         self._files = files.open(context)
         self._told: set[str] = set()
 
-    def stage(self, rows: "Rows", generation: Generation, batch: BatchId) -> Committable | None:
+    def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
         """Write the rows of one batch out of sight, with exactly one Spark action."""
         return self._files.stage(rows, generation, batch)
 
@@ -169,7 +176,7 @@ class OpenTable:
         self._tell({part for one in committables for part in _partitions(one)})
         return version
 
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         """Say what going back to a version would do, and whether it can be done."""
         return self._files.look_back(version)
 
@@ -241,7 +248,7 @@ def read_table(
     Raises:
         SinkError: If it does not know it, or the version is gone.
     """
-    from cutwater.sinks.files.read import read_files  # noqa: PLC0415 - needs Spark
+    from cutwater.sinks.files.manifests import read_files  # noqa: PLC0415 - needs Spark
 
     try:
         files = files_of(spark, target.uri)

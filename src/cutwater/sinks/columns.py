@@ -2,9 +2,14 @@
 
 Columns may be added; one whose type or spelling has changed is refused while a batch is staged.
 Nullability and metadata are dropped at every level, so that those of one batch bind no other.
+
+`key_twice` is the refusal of a batch in which a key occurs twice, the same for every kind of table.
+Rows of one batch have no order: Spark reads them from several files in no order it promises. So
+neither of two rows with the same key is the later one, and a replay might keep the other. Rows of
+different batches do have an order: the later batch wins.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from pyspark.sql.types import (
@@ -126,3 +131,21 @@ def nullable(
                 return cell(kind)
 
     return StructType([StructField(one.name, of(one.dataType)) for one in schema.fields])
+
+
+def key_twice(sink: SinkId, times: int, key: Mapping[str, object]) -> SinkError:
+    """Return the refusal of a batch that has several rows with one key.
+
+    Args:
+        sink: The sink.
+        times: How many rows have the key.
+        key: The key, column by column.
+    """
+    named = ", ".join(f"{name}={_shown(value)}" for name, value in key.items())
+    reason = f"one batch has {times} rows with the key {named}, and none is the later one"
+    way_out = "aggregate by the key, or drop all but one row of each key, before the sink"
+    return SinkError(sink, f"{reason}; {way_out}")
+
+
+def _shown(value: object) -> str:
+    return repr(value) if value is None or isinstance(value, str | bytes) else str(value)

@@ -17,7 +17,7 @@ from cutwater.protocol.lost_commit import Recorded
 from cutwater.protocol.options import CommitOptions
 from cutwater.sinks.base import ActsTogether, OpenSink, ShowingSink
 from cutwater.sinks.lost_commits import check_targets_hold
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Committed
 
 Versions = Mapping[SinkId, Version]
@@ -48,7 +48,7 @@ def recorded_by(commands: Sequence[CommitSink]) -> dict[SinkId, Recorded]:
 
 
 def act_in_store(
-    store: OpenStore, sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]
+    store: PipelineStore, sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]
 ) -> Versions:
     """Let sinks act, as `act` does; say what can be done about a target that lacks a commit.
 
@@ -109,7 +109,7 @@ class Groups:
 
 
 def see_through(
-    store: OpenStore,
+    store: PipelineStore,
     sinks: Mapping[SinkId, OpenSink],
     decision: Decision,
     cut: Cut,

@@ -16,7 +16,7 @@ from cutwater.protocol.cut import CheckpointKind, Version
 from cutwater.protocol.decisions import Decision, LogView
 from cutwater.sinks.registry import read_target
 from cutwater.store.backends.location import existing_backend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify
 from cutwater.store.records.targets import StoredTarget
 
@@ -71,7 +71,7 @@ def read(
     """
     backend = existing_backend(store)
     name, identity = identify(backend, pipeline)
-    view = view_at(OpenStore.of(backend, identity), name, checkpoint)
+    view = view_at(PipelineStore.of(backend, identity), name, checkpoint)
     found = view.tables.get(SinkId(sink))
     if found is None:
         known = ", ".join(sorted(view.tables)) or "none"
@@ -83,7 +83,7 @@ def read(
         raise NotReadable(SinkId(sink), view.checkpoint_id, error.reason) from error
 
 
-def view_at(store: OpenStore, name: str, checkpoint: int | str | None = None) -> ConsistentView:
+def view_at(store: PipelineStore, name: str, checkpoint: int | str | None = None) -> ConsistentView:
     """Find what all sinks showed at a commit point.
 
     Args:
@@ -117,7 +117,7 @@ def view_at(store: OpenStore, name: str, checkpoint: int | str | None = None) ->
     return ConsistentView(decision.checkpoint_id, tables, _notes(store, decision, len(tables)))
 
 
-def _decided(store: OpenStore, log: LogView, name: str, text: str) -> Decision:
+def _decided(store: PipelineStore, log: LogView, name: str, text: str) -> Decision:
     decided = {one.checkpoint_id: one for one in log.decisions}
     if text.isascii() and text.isdigit():
         found = decided.get(CheckpointId(int(text)))
@@ -147,7 +147,7 @@ def _why_not(decision: Decision, points: list[Decision]) -> str:
     return f"{reason}; the nearest commit points are {near}" if near else f"{reason}; none has"
 
 
-def _notes(store: OpenStore, decision: Decision, sinks: int) -> tuple[str, ...]:
+def _notes(store: PipelineStore, decision: Decision, sinks: int) -> tuple[str, ...]:
     """Say why tables may disagree, as far as the manifest is still there to tell."""
     try:
         cut = store.manifests.read(decision.checkpoint_id, decision.manifest_sha256)

@@ -11,20 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cutwater.errors import ConfigError, SinkError
 from cutwater.ids import BatchId, Generation, Slot
 from cutwater.printable import printable_line
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
-from cutwater.sinks.base import OpenSink, Retreat, SinkContext
-from cutwater.sinks.executors import share_disk
+from cutwater.sinks.base import OpenSink, RestorePreview, Rows, SinkContext, share_disk
 from cutwater.store.backends.directories import matching, try_to_remove_tree
 from cutwater.store.records.targets import StoredTarget
-
-if TYPE_CHECKING:
-    from cutwater.sinks.rows import Rows
 
 _WIDTH_MAX: Final = 40
 _WAITING_MAX: Final = 1000
@@ -95,7 +91,7 @@ class OpenConsole:
         self._waiting: dict[tuple[Generation, BatchId], Table] = {}
         self._printed: Slot | None = None
 
-    def stage(self, rows: "Rows", generation: Generation, batch: BatchId) -> Committable | None:
+    def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
         """Compute the rows of one batch, with exactly one Spark action, and note the first ones.
 
         They are written to a temporary directory: whoever computes a part of the rows only leaves
@@ -161,9 +157,9 @@ class OpenConsole:
             reason = "by an earlier process, which may have printed them"
             yield f"   {unknown} of them were staged {reason}: not shown"
 
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         """Say that nothing stands against going back; what was printed stays printed."""
-        return Retreat(str(version or 0))
+        return RestorePreview(str(version or 0))
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         """Say that what was printed after a version does not count any more."""

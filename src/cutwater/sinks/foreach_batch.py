@@ -17,7 +17,7 @@ from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, 
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
-from cutwater.sinks.base import OpenSink, Retreat, SinkContext
+from cutwater.sinks.base import STRICT_READING, OpenSink, RestorePreview, Rows, SinkContext
 from cutwater.sinks.files.target import directory_of
 from cutwater.sinks.staging.directory import put_lasting
 from cutwater.store.backends.directories import is_directory, is_file, matching
@@ -27,7 +27,6 @@ from cutwater.store.records.targets import StoredTarget
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from cutwater.sinks.rows import Rows
     from cutwater.sinks.staging.formats import StagedOutput
 
 _NOTES: Final = 1000
@@ -177,7 +176,7 @@ class OpenForeachBatch:
             self._opened = StagedOutput(self._root, self._context.pipeline, self._sink)
         return self._opened
 
-    def stage(self, rows: "Rows", generation: Generation, batch: BatchId) -> Committable | None:
+    def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
         """Write the rows of one batch as Parquet, with exactly one Spark action.
 
         Raises:
@@ -226,26 +225,28 @@ class OpenForeachBatch:
         self._staged.note_committed(committables)
         return str(permit.slot)
 
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         """Say what stands against going back: rows that only the function could take away."""
         now, then = self._handed(None), self._handed(int(version or 0))
         last = str(now[-1]) if now else NOTHING
         if then and then[-1] <= _FORGOTTEN:
             first = self._noted()[0][0]
             reason = f"it remembers no further back than slot {first} which rows were handed over"
-            return Retreat(last, obstacle=reason)
+            return RestorePreview(last, obstacle=reason)
         if now == then:
-            return Retreat(last)
+            return RestorePreview(last)
         if now[: len(then)] != then:
             lost = next(slot for slot in then if slot not in now)
-            return Retreat(last, obstacle=f"the rows of slot {lost} were taken back since then")
+            return RestorePreview(
+                last, obstacle=f"the rows of slot {lost} were taken back since then"
+            )
         if self._target is not None and self._target.take_back is not None:
-            return Retreat(last)
+            return RestorePreview(last)
         reason = f"rows were handed to a function since then, at last at slot {last}"
         if self._target is None:
             # Whether the function can take rows back is in the user's file.
-            return Retreat(last, obstacle=f"{reason}; use `cutwater run FILE --from`")
-        return Retreat(last, obstacle=f"{reason}, and it has no take_back")
+            return RestorePreview(last, obstacle=f"{reason}; use `cutwater run FILE --from`")
+        return RestorePreview(last, obstacle=f"{reason}, and it has no take_back")
 
     def newest(self) -> Found:
         """Return the newest slot whose call is noted; what the function wrote is not seen here.
@@ -268,9 +269,9 @@ class OpenForeachBatch:
         """
         if self._acted(permit.slot):
             return str(permit.slot)
-        retreat = self.look_back(version)
-        if retreat.obstacle is not None:
-            raise SinkError(self._sink, retreat.obstacle)
+        preview = self.look_back(version)
+        if preview.obstacle is not None:
+            raise SinkError(self._sink, preview.obstacle)
         then = self._handed(int(version or 0))
         if self._handed(None) != then:
             assert self._target is not None
@@ -317,8 +318,7 @@ class OpenForeachBatch:
         from pyspark.sql.types import StructType  # noqa: PLC0415 - an open sink may have no Spark
 
         from cutwater.sinks.columns import joined_columns  # noqa: PLC0415
-        from cutwater.sinks.files.read import literal  # noqa: PLC0415
-        from cutwater.sinks.rows import STRICT_READING  # noqa: PLC0415
+        from cutwater.sinks.files.manifests import literal  # noqa: PLC0415
 
         assert self._context.spark is not None
         for blob in (blob for one in committables for blob in one.blobs):

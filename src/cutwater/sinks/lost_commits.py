@@ -21,7 +21,7 @@ from cutwater.protocol.lost_commit import (
     still_held,
 )
 from cutwater.sinks.base import KnowsNewest, OpenSink
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify
 
 
@@ -50,7 +50,7 @@ def target_behind(
 
 
 def check_targets_hold(
-    store: OpenStore, sinks: Mapping[SinkId, OpenSink], recorded: Mapping[SinkId, Recorded]
+    store: PipelineStore, sinks: Mapping[SinkId, OpenSink], recorded: Mapping[SinkId, Recorded]
 ) -> None:
     """Check that every target holds what is recorded, before anything is committed on top.
 
@@ -66,7 +66,7 @@ def check_targets_hold(
             raise target_behind(sink, one, found, _way_out(store, one, whole))
 
 
-def _way_out(store: OpenStore, recorded: Recorded, whole: CheckpointId | None) -> str:
+def _way_out(store: PipelineStore, recorded: Recorded, whole: CheckpointId | None) -> str:
     """Say which checkpoint the target still shows, and what can be done.
 
     Raises:
@@ -99,7 +99,7 @@ def _way_out(store: OpenStore, recorded: Recorded, whole: CheckpointId | None) -
 
 
 def _still_shown(
-    store: OpenStore, sink: SinkId, opened: OpenSink, found: Found
+    store: PipelineStore, sink: SinkId, opened: OpenSink, found: Found
 ) -> CheckpointId | None:
     """Return the newest checkpoint that a target still holds and can go back to.
 
@@ -113,7 +113,7 @@ def _still_shown(
     return None
 
 
-def _past(store: OpenStore, log: LogView, sink: SinkId) -> Iterator[Past]:
+def _past(store: PipelineStore, log: LogView, sink: SinkId) -> Iterator[Past]:
     """Give the committed checkpoints that are still there, newest first."""
     for decision, cut, visible in _committed(store, log):
         recorded = recorded_of(last_writes(decision.slot, cut), visible).get(sink)
@@ -123,7 +123,7 @@ def _past(store: OpenStore, log: LogView, sink: SinkId) -> Iterator[Past]:
 
 
 def _committed(
-    store: OpenStore, log: LogView
+    store: PipelineStore, log: LogView
 ) -> Iterator[tuple[Decision, Cut, Mapping[SinkId, Version | None]]]:
     """Give the checkpoints that a rewind can go to, newest first, and what the sinks showed."""
     there = set(store.manifests.ids())
@@ -139,7 +139,7 @@ def _committed(
             yield decision, cut, visible
 
 
-def _cut(store: OpenStore, decision: Decision) -> Cut | None:
+def _cut(store: PipelineStore, decision: Decision) -> Cut | None:
     try:
         return store.manifests.read(decision.checkpoint_id, decision.manifest_sha256)
     except NewerFormat:
@@ -149,7 +149,7 @@ def _cut(store: OpenStore, decision: Decision) -> Cut | None:
 
 
 def _visible(
-    store: OpenStore, decision: Decision, cut: Cut
+    store: PipelineStore, decision: Decision, cut: Cut
 ) -> Mapping[SinkId, Version | None] | None:
     """Return what the sinks showed once a decision was committed; None if that is not recorded."""
     if not decision.commit_point:

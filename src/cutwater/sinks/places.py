@@ -12,7 +12,7 @@ from dataclasses import replace
 from cutwater.errors import ConfigError
 from cutwater.ids import SinkId
 from cutwater.sinks.base import IdentifiedTarget, Sink
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.targets import IDENTITY, StoredTarget, moved_from
 
 
@@ -31,7 +31,7 @@ def identified(sink: SinkId, target: Sink) -> StoredTarget:
 
 def placed(
     targets: Mapping[SinkId, Sink],
-    store: OpenStore | None = None,
+    store: PipelineStore | None = None,
     moved: Collection[str] = (),
 ) -> dict[SinkId, StoredTarget]:
     """Say where the sinks of a pipeline write.

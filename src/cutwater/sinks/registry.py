@@ -1,29 +1,60 @@
-"""Reading targets as they were at a version, by what a store remembers of them.
+"""What can be done with a target by its stored description alone: open it, or read a version of it.
 
-A kind of target that keeps its past has a reader here; every other one says why it has none. What
-a reader needs is imported when it reads.
+A rewind or a fork may run on another machine, with the store's address and the pipeline's name and
+without the user's file. `reopen` opens a sink there without Spark; it can commit and restore, not
+stage. `read_target` reads a target as it was at a version: a kind of target that keeps its past has
+a reader here, and every other kind says why it has none. What a reader needs is imported when it
+reads.
 """
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from cutwater.errors import SinkError
-from cutwater.ids import SinkId
+from cutwater.errors import ConfigError, SinkError
+from cutwater.ids import PipelineId, SinkId
 from cutwater.protocol.cut import Version
+from cutwater.sinks.base import OpenSink, SinkContext
 from cutwater.sinks.catalog_table import read_table
-from cutwater.sinks.files.target import FORMATS
+from cutwater.sinks.console import reopen_console
+from cutwater.sinks.delta.target import reopen_delta
+from cutwater.sinks.files.target import FORMATS, reopen_files
+from cutwater.sinks.foreach_batch import reopen_foreach_batch
+from cutwater.sinks.postgres.target import reopen_postgres
 from cutwater.store.records.targets import StoredTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Opener = Callable[[StoredTarget, SinkContext], OpenSink]
 Reader = Callable[["SparkSession", StoredTarget, Version, SinkId], "DataFrame"]
+
+_OPENERS: Final[Mapping[str, Opener]] = {
+    "console": reopen_console,
+    "delta": reopen_delta,
+    "foreach_batch": reopen_foreach_batch,
+    **dict.fromkeys(FORMATS, reopen_files),
+    "postgres": reopen_postgres,
+}
+
+
+def reopen(target: StoredTarget, pipeline: PipelineId, sink: SinkId) -> OpenSink:
+    """Open a target that a store remembers.
+
+    Raises:
+        ConfigError: If its format is not one of ours, or it cannot be used any more.
+        SinkError: If it cannot be reached now.
+    """
+    opener = _OPENERS.get(target.format)
+    if opener is None:
+        reason = f"sink {sink} is a {target.format}, which only the pipeline's own file can open"
+        raise ConfigError(sink, f"{reason}; use `cutwater run FILE --from`")
+    return opener(target, SinkContext(None, pipeline, sink))
 
 
 def _read_delta(
     spark: "SparkSession", target: StoredTarget, version: Version, sink: SinkId
 ) -> "DataFrame":
-    from cutwater.sinks.delta.read import read_delta  # noqa: PLC0415 - an extra
+    from cutwater.sinks.delta.time_travel import read_delta  # noqa: PLC0415 - an extra
 
     return read_delta(spark, target, version, sink)
 
@@ -31,7 +62,7 @@ def _read_delta(
 def _read_files(
     spark: "SparkSession", target: StoredTarget, version: Version, sink: SinkId
 ) -> "DataFrame":
-    from cutwater.sinks.files.read import read_files  # noqa: PLC0415 - needs Spark
+    from cutwater.sinks.files.manifests import read_files  # noqa: PLC0415 - needs Spark
 
     return read_files(spark, target, version, sink)
 

@@ -17,7 +17,7 @@ from cutwater.protocol.cut import Cut
 from cutwater.store.backends.directories import try_to_remove_tree
 from cutwater.store.backends.location import existing_backend
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def state(
     """
     backend = existing_backend(str(store))
     _, identity = identify(backend, pipeline)
-    opened = OpenStore.of(backend, identity)
+    opened = PipelineStore.of(backend, identity)
     cut = cut_at(opened, str(checkpoint))
     found = _fetched(opened, cut, step)
     if found.is_empty:
@@ -73,7 +73,7 @@ def state(
     return found.frame(spark, found.part(None if operator is None else str(operator)))
 
 
-def cut_at(store: OpenStore, text: str, option: str = "checkpoint") -> Cut:
+def cut_at(store: PipelineStore, text: str, option: str = "checkpoint") -> Cut:
     """Return the cut that a text means: `latest`, a number, a savepoint's name, or a time.
 
     Raises:
@@ -92,14 +92,14 @@ def cut_at(store: OpenStore, text: str, option: str = "checkpoint") -> Cut:
     return _readable(store, chosen)
 
 
-def _readable(store: OpenStore, chosen: Candidate) -> Cut:
+def _readable(store: PipelineStore, chosen: Candidate) -> Cut:
     if chosen.cut is None:
         path = PipelinePaths(store.pipeline).manifest(chosen.decision.checkpoint_id)
         raise Corrupt(path, f"the manifest of {chosen.title} cannot be read")
     return chosen.cut
 
 
-def _fetched(store: OpenStore, cut: Cut, step: str) -> "StepState":
+def _fetched(store: PipelineStore, cut: Cut, step: str) -> "StepState":
     from cutwater.step_state.reading import fetch_state  # noqa: PLC0415 - imports Spark
 
     with _LOCK:

@@ -17,13 +17,12 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from cutwater.errors import ConfigError, SessionError
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, StepId
 from cutwater.protocol.cut import Cut
-from cutwater.sinks.executors import share_disk
-from cutwater.sinks.rows import STRICT_READING
+from cutwater.sinks.base import STRICT_READING, share_disk
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir.state_files import Operator, operators
 from cutwater.step_state.parts import StatePart, choose_part, parts_of
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 
 _DOCUMENTS: Final = (StructType, ArrayType, MapType)
 _FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -84,7 +83,7 @@ class StepState:
         return _without_hidden_fields(frame) if _SIDE in part.options else frame
 
 
-def fetch_state(store: OpenStore, cut: Cut, step: str, into: Path) -> StepState:
+def fetch_state(store: PipelineStore, cut: Cut, step: str, into: Path) -> StepState:
     """Rebuild the query of a step, as a checkpoint has it, in a directory that is not there yet.
 
     Raises:

@@ -107,7 +107,7 @@ def probe_object(token: str) -> ObjectPath:
 
 class _Area(StrEnum):
     LOG = "log"
-    VOLUMES = "volumes"
+    LOG_SEGMENTS = "volumes"
     MANIFESTS = "manifests"
     ATTEMPTS = "attempts"
     COMMITTED = "committed"
@@ -153,17 +153,17 @@ class PipelinePaths:
         return Slot(self._number(_Area.LOG, path))
 
     @property
-    def volumes(self) -> ObjectPath:
-        """The prefix of the volumes into which the log is bound."""
-        return self._under(_Area.VOLUMES)
+    def log_segments(self) -> ObjectPath:
+        """The prefix of the segments, copies of many entries of the log in one object each."""
+        return self._under(_Area.LOG_SEGMENTS)
 
-    def volume(self, last: Slot) -> ObjectPath:
-        """Return where the volume is that ends with a slot."""
-        return self._under(_Area.VOLUMES, _digits(last))
+    def log_segment(self, last: Slot) -> ObjectPath:
+        """Return where the segment is that ends with a slot."""
+        return self._under(_Area.LOG_SEGMENTS, _digits(last))
 
-    def slot_of_volume(self, path: ObjectPath) -> Slot:
-        """Return the last slot of a volume."""
-        return Slot(self._number(_Area.VOLUMES, path))
+    def slot_of_log_segment(self, path: ObjectPath) -> Slot:
+        """Return the last slot of a segment."""
+        return Slot(self._number(_Area.LOG_SEGMENTS, path))
 
     # -- manifests
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from cutwater.ids import CheckpointId, Generation, PipelineId
 from cutwater.protocol.recovery import lacks_decision
 from cutwater.store.backends.backend import Backend
-from cutwater.store.blobs.blobs import Blobs, Near
+from cutwater.store.blobs.blobs import Blobs
+from cutwater.store.blobs.local_cache import BlobCache
 from cutwater.store.records.attempts import Attempts
 from cutwater.store.records.commits import Commits
 from cutwater.store.records.decision_log import DecisionLog
@@ -21,7 +22,7 @@ from cutwater.store.records.targets import Targets
 
 
 @dataclass(frozen=True, slots=True)
-class OpenStore:
+class PipelineStore:
     """One pipeline in one store.
 
     Attributes:
@@ -49,7 +50,7 @@ class OpenStore:
     targets: Targets
 
     @classmethod
-    def of(cls, backend: Backend, pipeline: PipelineId) -> "OpenStore":
+    def of(cls, backend: Backend, pipeline: PipelineId) -> "PipelineStore":
         """Open a pipeline; nothing is read yet."""
         return cls(
             backend,
@@ -77,11 +78,11 @@ class OpenStore:
     def blobs(
         self,
         generation: Generation,
-        near: Near | None = None,
+        cache: BlobCache | None = None,
         attempt: CheckpointId | None = None,
     ) -> Blobs:
         """Return the state and in-flight objects, as one attempt of a generation writes them.
 
-        What is near is not fetched.
+        What the cache holds is not fetched.
         """
-        return Blobs(self.backend, self.pipeline, generation, near, attempt)
+        return Blobs(self.backend, self.pipeline, generation, cache, attempt)

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 from cutwater.errors import Corrupt
 from cutwater.ids import CheckpointId, Generation
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.store.backends.parallel import each
+from cutwater.store.backends.backend import each
 from cutwater.store.maintenance.inspect import CheckpointView, Inspector, Overview, Status
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.views.build import checkpoint_of, recovery_of, without_steps
 from cutwater.views.models import Checkpoint, CheckpointDetail
 from cutwater.views.pipeline_models import Recovery
@@ -53,7 +53,7 @@ class Listed(NamedTuple):
 class History:
     """One pipeline's. Every method may be called from any thread."""
 
-    def __init__(self, store: OpenStore, is_running: Callable[[], bool]) -> None:
+    def __init__(self, store: PipelineStore, is_running: Callable[[], bool]) -> None:
         """Prepare; nothing is read yet.
 
         Args:
@@ -94,7 +94,7 @@ class History:
             StoreError: If the store cannot be read.
         """
         # Its own log: that of the list may be read by another thread at this moment.
-        store = OpenStore.of(self.store.backend, self.store.pipeline)
+        store = PipelineStore.of(self.store.backend, self.store.pipeline)
         view = Inspector(store, self._is_running()).one(checkpoint_id)
         return None if view is None else checkpoint_of(view, self.location)
 

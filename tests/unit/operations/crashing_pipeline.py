@@ -25,11 +25,11 @@ from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.recovery import Restore
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.recovery import Recovery
-from cutwater.sinks.base import OpenSink, Retreat
+from cutwater.sinks.base import OpenSink, RestorePreview
 from cutwater.sinks.commit import see_through
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import open_pipeline
 from cutwater.store.records.targets import SinkTargets, StoredTarget
 
@@ -103,10 +103,10 @@ class VersionedTable:
         added = tuple(number for one in committables for number in numbers_of(one))
         return self._act(permit, self.versions[-1] + added)
 
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         self._check("look back")
         then = self.versions[int(version or 0)]
-        return Retreat(str(len(self.versions) - 1), len(self.versions[-1]), len(then))
+        return RestorePreview(str(len(self.versions) - 1), len(self.versions[-1]), len(then))
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         self._check("restore")
@@ -134,8 +134,8 @@ class CrashingPipeline:
     tables: dict[SinkId, VersionedTable] = field(default_factory=dict)
     targets: SinkTargets = field(default_factory=lambda: TARGETS)
 
-    def opened(self) -> OpenStore:
-        return OpenStore.of(
+    def opened(self) -> PipelineStore:
+        return PipelineStore.of(
             self.backend, open_pipeline(self.backend, "p", lambda: uuid.UUID(int=1))
         )
 

@@ -33,7 +33,7 @@ from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext
 from cutwater.sinks.commit import see_through
 from cutwater.sinks.delta.target import delta
 from cutwater.store.backends.local import LocalBackend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import find_pipeline, open_pipeline
 from cutwater.store.records.codecs import Attempt
 
@@ -65,9 +65,9 @@ class PreparedPipeline:
     def target(self, sink: SinkId) -> Sink:
         return delta(str(self.table(sink)), visibility=self.visibility)
 
-    def opened(self, name: str = NAME) -> OpenStore:
+    def opened(self, name: str = NAME) -> PipelineStore:
         backend = LocalBackend(self.store)
-        return OpenStore.of(backend, find_pipeline(backend, name))
+        return PipelineStore.of(backend, find_pipeline(backend, name))
 
     def shown(self) -> list[list[int]]:
         """The numbers in each table, sorted."""
@@ -110,7 +110,7 @@ def prepare_pipeline(directory: Path, visibility: str = "checkpoint") -> Prepare
     """
     prepared = PreparedPipeline(directory, visibility)
     backend = LocalBackend(prepared.store)
-    store = OpenStore.of(backend, open_pipeline(backend, NAME, uuid.uuid4))
+    store = PipelineStore.of(backend, open_pipeline(backend, NAME, uuid.uuid4))
     sinks = {
         sink: prepared.target(sink).open(SinkContext(None, store.pipeline, sink)) for sink in SINKS
     }
@@ -151,7 +151,7 @@ def prepare_pipeline(directory: Path, visibility: str = "checkpoint") -> Prepare
     return prepared
 
 
-def _decided(store: OpenStore, sinks: dict[SinkId, OpenSink], cut: Cut) -> dict[SinkId, str]:
+def _decided(store: PipelineStore, sinks: dict[SinkId, OpenSink], cut: Cut) -> dict[SinkId, str]:
     store.attempts.reserve(Attempt(cut.checkpoint_id, cut.generation, cut.kind, cut.started_at_ms))
     decision = Decision(
         Slot(cut.checkpoint_id + 1),
@@ -166,7 +166,7 @@ def _decided(store: OpenStore, sinks: dict[SinkId, OpenSink], cut: Cut) -> dict[
     return dict(see_through(store, sinks, decision, cut))
 
 
-def _snapshot(directory: Path, store: OpenStore, number: int) -> StepSnapshot:
+def _snapshot(directory: Path, store: PipelineStore, number: int) -> StepSnapshot:
     state = directory / "state"
     state.mkdir(exist_ok=True)
     (state / "rows").write_text(f"the state of checkpoint {number}")
@@ -181,7 +181,7 @@ def _snapshot(directory: Path, store: OpenStore, number: int) -> StepSnapshot:
 
 
 def stage_parquet(
-    prepared: PreparedPipeline, store: OpenStore, sink: OpenSink, name: SinkId, number: int
+    prepared: PreparedPipeline, store: PipelineStore, sink: OpenSink, name: SinkId, number: int
 ) -> Committable:
     """Stage ten rows as Spark would: a Parquet file beside the table, and its schema."""
     root, batch = prepared.table(name), number - 1

@@ -13,7 +13,7 @@ from cutwater.protocol.cut import BlobRef, Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.protocol.rewind import plan_fork
 from cutwater.store.paths import ObjectPath
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 
 
 def copy_of(ref: BlobRef) -> BlobRef:
@@ -42,7 +42,7 @@ def test_state_and_rows_in_flight_are_named_by_their_copies() -> None:
 
 
 def test_a_fork_begins_with_a_claim_and_one_decision() -> None:
-    store = OpenStore.of(CrashingBackend(), PIPELINE)
+    store = PipelineStore.of(CrashingBackend(), PIPELINE)
     cut = plan_fork(replace(sample_cut(), carried={}))
     assert isinstance(cut, Cut)
 
@@ -66,7 +66,7 @@ class Forgetful(CrashingBackend):
 
 
 def test_a_fork_whose_first_entry_may_not_be_written_was_not_made() -> None:
-    store = OpenStore.of(Forgetful(), PIPELINE)
+    store = PipelineStore.of(Forgetful(), PIPELINE)
 
     with pytest.raises(OutcomeUnknown, match="make it again"):
         _found(store, sample_cut())

@@ -18,7 +18,7 @@ from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.store.backends.local import LocalBackend
 from cutwater.store.maintenance.offline_decision import claim_next, decide_cut
 from cutwater.store.paths import ObjectPath, PipelinePaths
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import list_pipelines, open_pipeline
 from cutwater.store.records.codecs import Attempt
 from cutwater.store.records.targets import StoredTarget
@@ -32,15 +32,15 @@ def read(tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture
-def store(tmp_path: Path, read: list[Path]) -> OpenStore:
+def store(tmp_path: Path, read: list[Path]) -> PipelineStore:
     backend = LocalBackend(tmp_path / "store")
-    opened = OpenStore.of(backend, open_pipeline(backend, "files"))
+    opened = PipelineStore.of(backend, open_pipeline(backend, "files"))
     decided(opened, cut_at(opened, tmp_path, 0, read[:1]))
     decided(opened, cut_at(opened, tmp_path, 2, read))
     return opened
 
 
-def decided(store: OpenStore, cut: Cut) -> None:
+def decided(store: PipelineStore, cut: Cut) -> None:
     def numbered(attempt: Attempt) -> Cut:
         return replace(
             cut,
@@ -65,7 +65,7 @@ def forked(directory: Path, start_from: str = "1", *, allow_forgotten: bool = Fa
 
 
 def test_rows_that_a_source_no_longer_has_stand_against_a_fork(
-    store: OpenStore, read: list[Path], tmp_path: Path
+    store: PipelineStore, read: list[Path], tmp_path: Path
 ) -> None:
     read[1].unlink()
 
@@ -77,7 +77,7 @@ def test_rows_that_a_source_no_longer_has_stand_against_a_fork(
 
 
 def test_a_fork_may_go_on_without_them_and_says_so(
-    store: OpenStore, read: list[Path], tmp_path: Path
+    store: PipelineStore, read: list[Path], tmp_path: Path
 ) -> None:
     read[1].unlink()
 
@@ -89,7 +89,7 @@ def test_a_fork_may_go_on_without_them_and_says_so(
 
 
 def test_where_nobody_knows_the_originals_targets_there_is_no_fork(
-    store: OpenStore, tmp_path: Path
+    store: PipelineStore, tmp_path: Path
 ) -> None:
     """A pipeline that was adopted by an older Cutwater and never ran."""
     paths = PipelinePaths(store.pipeline)
@@ -102,7 +102,7 @@ def test_where_nobody_knows_the_originals_targets_there_is_no_fork(
 
 
 def test_a_pipeline_that_never_ran_can_start_from_where_it_stands(
-    store: OpenStore, tmp_path: Path
+    store: PipelineStore, tmp_path: Path
 ) -> None:
     """Nobody has recorded its sinks' targets yet, and nobody needs them."""
     for generation in (1, 2):
@@ -114,10 +114,10 @@ def test_a_pipeline_that_never_ran_can_start_from_where_it_stands(
     assert older.title == "checkpoint 1"
 
 
-def test_objects_that_went_with_their_manifest_are_not_called_damaged(store: OpenStore) -> None:
+def test_objects_that_went_with_their_manifest_are_not_called_damaged(store: PipelineStore) -> None:
     target = candidates(store, store.log.read())[0]
     assert target.cut is not None
-    made = OpenStore.of(store.backend, PipelineId("made"))
+    made = PipelineStore.of(store.backend, PipelineId("made"))
     for one in target.cut.snapshots.values():
         for ref in one.blobs:
             store.backend.delete(ObjectPath(ref.name))

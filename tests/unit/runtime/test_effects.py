@@ -20,7 +20,7 @@ from cutwater.runtime.effects import Effects
 from cutwater.runtime.step import PinnedFiles
 from cutwater.store.backends.directories import files_below
 from cutwater.store.backends.memory import MemoryBackend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 
 DEADLINE_S = 20.0
 ONE = Generation(1)
@@ -48,7 +48,7 @@ class Pinned:
 
 @pytest.fixture
 def working(tmp_path: Path) -> Effects:
-    store = OpenStore.of(MemoryBackend(), PIPELINE)
+    store = PipelineStore.of(MemoryBackend(), PIPELINE)
     store.log.create(Claim(Slot(1), ONE, "ours"))
     context = RunContext(
         plan=cast(Any, None),

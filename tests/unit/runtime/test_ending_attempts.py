@@ -24,7 +24,7 @@ from cutwater.runtime.event_loop import Generation
 from cutwater.runtime.outcome import End, Outcome
 from cutwater.runtime.supervisor import Supervisor
 from cutwater.store.backends.memory import MemoryBackend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.lease import Lease
 
 LAST = CheckpointRequest(is_last=True)
@@ -35,7 +35,7 @@ ABORTED = f"it was aborted on request ({WHY})"
 
 @pytest.fixture
 def context(tmp_path: Path) -> RunContext:
-    store = OpenStore.of(MemoryBackend(), PIPELINE)
+    store = PipelineStore.of(MemoryBackend(), PIPELINE)
     store.log.create(Claim(Slot(1), ONE, "ours"))
     return RunContext(
         plan=cast(Any, None),

@@ -50,7 +50,7 @@ from cutwater.runtime.reporting.recovery_timing import Phases
 from cutwater.runtime.supervisor import Supervisor
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.lease import Lease
 
 DEADLINE_S = 20.0
@@ -110,7 +110,7 @@ def backend() -> SmallBackend:
 
 @pytest.fixture
 def context(backend: SmallBackend, tmp_path: Path) -> RunContext:
-    store = OpenStore.of(backend, PIPELINE)
+    store = PipelineStore.of(backend, PIPELINE)
     store.log.create(Claim(Slot(1), ONE, "ours"))
     return RunContext(
         plan=cast(Any, None),

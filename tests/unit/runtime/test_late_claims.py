@@ -30,10 +30,9 @@ from cutwater.runtime.outcome import End, Outcome
 from cutwater.runtime.supervisor import Supervisor
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
-from cutwater.store.pipeline_store import OpenStore
-from cutwater.store.records import holder
-from cutwater.store.records.holder import take_lease
-from cutwater.store.records.lease import Lease, Leases, claim_nonce
+from cutwater.store.pipeline_store import PipelineStore
+from cutwater.store.records import lease as lease_module
+from cutwater.store.records.lease import Lease, Leases, claim_nonce, take_lease
 
 HERE = socket.gethostname()
 ONE, TWO, THREE = Generation(1), Generation(2), Generation(3)
@@ -58,12 +57,12 @@ def backend() -> LateBackend:
 
 
 @pytest.fixture
-def store(backend: LateBackend) -> OpenStore:
-    return OpenStore.of(backend, PIPELINE)
+def store(backend: LateBackend) -> PipelineStore:
+    return PipelineStore.of(backend, PIPELINE)
 
 
 @pytest.fixture
-def context(store: OpenStore, tmp_path: Path) -> RunContext:
+def context(store: PipelineStore, tmp_path: Path) -> RunContext:
     return RunContext(
         plan=cast(Any, SimpleNamespace(pipeline="orders")),
         engine=cast(Any, None),
@@ -98,9 +97,9 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], Outcome]]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holder, "BEAT_MS", 20)
-    monkeypatch.setattr(holder, "_GONE", set())
-    monkeypatch.setattr(holder, "STALE_MS", 200)
+    monkeypatch.setattr(lease_module, "BEAT_MS", 20)
+    monkeypatch.setattr(lease_module, "_GONE", set())
+    monkeypatch.setattr(lease_module, "STALE_MS", 200)
 
 
 def dead_process() -> int:
@@ -115,13 +114,13 @@ def lease(host: str = HERE, process: int | None = None, **given: Any) -> Lease: 
     return Lease(host, number, "theirs", int(time.time() * 1000), **given)
 
 
-def claim(store: OpenStore, slot: int, generation: Generation, nonce: str = "") -> None:
+def claim(store: PipelineStore, slot: int, generation: Generation, nonce: str = "") -> None:
     """Write a claim of that other process, through a log of its own."""
-    theirs = OpenStore.of(store.backend, PIPELINE)
+    theirs = PipelineStore.of(store.backend, PIPELINE)
     theirs.log.create(Claim(Slot(slot), generation, nonce or claim_nonce("theirs")))
 
 
-def fenced_by(store: OpenStore, theirs: Lease, slot: int = 2) -> Callable[[], Outcome]:
+def fenced_by(store: PipelineStore, theirs: Lease, slot: int = 2) -> Callable[[], Outcome]:
     """End a generation because that process has taken the lease and claimed."""
 
     def end() -> Outcome:
@@ -145,7 +144,7 @@ def run(context: RunContext, own: Lease) -> int:
 
 @pytest.mark.usefixtures("ends")
 def test_a_claim_that_a_dead_predecessor_sent_does_not_keep_a_start_down(
-    backend: LateBackend, store: OpenStore, context: RunContext
+    backend: LateBackend, store: PipelineStore, context: RunContext
 ) -> None:
     """It was killed while its claim was on its way; the next process claims the same slot."""
     Leases(backend, PIPELINE).beat(lease())
@@ -158,7 +157,7 @@ def test_a_claim_that_a_dead_predecessor_sent_does_not_keep_a_start_down(
 @pytest.mark.parametrize("state", ["died", "ended by itself"])
 def test_a_claim_of_a_dead_predecessor_that_fences_a_running_process_is_passed_over(
     backend: LateBackend,
-    store: OpenStore,
+    store: PipelineStore,
     context: RunContext,
     ends: dict[int, Callable[[], Outcome]],
     state: str,
@@ -178,7 +177,7 @@ def test_a_claim_of_a_dead_predecessor_that_fences_a_running_process_is_passed_o
 
 def test_a_process_that_took_over_and_died_is_succeeded_by_the_one_it_fenced(
     backend: LateBackend,
-    store: OpenStore,
+    store: PipelineStore,
     context: RunContext,
     ends: dict[int, Callable[[], Outcome]],
 ) -> None:
@@ -194,7 +193,7 @@ def test_a_process_that_took_over_and_died_is_succeeded_by_the_one_it_fenced(
 
 def test_a_process_elsewhere_that_shows_no_sign_of_life_is_succeeded(
     backend: LateBackend,
-    store: OpenStore,
+    store: PipelineStore,
     context: RunContext,
     ends: dict[int, Callable[[], Outcome]],
 ) -> None:
@@ -213,7 +212,7 @@ def test_a_process_elsewhere_that_shows_no_sign_of_life_is_succeeded(
 )
 def test_a_process_that_lives_or_was_stopped_keeps_the_pipeline(
     backend: LateBackend,
-    store: OpenStore,
+    store: PipelineStore,
     context: RunContext,
     ends: dict[int, Callable[[], Outcome]],
     theirs: Lease,
@@ -268,7 +267,7 @@ def test_a_process_elsewhere_that_shows_signs_of_life_keeps_the_pipeline(
 )
 def test_a_claim_whose_process_is_not_known_keeps_the_pipeline(
     backend: LateBackend,
-    store: OpenStore,
+    store: PipelineStore,
     context: RunContext,
     ends: dict[int, Callable[[], Outcome]],
     nonce: str,
@@ -287,7 +286,7 @@ def test_a_claim_whose_process_is_not_known_keeps_the_pipeline(
 
 def test_who_is_asked_to_stop_does_not_go_on_after_a_dead_claim(
     backend: LateBackend,
-    store: OpenStore,
+    store: PipelineStore,
     context: RunContext,
     ends: dict[int, Callable[[], Outcome]],
 ) -> None:

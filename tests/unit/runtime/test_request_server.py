@@ -16,7 +16,7 @@ from cutwater.ids import CheckpointId
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.runtime.request_server import Desk
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.requests import Abort, Answer, AnswerState, Request, Wish
 
 US = "our-nonce"
@@ -24,8 +24,8 @@ DONE, FAILED, TAKEN = AnswerState.DONE, AnswerState.FAILED, AnswerState.TAKEN
 
 
 @pytest.fixture
-def store() -> OpenStore:
-    return OpenStore.of(FaultyBackend(), PIPELINE)
+def store() -> PipelineStore:
+    return PipelineStore.of(FaultyBackend(), PIPELINE)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def desk(store: OpenStore, control: FakeRunControl) -> Iterator[Desk]:
+def desk(store: PipelineStore, control: FakeRunControl) -> Iterator[Desk]:
     made = Desk(store, US, control)
     made.start()
     yield made
@@ -59,7 +59,7 @@ def request(token: str = "token", wish: Wish = Wish.SAVEPOINT, **changes: object
     return Request(token=token, wish=wish, **(values | changes))  # type: ignore[arg-type]
 
 
-def answer_to(store: OpenStore, token: str = "token") -> Answer:
+def answer_to(store: PipelineStore, token: str = "token") -> Answer:
     """Wait for the last answer, and for what follows it."""
     found: list[Answer] = []
 
@@ -75,7 +75,7 @@ def answer_to(store: OpenStore, token: str = "token") -> Answer:
 
 @pytest.mark.usefixtures("desk")
 def test_a_savepoint_is_taken_once_under_its_name(
-    store: OpenStore, control: FakeRunControl
+    store: PipelineStore, control: FakeRunControl
 ) -> None:
     store.requests.ask(request(name="before"))
 
@@ -92,7 +92,7 @@ def test_a_savepoint_is_taken_once_under_its_name(
     ("full", "kind"), [(False, CheckpointKind.CHECKPOINT), (True, CheckpointKind.FULL)]
 )
 def test_a_checkpoint_is_taken_as_it_was_asked_for(
-    store: OpenStore, control: FakeRunControl, full: bool, kind: CheckpointKind
+    store: PipelineStore, control: FakeRunControl, full: bool, kind: CheckpointKind
 ) -> None:
     store.requests.ask(request(wish=Wish.CHECKPOINT, full=full))
 
@@ -101,7 +101,9 @@ def test_a_checkpoint_is_taken_as_it_was_asked_for(
 
 
 @pytest.mark.usefixtures("desk")
-def test_whoever_waits_sees_that_it_has_begun(store: OpenStore, control: FakeRunControl) -> None:
+def test_whoever_waits_sees_that_it_has_begun(
+    store: PipelineStore, control: FakeRunControl
+) -> None:
     control.may_proceed.clear()
     store.requests.ask(request(name="before"))
     wait_until(lambda: bool(control.requested), "the savepoint begins")
@@ -130,7 +132,7 @@ def test_whoever_waits_sees_that_it_has_begun(store: OpenStore, control: FakeRun
     ],
 )
 def test_what_goes_wrong_is_answered(
-    store: OpenStore, control: FakeRunControl, change: dict[str, object], message: str
+    store: PipelineStore, control: FakeRunControl, change: dict[str, object], message: str
 ) -> None:
     for name, value in change.items():
         setattr(control, name, value)
@@ -144,7 +146,7 @@ def test_what_goes_wrong_is_answered(
 
 @pytest.mark.usefixtures("desk")
 def test_a_pending_checkpoint_is_aborted_for_the_reason_that_is_given(
-    store: OpenStore, control: FakeRunControl
+    store: PipelineStore, control: FakeRunControl
 ) -> None:
     store.requests.ask(
         request(
@@ -173,7 +175,7 @@ def test_a_pending_checkpoint_is_aborted_for_the_reason_that_is_given(
     ],
 )
 def test_an_abort_that_is_not_done_is_answered_with_the_reason(
-    store: OpenStore, control: FakeRunControl, change: dict[str, object], message: str
+    store: PipelineStore, control: FakeRunControl, change: dict[str, object], message: str
 ) -> None:
     for name, value in change.items():
         setattr(control, name, value)
@@ -187,7 +189,7 @@ def test_an_abort_that_is_not_done_is_answered_with_the_reason(
 
 @pytest.mark.usefixtures("desk")
 def test_an_abort_of_nothing_in_particular_takes_no_checkpoint(
-    store: OpenStore, control: FakeRunControl
+    store: PipelineStore, control: FakeRunControl
 ) -> None:
     store.requests.ask(request(wish=Wish.ABORT))
 
@@ -199,7 +201,7 @@ def test_an_abort_of_nothing_in_particular_takes_no_checkpoint(
 
 @pytest.mark.usefixtures("desk")
 def test_a_stop_is_answered_when_the_pipeline_has_ended(
-    store: OpenStore, control: FakeRunControl
+    store: PipelineStore, control: FakeRunControl
 ) -> None:
     store.requests.ask(request(wish=Wish.STOP))
 
@@ -212,7 +214,7 @@ def test_a_stop_is_answered_when_the_pipeline_has_ended(
 
 @pytest.mark.usefixtures("desk")
 def test_a_plain_stop_is_done_although_its_last_checkpoint_failed(
-    store: OpenStore, control: FakeRunControl
+    store: PipelineStore, control: FakeRunControl
 ) -> None:
     control.outcome = "FAILED"
     store.requests.ask(request(wish=Wish.STOP))
@@ -225,7 +227,7 @@ def test_a_plain_stop_is_done_although_its_last_checkpoint_failed(
 
 @pytest.mark.usefixtures("desk")
 def test_a_stop_with_a_savepoint_that_fails_is_no_stop(
-    store: OpenStore, control: FakeRunControl
+    store: PipelineStore, control: FakeRunControl
 ) -> None:
     control.outcome = "FAILED"
     store.requests.ask(request(wish=Wish.STOP, name="last", drain=True))
@@ -239,7 +241,7 @@ def test_a_stop_with_a_savepoint_that_fails_is_no_stop(
 
 @pytest.mark.usefixtures("desk")
 def test_a_pipeline_that_fails_while_it_stops_says_so(
-    store: OpenStore, control: FakeRunControl
+    store: PipelineStore, control: FakeRunControl
 ) -> None:
     control.state, control.detail = "FAILED", "step totals failed"
     store.requests.ask(request(wish=Wish.STOP, drain=True))
@@ -252,7 +254,7 @@ def test_a_pipeline_that_fails_while_it_stops_says_so(
 
 @pytest.mark.usefixtures("desk")
 def test_what_is_not_ours_is_refused_and_what_is_too_late_is_removed(
-    store: OpenStore, control: FakeRunControl
+    store: PipelineStore, control: FakeRunControl
 ) -> None:
     store.requests.ask(request("elses", holder="another"))
     store.requests.ask(request("late", expires_at_ms=wall_ms() - 1))
@@ -268,7 +270,7 @@ def test_what_is_not_ours_is_refused_and_what_is_too_late_is_removed(
 
 
 @pytest.mark.usefixtures("desk")
-def test_an_idle_look_is_one_list(store: OpenStore) -> None:
+def test_an_idle_look_is_one_list(store: PipelineStore) -> None:
     backend = store.backend
     assert isinstance(backend, FaultyBackend)
     answered = Answer(token="left", state=DONE, holder=US, answered_at_ms=wall_ms())
@@ -287,7 +289,7 @@ def test_an_idle_look_is_one_list(store: OpenStore) -> None:
 
 
 def test_who_asks_while_the_pipeline_ends_is_told(
-    store: OpenStore, control: FakeRunControl
+    store: PipelineStore, control: FakeRunControl
 ) -> None:
     desk = Desk(store, US, control)
     desk.start()
@@ -303,7 +305,7 @@ def test_who_asks_while_the_pipeline_ends_is_told(
 
 
 def test_reports_are_written_and_a_store_that_is_away_costs_only_reports(
-    store: OpenStore, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    store: PipelineStore, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = store.backend
     write, failures = backend.put, [Unavailable("reports", "away")]
@@ -321,7 +323,9 @@ def test_reports_are_written_and_a_store_that_is_away_costs_only_reports(
     assert store.reports.attempt(CheckpointId(1)) is None
 
 
-def test_a_report_of_the_last_moment_is_written(store: OpenStore, control: FakeRunControl) -> None:
+def test_a_report_of_the_last_moment_is_written(
+    store: PipelineStore, control: FakeRunControl
+) -> None:
     desk = Desk(store, US, control)
     desk.start()
     desk.report(attempt_report(1))

@@ -12,7 +12,7 @@ from tests.waiting import wait_until
 from cutwater.errors import ConfigError
 from cutwater.ids import Generation, PipelineId
 from cutwater.protocol.cut import BlobRef
-from cutwater.runtime.scratch import Scratch, clear, generation_directory, new_stock
+from cutwater.runtime.scratch import Scratch, clear, generation_directory, new_blob_cache
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.blobs.blobs import Blobs
 
@@ -52,10 +52,10 @@ def test_what_dead_processes_have_left_can_be_taken_until_it_is_cleared(tmp_path
     died(made(tmp_path / "root"))
 
     scratch = made(tmp_path / "root")
-    stock = new_stock(scratch.path)
+    cache = new_blob_cache(scratch.path)
 
-    assert stock.problems(blobs, (), [ref]) == {}
-    assert (stock.linked_bytes, stock.fetched_bytes) == (len(ROWS), 0)
+    assert cache.problems(blobs, (), [ref]) == {}
+    assert (cache.linked_bytes, cache.fetched_bytes) == (len(ROWS), 0)
     assert [one.name for one in (tmp_path / "root").iterdir()] == [scratch.path.name]
     mine = left_in(scratch, 3)
     clear(scratch.path, Generation(3))
@@ -70,13 +70,13 @@ def test_what_an_earlier_generation_of_this_process_has_left_can_be_taken(tmp_pa
     scratch = made(tmp_path / "root")
     left = left_in(scratch, 1)
 
-    stock = new_stock(scratch.path)
+    cache = new_blob_cache(scratch.path)
 
-    assert stock.problems(blobs, (), [ref]) == {}
-    assert stock.linked_bytes == len(ROWS)
-    # A recovery that fails leaves its stock to the next one.
+    assert cache.problems(blobs, (), [ref]) == {}
+    assert cache.linked_bytes == len(ROWS)
+    # A recovery that fails leaves its cache to the next one.
     left.unlink()
-    again = new_stock(scratch.path)
+    again = new_blob_cache(scratch.path)
     assert again.problems(blobs, (), [ref]) == {}
     assert again.linked_bytes == len(ROWS)
     scratch.remove()

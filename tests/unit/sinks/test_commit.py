@@ -9,9 +9,8 @@ from cutwater.errors import SinkError
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit, CommitSink, grant
 from cutwater.protocol.cut import Committable, Version
-from cutwater.sinks.base import OpenSink, Retreat
+from cutwater.sinks.base import OpenSink, RestorePreview, Rows
 from cutwater.sinks.commit import Groups, act
-from cutwater.sinks.rows import Rows
 
 A, B, C, D = map(SinkId, "abcd")
 
@@ -32,7 +31,7 @@ class Alone:
         self.told.append(f"commit {permit.slot} {len(committables)}")
         return "committed"
 
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         raise NotImplementedError
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cutwater.sinks.executors import is_one_machine, share_disk
+from cutwater.sinks.base import is_one_machine, share_disk
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from cutwater.protocol.cut import BlobRef, Committable
 from cutwater.sinks.base import SinkContext
 from cutwater.sinks.console import OpenConsole, _looked_at
 from cutwater.sinks.foreach_batch import OpenForeachBatch, Told
-from cutwater.sinks.reopen import reopen
+from cutwater.sinks.registry import reopen
 
 CONTEXT = SinkContext(None, PIPELINE, SINK)
 

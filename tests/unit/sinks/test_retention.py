@@ -22,15 +22,15 @@ from cutwater.sinks.files.table import OpenFiles
 from cutwater.sinks.retention import SinkRetention
 from cutwater.store.maintenance.garbage import Collector
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Committed
 
 ONE, TWO = Generation(1), Generation(2)
 
 
 @pytest.fixture
-def store() -> OpenStore:
-    found = OpenStore.of(FaultyBackend(), PIPELINE)
+def store() -> PipelineStore:
+    found = PipelineStore.of(FaultyBackend(), PIPELINE)
     found.log.create(Claim(Slot(1), ONE, "claim 1"))
     return found
 
@@ -46,7 +46,7 @@ def sink(root: Path) -> OpenSink:
 
 
 def decide(
-    store: OpenStore,
+    store: PipelineStore,
     number: int,
     *,
     carried: Sequence[Committable] = (),
@@ -68,14 +68,14 @@ def decide(
 
 
 def commit(
-    store: OpenStore, sink: OpenSink, slot: Slot, committables: Sequence[Committable]
+    store: PipelineStore, sink: OpenSink, slot: Slot, committables: Sequence[Committable]
 ) -> None:
     version: Version = sink.commit(permit(slot), committables)
     number = store.log.read().decisions[-1].checkpoint_id
     store.commits.record(Committed(slot, number, {SINK: version}))
 
 
-def retention(store: OpenStore, sink: OpenSink, generation: Generation = ONE) -> SinkRetention:
+def retention(store: PipelineStore, sink: OpenSink, generation: Generation = ONE) -> SinkRetention:
     through = max(store.commits.slots(), default=Slot(0))
     return SinkRetention(Collector(store, generation, 2, through), {SINK: sink})
 
@@ -86,7 +86,7 @@ def staged_batches(root: Path) -> list[str]:
 
 
 def test_what_a_kept_recovery_point_carries_stays_until_the_point_is_given_up(
-    store: OpenStore, sink: OpenSink, root: Path
+    store: PipelineStore, sink: OpenSink, root: Path
 ) -> None:
     carried, last = stage_rows(sink, 1, 1), stage_rows(sink, 2, 2)
     decide(store, 1, carried=carried)
@@ -105,7 +105,7 @@ def test_what_a_kept_recovery_point_carries_stays_until_the_point_is_given_up(
 
 
 def test_a_savepoint_keeps_what_it_carries_until_it_is_dropped(
-    store: OpenStore, sink: OpenSink, root: Path
+    store: PipelineStore, sink: OpenSink, root: Path
 ) -> None:
     carried, last = stage_rows(sink, 1, 1), stage_rows(sink, 2, 2)
     decide(store, 1, carried=carried, kind=CheckpointKind.SAVEPOINT)
@@ -125,7 +125,7 @@ def test_a_savepoint_keeps_what_it_carries_until_it_is_dropped(
 
 
 def test_rows_of_a_decision_stay_until_its_commit_is_recorded(
-    store: OpenStore, sink: OpenSink
+    store: PipelineStore, sink: OpenSink
 ) -> None:
     """Recovery looks at them before it repeats the commit, also if the sink has acted already."""
     both = (*stage_rows(sink, 1, 1), *stage_rows(sink, 2, 2))
@@ -138,7 +138,7 @@ def test_rows_of_a_decision_stay_until_its_commit_is_recorded(
 
 
 def test_a_process_that_has_a_successor_lets_no_sink_delete(
-    store: OpenStore, sink: OpenSink, root: Path
+    store: PipelineStore, sink: OpenSink, root: Path
 ) -> None:
     """It was paused before its retention; what it knows of checkpoints is old."""
     carried, last = stage_rows(sink, 1, 1), stage_rows(sink, 2, 2)
@@ -179,7 +179,7 @@ def noting(sink: OpenSink) -> Noting:
 
 
 def test_a_claim_between_two_sinks_stops_the_second(
-    store: OpenStore, noting: Noting, tmp_path: Path
+    store: PipelineStore, noting: Noting, tmp_path: Path
 ) -> None:
     class TakenOver(Noting):
         def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
@@ -203,7 +203,7 @@ def test_a_claim_between_two_sinks_stops_the_second(
     ids=["as it should", "as it comes"],
 )
 def test_discarding_is_tried_again_until_it_succeeds_and_then_no_more(
-    store: OpenStore, noting: Noting, root: Path, tmp_path: Path, failure: Exception
+    store: PipelineStore, noting: Noting, root: Path, tmp_path: Path, failure: Exception
 ) -> None:
     """A sink may be the user's own: whatever it raises, no rows depend on deleting."""
     noting.failure = failure
@@ -225,7 +225,7 @@ def test_discarding_is_tried_again_until_it_succeeds_and_then_no_more(
 
 
 def test_sinks_delete_nothing_while_a_kept_checkpoint_cannot_be_read(
-    store: OpenStore, noting: Noting
+    store: PipelineStore, noting: Noting
 ) -> None:
     """What it carries is not known."""
     carried = stage_rows(noting, 1, 1, generation=0)

@@ -20,7 +20,7 @@ from cutwater.protocol.messages import Event, Place
 from cutwater.protocol.step.aligner_events import Cause
 from cutwater.store.backends.backend import Backend
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Attempt, Committed
 from cutwater.store.records.envelope import digest
 from cutwater.store.records.reports import AttemptReport, AttemptStatus, StepReport
@@ -61,12 +61,12 @@ class CheckpointWriter:
     """Writes checkpoints of a pipeline with a source and one step, in one generation."""
 
     backend: Backend
-    store: OpenStore = field(init=False)
+    store: PipelineStore = field(init=False)
     paths: PipelinePaths = field(init=False)
 
     def __post_init__(self) -> None:
         """Claim the pipeline."""
-        self.store = OpenStore.of(self.backend, PIPELINE)
+        self.store = PipelineStore.of(self.backend, PIPELINE)
         self.paths = PipelinePaths(PIPELINE)
         self.claim(ONE)
 

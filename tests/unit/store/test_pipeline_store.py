@@ -6,7 +6,7 @@ from tests.unit.store.cuts import PIPELINE, sample_claim, sample_committed, samp
 
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath, PipelinePaths
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 
 PATHS = PipelinePaths(PIPELINE)
 
@@ -26,7 +26,7 @@ class Meddled(MemoryBackend):
 
 def test_a_decision_that_is_committed_meanwhile_is_not_lost() -> None:
     backend = Meddled()
-    store, driver = OpenStore.of(backend, PIPELINE), OpenStore.of(backend, PIPELINE)
+    store, driver = PipelineStore.of(backend, PIPELINE), PipelineStore.of(backend, PIPELINE)
     store.log.create(sample_claim())
 
     def go_on() -> None:
@@ -40,7 +40,7 @@ def test_a_decision_that_is_committed_meanwhile_is_not_lost() -> None:
 
 
 def test_a_decision_that_is_committed_and_not_in_the_log_is_lost() -> None:
-    store = OpenStore.of(MemoryBackend(), PIPELINE)
+    store = PipelineStore.of(MemoryBackend(), PIPELINE)
     store.log.create(sample_claim())
     store.commits.record(sample_committed())
 

@@ -18,10 +18,9 @@ from cutwater.ids import BatchId, CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit, grant
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
-from cutwater.sinks.base import OpenSink, Retreat, Sink, SinkContext
+from cutwater.sinks.base import OpenSink, RestorePreview, Rows, Sink, SinkContext
 from cutwater.sinks.files.table import OpenFiles
 from cutwater.sinks.files.target import FilesTarget
-from cutwater.sinks.rows import Rows
 from cutwater.sinks.staging.formats import Form
 from cutwater.store.records.targets import StoredTarget
 from cutwater.testing import SinkContract
@@ -154,7 +153,7 @@ class GoesBackAgain(Files):
 
 
 class GoesBackWhenAsked(Files):
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         found = super().look_back(version)
         newest = int(next(self._commits.backwards()).slot)
         super().restore(grant(self._pipeline, Slot(newest), CheckpointId(1)), version)

@@ -11,7 +11,7 @@ from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.views import history as history_module
 from cutwater.views.history import History
 
@@ -39,7 +39,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 
 def history_of(backend: Counting) -> History:
-    return History(OpenStore.of(backend, PIPELINE), lambda: False)
+    return History(PipelineStore.of(backend, PIPELINE), lambda: False)
 
 
 def complete(writer: CheckpointWriter, *numbers: int) -> None:

@@ -24,7 +24,7 @@ from cutwater.planning.planner import plan
 from cutwater.store.backends.directories import is_directory
 from cutwater.store.backends.location import backend_for_writing
 from cutwater.store.paths import NAMES
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import find_pipeline, open_pipeline
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def adopt_command(arguments: AdoptArguments) -> int:
     decision = None
     if arguments.yes:
         backend = backend_for_writing(arguments.store)
-        store = OpenStore.of(backend, open_pipeline(backend, planned.pipeline))
+        store = PipelineStore.of(backend, open_pipeline(backend, planned.pipeline))
         decision = adopt(adoption, store, stored_targets(planned))
     if arguments.output is Output.JSON:
         say_json(_json(adoption, decision), indent=2)
@@ -137,7 +137,7 @@ def _check_new(url: str, pipeline: str) -> None:
         return
     backend = location.backend()
     try:
-        store = OpenStore.of(backend, find_pipeline(backend, pipeline))
+        store = PipelineStore.of(backend, find_pipeline(backend, pipeline))
     except NotFound:
         return
     if store.log.read().head is not None:

@@ -14,7 +14,7 @@ from cutwater.planning.physical_plan import PhysicalPlan
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.evolution.mapping import Allowances, map_cut
 from cutwater.store.backends.location import existing_backend
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify
 
 
@@ -57,7 +57,7 @@ def show_change(
 def _last_cut(store: str, name: str) -> Cut:
     backend = existing_backend(store)
     name, pipeline = identify(backend, name, "--against")
-    opened = OpenStore.of(backend, pipeline)
+    opened = PipelineStore.of(backend, pipeline)
     head = opened.log.read().head
     if head is None:
         raise ConfigError("--against", f"{name} has no checkpoint: whatever runs begins empty")

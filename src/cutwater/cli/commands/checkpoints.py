@@ -35,7 +35,7 @@ from cutwater.errors import ConfigError
 from cutwater.ids import CheckpointId
 from cutwater.protocol.recovery import Damage
 from cutwater.store.maintenance.inspect import CheckpointView, Inspector, Status
-from cutwater.store.records.addresses import Addresses
+from cutwater.store.records.lease import Addresses
 
 HELP: Final = """Look at the checkpoints of a pipeline.
 

@@ -25,8 +25,8 @@ from cutwater.config.options import CheckpointConfig
 from cutwater.errors import ConfigError
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.store.maintenance.prune import Prospect, prospect, prune
-from cutwater.store.records.holder import held
+from cutwater.store.maintenance.garbage import Prospect, prospect, prune
+from cutwater.store.records.lease import held
 
 HELP: Final = """Show which checkpoints and objects would be deleted; with --yes delete them.
 

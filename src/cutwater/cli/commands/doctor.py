@@ -34,8 +34,7 @@ from cutwater.spark.session.connect import connect_variables
 from cutwater.spark.session.java import find_java
 from cutwater.spark.session.version import PYSPARK, is_supported
 from cutwater.store.backends.directories import directories_below, exists
-from cutwater.store.backends.location import Location
-from cutwater.store.backends.probe import probe
+from cutwater.store.backends.location import Location, probe
 
 HELP: Final = """Look at this machine and say what is wrong with it.
 

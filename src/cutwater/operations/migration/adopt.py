@@ -28,9 +28,9 @@ from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir.offset_kinds import fits, kind_of_offset, reads_below
 from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind, for_plan, note_streams
 from cutwater.store.maintenance.offline_decision import claim_next, decide_cut
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Attempt
-from cutwater.store.records.holder import holder_of
+from cutwater.store.records.lease import holder_of
 from cutwater.store.records.targets import SinkTargets
 
 NAME: Final = "adopted"
@@ -240,7 +240,7 @@ def _adopted(step: PhysicalStep, form: StepForm, looked: Looked) -> AdoptedStep:
 # -- doing it
 
 
-def adopt(adoption: Adoption, store: OpenStore, targets: SinkTargets) -> Decision:
+def adopt(adoption: Adoption, store: PipelineStore, targets: SinkTargets) -> Decision:
     """Store the queries' files and decide the first cut of the pipeline.
 
     Args:
@@ -262,7 +262,7 @@ def adopt(adoption: Adoption, store: OpenStore, targets: SinkTargets) -> Decisio
     return decision
 
 
-def _first_cut(adoption: Adoption, store: OpenStore, attempt: Attempt) -> Cut:
+def _first_cut(adoption: Adoption, store: PipelineStore, attempt: Attempt) -> Cut:
     plan, pipeline = adoption.plan, adoption.plan.pipeline
     checkpoint_id, generation = attempt.checkpoint_id, attempt.generation
     snapshots = {step: _empty(plan[step], checkpoint_id, generation) for step in adoption.empty}
@@ -290,7 +290,7 @@ def _first_cut(adoption: Adoption, store: OpenStore, attempt: Attempt) -> Cut:
     return cut
 
 
-def _free_log(pipeline: str, store: OpenStore) -> LogView:
+def _free_log(pipeline: str, store: PipelineStore) -> LogView:
     held = holder_of(store.backend, store.pipeline, pipeline)
     if held is not None:
         raise held

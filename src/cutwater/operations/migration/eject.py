@@ -26,7 +26,7 @@ from cutwater.spark.checkpoint_dir import offsets as query_streams
 from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind
 from cutwater.spark.engine import input_watermarks
 from cutwater.store.backends.directories import exists, is_directory, listed, try_to_remove_tree
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 
 README: Final = "README.txt"
 LISTING: Final = "eject.json"
@@ -94,7 +94,7 @@ class Ejection:
         )
 
 
-def eject(pipeline: str, store: OpenStore, decision: Decision, to: Path) -> Ejection:
+def eject(pipeline: str, store: PipelineStore, decision: Decision, to: Path) -> Ejection:
     """Write a checkpoint's queries as plain checkpoint directories.
 
     Args:
@@ -149,7 +149,7 @@ def _check_target(target: Path) -> None:
         raise ConfigError("--to", f"{target} is not an empty directory; name a new one")
 
 
-def _check_cut(cut: Cut, decision: Decision, store: OpenStore) -> None:
+def _check_cut(cut: Cut, decision: Decision, store: PipelineStore) -> None:
     name = f"checkpoint {cut.checkpoint_id}"
     for damage in state_damages(cut):
         raise ConfigError(

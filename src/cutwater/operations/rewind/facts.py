@@ -18,7 +18,7 @@ from cutwater.protocol.decisions import Decision, LogView
 from cutwater.protocol.lost_commit import last_writes, recorded_of
 from cutwater.protocol.recovery import Damage
 from cutwater.protocol.rewind import RewindFacts, why_unrecorded
-from cutwater.sinks.base import KnowsSlots, Retreat
+from cutwater.sinks.base import KnowsSlots, RestorePreview
 from cutwater.sinks.lost_commits import behind, target_behind
 
 
@@ -57,10 +57,10 @@ def observe(
     damages = () if facts.cut is None else _damages(movable, facts.cut, moved)
     if damages:
         check_still_there(movable.name, movable.store, target)
-    retreats, obstacles = _retreats(movable, shown, moved)
-    obstacles = _made_anew(movable, target.decision, shown, retreats) | obstacles
-    obstacles = _unfenced(movable, log, retreats) | obstacles
-    obstacles = _lost(movable, target, shown, retreats) | obstacles
+    previews, obstacles = _preview_restores(movable, shown, moved)
+    obstacles = _made_anew(movable, target.decision, shown, previews) | obstacles
+    obstacles = _unfenced(movable, log, previews) | obstacles
+    obstacles = _lost(movable, target, shown, previews) | obstacles
     obstacles |= _dropped(movable, log, target.decision)
     head_cut = target.cut if head == target.decision else read_cut(movable.store, head)
     past = Past() if target.cut is None else past_of(movable.store, head_cut, target.cut)
@@ -71,7 +71,7 @@ def observe(
         head_id=head.checkpoint_id,
         undone=tuple(one.checkpoint_id for one in log.decisions if one.slot > target.decision.slot),
         facts=replace(facts, damages=damages, cannot_restore=obstacles, forgotten=past.forgotten),
-        retreats=retreats,
+        previews=previews,
         targets=movable.targets,
         held=held,
         unasked=past.unasked,
@@ -123,41 +123,41 @@ def _damages(movable: Movable, cut: Cut, moved: Collection[SinkId]) -> tuple[Dam
     return tuple(found)
 
 
-def _retreats(
+def _preview_restores(
     movable: Movable, shown: Mapping[SinkId, Version | None], moved: Mapping[SinkId, str]
-) -> tuple[dict[SinkId, Retreat], dict[SinkId, str]]:
+) -> tuple[dict[SinkId, RestorePreview], dict[SinkId, str]]:
     """Ask every sink what going back would do, and gather what stands against it."""
-    retreats: dict[SinkId, Retreat] = {}
+    previews: dict[SinkId, RestorePreview] = {}
     obstacles: dict[SinkId, str] = dict(movable.unopened)
     for sink, opened in movable.sinks.items():
         if sink in moved:
             # The version is one of another target, and would mean something else in this one.
             continue
         try:
-            retreats[sink] = opened.look_back(shown.get(sink))
+            previews[sink] = opened.look_back(shown.get(sink))
         except SinkError as error:
             obstacles[sink] = error.reason
             continue
-        obstacle = retreats[sink].obstacle
+        obstacle = previews[sink].obstacle
         if obstacle is not None:
             obstacles[sink] = obstacle
     for sink, place in moved.items():
         obstacles[sink] = f"it wrote to {place} since then, and to another target today"
-    return retreats, obstacles
+    return previews, obstacles
 
 
 def _made_anew(
     movable: Movable,
     decision: Decision,
     shown: Mapping[SinkId, Version | None],
-    retreats: Mapping[SinkId, Retreat],
+    previews: Mapping[SinkId, RestorePreview],
 ) -> dict[SinkId, str]:
     """Find sinks whose target has been deleted since a decision and is another one today.
 
     Its versions have begun again: the one that was shown then is not the one of that number now.
     """
     found = {}
-    for sink in retreats:
+    for sink in previews:
         opened: object = movable.sinks[sink]
         version = shown.get(sink)
         if not isinstance(opened, KnowsSlots) or version is None:
@@ -178,14 +178,14 @@ def _lost(
     movable: Movable,
     target: Candidate,
     shown: Mapping[SinkId, Version | None],
-    retreats: Mapping[SinkId, Retreat],
+    previews: Mapping[SinkId, RestorePreview],
 ) -> dict[SinkId, str]:
     """Find sinks whose target lacks what it held at a checkpoint: it cannot show that again."""
     writes = {} if target.cut is None else last_writes(target.decision.slot, target.cut)
     found = {}
     for sink, recorded in recorded_of(writes, shown).items():
         try:
-            held = behind(movable.sinks[sink], recorded) if sink in retreats else None
+            held = behind(movable.sinks[sink], recorded) if sink in previews else None
         except SinkError as error:
             found[sink] = error.reason
             continue
@@ -209,14 +209,14 @@ def _dropped(movable: Movable, log: LogView, decision: Decision) -> dict[SinkId,
 
 
 def _unfenced(
-    movable: Movable, log: LogView, retreats: Mapping[SinkId, Retreat]
+    movable: Movable, log: LogView, previews: Mapping[SinkId, RestorePreview]
 ) -> dict[SinkId, str]:
     """Find sinks that cannot be taken back because an older process may still begin their target.
 
     Going back leaves a mark in a target, by which a process that was paused in an older commit
     sees that it comes too late (rule F8). A table that was never made has no place for the mark.
     """
-    absent = {sink for sink, one in retreats.items() if one.version == NO_TARGET}
+    absent = {sink for sink, one in previews.items() if one.version == NO_TARGET}
     recorded = set(movable.store.commits.slots()) if absent else set()
     found = {}
     for decision in log.decisions if absent else ():

@@ -12,7 +12,7 @@ from cutwater.operations.rewind.source_history import is_checked
 from cutwater.operations.rewind.target import Candidate
 from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.rewind import Refused, RewindFacts, plan_rewind
-from cutwater.sinks.base import Retreat
+from cutwater.sinks.base import RestorePreview
 from cutwater.store.records.targets import SinkTargets
 
 
@@ -132,7 +132,7 @@ class Observed:
         head_id: Its number.
         undone: The checkpoints decided since the target.
         facts: What the protocol decides by.
-        retreats: What every sink says about going back.
+        previews: What every sink says about going back.
         targets: Where the sinks write.
         held: Who runs the pipeline, if somebody does.
         unasked: Streams of files that could not be looked for.
@@ -144,7 +144,7 @@ class Observed:
     head_id: CheckpointId
     undone: tuple[CheckpointId, ...]
     facts: RewindFacts
-    retreats: Mapping[SinkId, Retreat]
+    previews: Mapping[SinkId, RestorePreview]
     targets: SinkTargets
     held: str | None = None
     unasked: frozenset[str] = frozenset()
@@ -213,16 +213,16 @@ def _sinks(observed: Observed, planned: Cut | Refused) -> tuple[SinkMove, ...]:
         shown = planned.visible
     moves = []
     for sink in sorted({*shown, *observed.targets}):
-        retreat = observed.retreats.get(sink)
+        preview = observed.previews.get(sink)
         target = observed.targets.get(sink)
         moves.append(
             SinkMove(
                 sink,
                 "" if target is None else target.uri,
-                None if retreat is None else retreat.version,
+                None if preview is None else preview.version,
                 shown.get(sink),
-                None if retreat is None else retreat.rows,
-                None if retreat is None else retreat.rows_then,
+                None if preview is None else preview.rows,
+                None if preview is None else preview.rows_then,
                 facts.leave_sinks,
                 facts.cannot_restore.get(sink),
             )

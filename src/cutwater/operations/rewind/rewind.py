@@ -24,12 +24,11 @@ from cutwater.protocol.recovery import LOG_LOST
 from cutwater.protocol.rewind import plan_rewind
 from cutwater.sinks.commit import see_through
 from cutwater.store.backends.location import existing_backend
-from cutwater.store.maintenance.fencing import fenced_out
-from cutwater.store.maintenance.offline_decision import claim_next, decide_cut
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.maintenance.offline_decision import claim_next, decide_cut, fenced_out
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify
 from cutwater.store.records.codecs import Attempt
-from cutwater.store.records.holder import held, holder_of
+from cutwater.store.records.lease import held, holder_of
 
 
 def rewind(
@@ -91,7 +90,7 @@ def behind(pipeline: str, *, to: str, store: str | Path, option: str = "--to") -
     """
     backend = existing_backend(store)
     name, identity = identify(backend, pipeline)
-    opened = OpenStore.of(backend, identity)
+    opened = PipelineStore.of(backend, identity)
     log = opened.log.read()
     target = find_target(Movable(name, opened, {}, {}), log, to, option)
     return None if target.decision == log.head else target

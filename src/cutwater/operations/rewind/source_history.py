@@ -18,7 +18,7 @@ from cutwater.errors import Corrupt, NotFound
 from cutwater.ids import StepId
 from cutwater.protocol.cut import Cut, StepSnapshot
 from cutwater.store.backends.directories import exists, listed
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 
 _COMPUTED: Final = frozenset({"sequence", "nexmark"})
 """The first words of what our own sources call their offsets."""
@@ -46,7 +46,7 @@ class Past:
     unasked: frozenset[str] = frozenset()
 
 
-def past_of(store: OpenStore, head: Cut | None, target: Cut) -> Past:
+def past_of(store: PipelineStore, head: Cut | None, target: Cut) -> Past:
     """Find out whether sources still have what follows a cut.
 
     Args:
@@ -108,7 +108,7 @@ def _log_number(head: Cut | None, step: StepId, stream: str) -> int:
 
 
 def _read_after(
-    store: OpenStore, snapshot: StepSnapshot, number: int, since: int
+    store: PipelineStore, snapshot: StepSnapshot, number: int, since: int
 ) -> Iterator[SplitResult]:
     """Give the addresses of the files that a file source's log names after an entry."""
     with TemporaryDirectory() as directory:

@@ -64,12 +64,12 @@ ALIGNMENT: Final = TransitionTable(
 
 
 class Cause(Enum):
-    """Why a step emitted its barrier."""
+    """Why a step emitted its barrier. A store holds these values."""
 
-    ALIGNED = auto()
-    TIMEOUT = auto()
-    FORCED = auto()
-    UPSTREAM = auto()
+    ALIGNED = "aligned"
+    TIMEOUT = "timeout"
+    FORCED = "forced"
+    UPSTREAM = "upstream"
 
 
 @dataclass(frozen=True, slots=True)

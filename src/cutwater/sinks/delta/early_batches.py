@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from deltalake import CommitProperties, DeltaTable, Schema
 from pyspark.sql.types import StructType
@@ -26,23 +26,18 @@ from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
 from cutwater.protocol.showing import ShowPermit
 from cutwater.sinks.base import SinkContext
-from cutwater.sinks.delta.check import table_obstacle, unwritable
 from cutwater.sinks.delta.merge import Change
-from cutwater.sinks.delta.schema import added_columns, spark_schema
-from cutwater.sinks.delta.slot_commits import FAILURES, words
-from cutwater.sinks.delta.staging import Staging
-from cutwater.sinks.delta.storage import TableRoot
+from cutwater.sinks.delta.schema import added_columns, spark_schema, table_obstacle, unwritable
+from cutwater.sinks.delta.storage import Staging, TableRoot
 from cutwater.sinks.delta.table import OpenDeltaTable
+from cutwater.sinks.delta.target import Writing
 from cutwater.sinks.delta.time_travel import NO_TABLE, foreign_commit
 from cutwater.sinks.delta.transaction_log import DeltaLog
-from cutwater.sinks.delta.writing import Writing
 
 _LOG: Final = logging.getLogger(__name__)
-_TRIES: Final = 20
 _REMEMBERED: Final = 10_000
 
 _Key = tuple[Generation, BatchId]
-_T = TypeVar("_T")
 
 
 class ShownBatches:
@@ -173,7 +168,7 @@ class ShowingDeltaTable(OpenDeltaTable):
             move(table)
             return None
 
-        return self._until(begin)
+        return self._slots.until(begin)
 
     def _go_back_to(self, table: DeltaTable, permit: ShowPermit, version: Version | None) -> None:
         self._shown.read(table.version())
@@ -214,7 +209,7 @@ class ShowingDeltaTable(OpenDeltaTable):
     def _show_waiting(self, permit: ShowPermit) -> None:
         while self._waiting:
             one = self._waiting[0]
-            if self._until(partial(self._shown_as, permit, one)) == NO_TABLE:
+            if self._slots.until(partial(self._shown_as, permit, one)) == NO_TABLE:
                 return
             self._waiting.remove(one)
 
@@ -245,7 +240,7 @@ class ShowingDeltaTable(OpenDeltaTable):
                 return self._slots.unchanged(permit.slot) if shown is None else shown
             version = NO_TABLE
             for one in committables:
-                version = self._until(partial(self._sealed_as, permit, one))
+                version = self._slots.until(partial(self._sealed_as, permit, one))
             self._files.note_committed(committables)
             sealed = {(one.generation, one.batch) for one in committables}
             self._waiting = [
@@ -325,16 +320,3 @@ class ShowingDeltaTable(OpenDeltaTable):
 
     def _marked(self, slot: Slot) -> CommitProperties:
         return self._slots.named({"cutwater.slot": str(slot)}, slot)
-
-    def _until(self, step: Callable[[DeltaTable | None], _T | None]) -> _T:
-        """Take step after step, each upon the table as it is then, until one has an answer."""
-        reason = ""
-        for _ in range(_TRIES):
-            try:
-                answer = step(self._slots.load())
-                if answer is not None:
-                    return answer
-            except FAILURES as error:
-                reason = words(error)
-                self._slots.forget()
-        raise SinkError(self._sink, f"gave up after {_TRIES} tries, at last because: {reason}")

@@ -32,8 +32,8 @@ from pyspark.sql.types import (
 
 from cutwater.errors import ConfigError
 from cutwater.ids import SinkId
+from cutwater.sinks.columns import key_twice
 from cutwater.sinks.delta.foreign_types import TableColumns, arrow_type
-from cutwater.sinks.same_key import key_twice
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 """One truth for each row of a file, in order."""

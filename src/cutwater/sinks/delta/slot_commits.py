@@ -20,27 +20,23 @@ That leaves no trace, and none is needed:
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
-import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
 
-from cutwater.errors import SinkError, StoreError, Superseded
+from cutwater.errors import SinkError, Superseded
 from cutwater.ids import PipelineId, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Version
+from cutwater.sinks.base import reason_of, repeat_until_found
 from cutwater.sinks.delta.schema import spark_schema
-from cutwater.sinks.delta.storage import FileFacts, TableRoot
+from cutwater.sinks.delta.storage import FAILURES, FileFacts, TableRoot
 from cutwater.sinks.delta.time_travel import NO_TABLE
 from cutwater.sinks.delta.transaction_log import DeltaLog
 
-_TRIES: Final = 20
 _FORGETTING: Final = "delta.setTransactionRetentionDuration"
-
-FAILURES: Final = (DeltaError, OSError, StoreError, pa.ArrowException)
-"""How a table says that something cannot be done now."""
+T = TypeVar("T")
 
 
 class DeltaSlots:
@@ -86,18 +82,22 @@ class DeltaSlots:
 
         Whether a version was made is never taken from the call that made it, but read back.
         """
-        reason = ""
-        for _ in range(_TRIES):
-            try:
-                table = self.load()
-                version = self.made_by(permit.slot, table)
-                if version is not None:
-                    self.log.sync(version)
-                    return str(version)
+
+        def step(table: DeltaTable | None) -> Version | None:
+            version = self.made_by(permit.slot, table)
+            if version is None:
                 move(table)
-            except FAILURES as error:
-                reason, self._table = words(error), None
-        raise SinkError(self._sink, f"gave up after {_TRIES} tries, at last because: {reason}")
+                return None
+            self.log.sync(version)
+            return str(version)
+
+        return self.until(step)
+
+    def until(self, step: Callable[[DeltaTable | None], T | None]) -> T:
+        """Take step after step, each upon the table as it is then, until one has an answer."""
+        return repeat_until_found(
+            self._sink, lambda: step(self.load()), FAILURES, on_failure=self.forget
+        )
 
     def made_by(self, slot: Slot, table: DeltaTable | None) -> int | None:
         """Return the version that a slot made; None if it is still to come.
@@ -143,7 +143,7 @@ class DeltaSlots:
             return str(before)
         except FAILURES as error:
             self._table = None
-            raise SinkError(self._sink, words(error)) from error
+            raise SinkError(self._sink, reason_of(error)) from error
 
     def beginning(self, table: DeltaTable) -> int:
         """Return the version before the first commit of this sink."""
@@ -173,8 +173,3 @@ class DeltaSlots:
             max_commit_retries=0,
             app_transactions=None if slot is None else [Transaction(self._app_id, slot)],
         )
-
-
-def words(error: Exception) -> str:
-    """Say what went wrong as part of a sentence."""
-    return str(error).strip().rstrip(".") or type(error).__name__

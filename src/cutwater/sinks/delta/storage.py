@@ -1,23 +1,39 @@
-"""Where a Delta table's files are: the few things that are done to them, by name below the root.
+"""Where a Delta table's files are: those of the table (`TableRoot`) and those that are staged.
 
 A name is relative to the table's directory, with slashes, as the files of a table's log are named.
 What was published outlives a power cut. A file is never changed once it has its name, so
 that all of this can be repeated.
+
+`Staging` is what a table needs of the files beside it that wait for a decision. On this machine's
+file system the executors write them where they wait (`StagedFiles`); `LocalStaging` adds a place
+for copies being written. `storage_s3` has both for a bucket.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError
 
+from cutwater.errors import StoreError
+from cutwater.ids import BatchId, Generation
+from cutwater.protocol.cut import BlobRef, Committable
+from cutwater.sinks.base import Rows
 from cutwater.sinks.delta.foreign_types import open_parquet
-from cutwater.store.backends.directories import matching
+from cutwater.sinks.staging.parquet import StagedFiles
+from cutwater.store.backends.directories import matching, try_to_remove_tree
 from cutwater.store.backends.files import make_lasting, sync_directory
 
 LOG = "_delta_log"
 """The directory of a table's log."""
+
+FAILURES: Final = (DeltaError, OSError, StoreError, pa.ArrowException)
+"""How a table says that something cannot be done now."""
+
+_SPOOLS = "copies-*"
 
 
 class FileFacts(NamedTuple):
@@ -146,3 +162,71 @@ class LocalRoot:
                 continue
         for directory in sorted(directories, reverse=True):
             sync_directory(directory)
+
+
+class Staging(Protocol):
+    """What waits for a decision; `StagedFiles` says what each of these does."""
+
+    def write(
+        self,
+        rows: Rows,
+        place: tuple[Generation, BatchId],
+        partition_by: Sequence[str],
+        check: Callable[[Sequence[Path]], None] | None = None,
+    ) -> tuple[int, tuple[BlobRef, ...]]:
+        """Write the rows of a batch with one Spark action."""
+        ...
+
+    def write_schema(self, text: str, generation: Generation) -> BlobRef:
+        """Write the schema of staged rows beside them."""
+        ...
+
+    def schema_text(self, committable: Committable) -> str:
+        """Read the schema that was staged with a batch."""
+        ...
+
+    def data(self, committables: Sequence[Committable]) -> Iterator[BlobRef]:
+        """Give the files with rows, in order."""
+        ...
+
+    def settle(self, blobs: Sequence[BlobRef]) -> dict[BlobRef, str]:
+        """Give files their last names in the table."""
+        ...
+
+    def note_committed(self, committables: Sequence[Committable]) -> None:
+        """Let `retain` delete these batches as soon as nothing keeps them."""
+        ...
+
+    def retain(self, keep: Sequence[Committable]) -> None:
+        """Delete what is left of batches that are committed and not to be kept."""
+        ...
+
+    def problem(self, committable: Committable) -> str | None:
+        """Say what is wrong with something staged; None if it is sound."""
+        ...
+
+    def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
+        """Delete what older generations staged and nobody will commit."""
+        ...
+
+    def spool(self, name: str) -> Path:
+        """Return a local directory for copies being written."""
+        ...
+
+    def clear_spools(self, own: str) -> None:
+        """Remove such directories of others, who are dead."""
+        ...
+
+
+class LocalStaging(StagedFiles):
+    """Staged files on this machine's file system; fills `Staging`."""
+
+    def spool(self, name: str) -> Path:
+        """Return a directory for copies being written, on the disk of the table."""
+        return self.base / name
+
+    def clear_spools(self, own: str) -> None:
+        """Remove what dead processes were writing; one that lives begins again."""
+        for directory in matching(self.base, _SPOOLS):
+            if directory.name != own:
+                try_to_remove_tree(directory)

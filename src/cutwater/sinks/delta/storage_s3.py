@@ -24,9 +24,9 @@ from obstore.exceptions import BaseError
 from cutwater.errors import NotFound
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId
 from cutwater.protocol.cut import BlobRef, Committable
+from cutwater.sinks.base import Rows
 from cutwater.sinks.delta.foreign_types import open_parquet
 from cutwater.sinks.delta.storage import FileFacts
-from cutwater.sinks.rows import Rows
 from cutwater.sinks.staging.directory import HIDDEN
 from cutwater.sinks.staging.parquet import StagedFiles, holds_rows, settled_name
 from cutwater.store.backends.directories import try_to_remove_tree

@@ -21,26 +21,26 @@ from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
-from cutwater.sinks.base import Retreat, SinkContext
+from cutwater.sinks.base import RestorePreview, Rows, SinkContext, reason_of
 from cutwater.sinks.columns import loose
-from cutwater.sinks.delta.check import (
-    foreign_files,
-    stuck,
-    stuck_files,
-    table_obstacle,
-    unwritable,
-)
 from cutwater.sinks.delta.data_files import Copies, DataFile, files_of
 from cutwater.sinks.delta.foreign_types import TableColumns, open_parquet
 from cutwater.sinks.delta.merge import Change, appended, overwritten, upserted
 from cutwater.sinks.delta.merge_keys import Keys
-from cutwater.sinks.delta.schema import added_columns, spark_schema, table_schema
-from cutwater.sinks.delta.slot_commits import FAILURES, DeltaSlots, words
-from cutwater.sinks.delta.staging import Staging
-from cutwater.sinks.delta.storage import TableRoot
+from cutwater.sinks.delta.schema import (
+    added_columns,
+    foreign_files,
+    spark_schema,
+    stuck,
+    stuck_files,
+    table_obstacle,
+    table_schema,
+    unwritable,
+)
+from cutwater.sinks.delta.slot_commits import DeltaSlots
+from cutwater.sinks.delta.storage import FAILURES, Staging, TableRoot
+from cutwater.sinks.delta.target import Writing
 from cutwater.sinks.delta.time_travel import NO_TABLE, foreign_commit, look_back, no_table
-from cutwater.sinks.delta.writing import Writing
-from cutwater.sinks.rows import Rows
 from cutwater.sinks.staging.parquet import partition_values
 
 
@@ -67,7 +67,9 @@ class OpenDeltaTable:
             table = self._slots.load()
             foreign = None if table else foreign_files(root, root.entries())
         except FAILURES as error:
-            raise ConfigError("uri", f"{where} cannot be a Delta table: {words(error)}") from error
+            raise ConfigError(
+                "uri", f"{where} cannot be a Delta table: {reason_of(error)}"
+            ) from error
         if foreign is not None:
             raise ConfigError("uri", foreign)
         if table is not None:
@@ -106,7 +108,7 @@ class OpenDeltaTable:
                 return None
             described = self._files.write_schema(schema.json(), generation)
         except FAILURES as error:
-            raise SinkError(self._sink, f"cannot stage: {words(error)}") from error
+            raise SinkError(self._sink, f"cannot stage: {reason_of(error)}") from error
         return Committable(self._sink, generation, batch, count, (described, *blobs))
 
     def _keys(self, schema: StructType) -> Keys | None:
@@ -133,11 +135,11 @@ class OpenDeltaTable:
             )
         except FAILURES as error:
             self._slots.forget()
-            raise SinkError(self._sink, words(error)) from error
+            raise SinkError(self._sink, reason_of(error)) from error
         self._files.note_committed(committables)
         return version
 
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         """Say what going back to a version would do, and whether it can be done.
 
         Raises:
@@ -150,11 +152,11 @@ class OpenDeltaTable:
             try:
                 target = self._target(table, version)
             except SinkError as error:
-                return Retreat(str(table.version()), obstacle=error.reason)
+                return RestorePreview(str(table.version()), obstacle=error.reason)
             return look_back(self._root, self._slots.log, table, target)
         except FAILURES as error:
             self._slots.forget()
-            raise SinkError(self._sink, words(error)) from error
+            raise SinkError(self._sink, reason_of(error)) from error
 
     def slot_at(self, version: Version) -> Slot | None:
         """Return the newest slot of this sink at or below a version; None if its log has none.
@@ -166,7 +168,7 @@ class OpenDeltaTable:
             own = self._slots.log.own_commits(int(version)) if version != NO_TABLE else iter(())
             return next((one.slot for one in own), None)
         except FAILURES as error:
-            raise SinkError(self._sink, words(error)) from error
+            raise SinkError(self._sink, reason_of(error)) from error
 
     def newest(self) -> Found:
         """Return the newest slot of this sink in the table, whoever else has written since.
@@ -184,7 +186,7 @@ class OpenDeltaTable:
             return Found(slot, str(table.version()), counts_versions=unknown)
         except FAILURES as error:
             self._slots.forget()
-            raise SinkError(self._sink, words(error)) from error
+            raise SinkError(self._sink, reason_of(error)) from error
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         """Take the table back to a version (None: as before the first commit), as a new one.
@@ -208,7 +210,7 @@ class OpenDeltaTable:
             self._files.discard(generation, keep)
             self._files.clear_spools(self._spool)
         except FAILURES as error:
-            raise SinkError(self._sink, f"cannot discard: {words(error)}") from error
+            raise SinkError(self._sink, f"cannot discard: {reason_of(error)}") from error
 
     def retain(
         self,
@@ -227,7 +229,7 @@ class OpenDeltaTable:
         try:
             self._files.retain(keep)
         except FAILURES as error:
-            raise SinkError(self._sink, f"cannot delete staged rows: {words(error)}") from error
+            raise SinkError(self._sink, f"cannot delete staged rows: {reason_of(error)}") from error
 
     def _add(
         self, table: DeltaTable | None, permit: CommitPermit, committables: Sequence[Committable]
@@ -287,7 +289,7 @@ class OpenDeltaTable:
             make(then)
             missing &= set(self._slots.log.missing(version))
         except FAILURES as error:
-            raise FileNotFoundError(_lost(address, version, missing, words(error))) from error
+            raise FileNotFoundError(_lost(address, version, missing, reason_of(error))) from error
         if missing:
             reason = "its originals have changed"
             raise FileNotFoundError(_lost(address, version, missing, reason))

@@ -1,8 +1,8 @@
-"""Delta tables as targets: what a user names, and what is checked before anything runs.
+"""Delta tables as targets: what a user names, what is checked before a run, and how one is opened.
 
 The table is an ordinary Delta table that any Delta reader can read; Spark needs no Delta jar for
-it. `delta_table` does the work and is imported when a table is opened, so that a pipeline can be
-planned without the package `deltalake`.
+it. `delta.table` does the work. It and everything else that needs the package `deltalake` is
+imported when a table is opened, so that a pipeline can be planned without that package.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,7 @@ from urllib.parse import unquote, urlsplit
 from cutwater.config.delivery import AT_CHECKPOINTS, Delivery, delivery
 from cutwater.errors import ConfigError, SinkError
 from cutwater.ids import SinkId
-from cutwater.sinks.base import OpenSink, SinkContext
-from cutwater.sinks.executors import share_disk
+from cutwater.sinks.base import OpenSink, SinkContext, share_disk
 from cutwater.store.backends.directories import is_directory
 from cutwater.store.backends.location import Location
 from cutwater.store.records.targets import StoredTarget
@@ -98,6 +97,21 @@ def delta(
 
 
 @dataclass(frozen=True, slots=True)
+class Writing:
+    """How rows meet those that a table has.
+
+    Attributes:
+        write: `append`, `upsert` or `overwrite`.
+        keys: For an upsert, the columns that tell whether two rows are the same one.
+        partition_by: The columns that divide the table's files.
+    """
+
+    write: str = "append"
+    keys: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class DeltaTarget:
     """A Delta table to write to; made by `delta`, fills `Sink`."""
 
@@ -135,16 +149,24 @@ class DeltaTarget:
             if found.upper() != needed.upper():
                 raise ConfigError(key, f"{found!r} makes files that Delta misreads; set {needed}")
         _need_deltalake()
-        from cutwater.sinks.delta.open import open_delta  # noqa: PLC0415 - an extra
+        from cutwater.sinks.delta.early_batches import ShowingDeltaTable  # noqa: PLC0415 - extra
+        from cutwater.sinks.delta.storage import LocalRoot, LocalStaging  # noqa: PLC0415 - extra
+        from cutwater.sinks.delta.table import OpenDeltaTable  # noqa: PLC0415 - an extra
 
+        opens = ShowingDeltaTable if self.delivery.shows_batches else OpenDeltaTable
         place = _place(self.uri)
         if isinstance(place, Path):
             place = place.absolute()
-        elif not share_disk(context.spark):
+            staging = LocalStaging(place, context.pipeline, context.sink)
+            return opens(LocalRoot(place), staging, self._writing, context)
+        if not share_disk(context.spark):
             reason = f"{self.uri}: a table in a bucket needs executors on the driver's machine"
             raise ConfigError("uri", f"{reason} (local, local-cluster), for now")
-        writing = self.write, self.keys, self.partition_by
-        return open_delta(place, writing, context, shows=self.delivery.shows_batches)
+        from cutwater.sinks.delta.storage_s3 import BucketRoot, BucketStaging  # noqa: PLC0415
+
+        root = BucketRoot(place)
+        sent = BucketStaging(root, context.pipeline, context.sink)
+        return opens(root, sent, self._writing, context)
 
     def check_target(self, sink: SinkId, rows: "StructType | None") -> str | None:
         """Say why the table, as it is now, cannot take the rows; makes nothing.
@@ -154,11 +176,15 @@ class DeltaTarget:
             SinkError: If the table cannot be looked at now.
         """
         _need_deltalake()
-        from cutwater.sinks.delta.open import check_delta  # noqa: PLC0415 - an extra
+        from cutwater.sinks.delta.schema import check_table  # noqa: PLC0415 - an extra
+        from cutwater.sinks.delta.storage import LocalRoot  # noqa: PLC0415 - an extra
 
-        found = _place(self.uri)
-        place = found.absolute() if isinstance(found, Path) else found
-        return check_delta(place, (self.write, self.keys, self.partition_by), sink, rows)
+        place = _place(self.uri)
+        if isinstance(place, Path):
+            return check_table(LocalRoot(place.absolute()), self._writing, sink, rows)
+        from cutwater.sinks.delta.storage_s3 import BucketRoot  # noqa: PLC0415 - an extra
+
+        return check_table(BucketRoot(place), self._writing, sink, rows)
 
     def check_rows(self, sink: SinkId, rows: "StructType") -> str | None:
         """Say why no Delta table can hold the rows.
@@ -167,10 +193,9 @@ class DeltaTarget:
             ConfigError: If `deltalake` is not installed.
         """
         _need_deltalake()
-        from cutwater.sinks.delta.check import check_rows  # noqa: PLC0415 - an extra
-        from cutwater.sinks.delta.writing import Writing  # noqa: PLC0415 - an extra
+        from cutwater.sinks.delta.schema import check_rows  # noqa: PLC0415 - an extra
 
-        return check_rows(Writing(self.write, self.keys, self.partition_by), sink, rows)
+        return check_rows(self._writing, sink, rows)
 
     def stored(self) -> StoredTarget:
         """Say how to find the table again: its real directory, whatever links lead to it."""
@@ -179,6 +204,10 @@ class DeltaTarget:
         options = {"partition_by": self.partition_by, "write": (self.write,), "keys": self.keys}
         options |= self.delivery.stored()
         return StoredTarget(self.format, place, options)
+
+    @property
+    def _writing(self) -> Writing:
+        return Writing(self.write, self.keys, self.partition_by)
 
 
 def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:

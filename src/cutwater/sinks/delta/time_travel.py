@@ -1,60 +1,94 @@
-"""A Delta table's past: whether it can go back to a version, and what that would take away.
+"""A Delta table's past: whether it can go back to a version, and what the rows of a version were.
 
-A version can be gone back to while its log and its files are there and nobody but the sink has
-changed the table since: what somebody else wrote would vanish with it. Versions that change no
-rows, as those of OPTIMIZE and VACUUM, stand in nobody's way.
+A table can go back to a version while the version's log and files are there and no other program
+has changed the table since: what another program wrote would be lost. Versions that change no rows,
+as those of OPTIMIZE and VACUUM, do not matter.
+
+`read_delta` reads a version with Spark and without its Delta jar. deltalake says which files the
+version consists of and which values their partitions have; Spark reads them as the Parquet files
+they are. A column that a file was written without is null there. deltalake is imported only when a
+table is opened.
 """
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import pyarrow
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from pyspark.sql import Column
+from pyspark.sql.functions import (
+    assert_true,
+    broadcast,
+    col,
+    lit,
+    regexp_replace,
+    url_decode,
+    when,
+)
+from pyspark.sql.types import StringType, StructField, StructType
 
+from cutwater.errors import SinkError
+from cutwater.ids import SinkId
 from cutwater.protocol.cut import Version
-from cutwater.sinks.base import Retreat
-from cutwater.sinks.delta.storage import TableRoot
-from cutwater.sinks.delta.transaction_log import DeltaLog
+from cutwater.sinks.base import STRICT_READING, RestorePreview
+from cutwater.sinks.columns import loose
+from cutwater.sinks.files.manifests import literal
+from cutwater.store.backends.directories import exists
+from cutwater.store.records.targets import StoredTarget
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cutwater.sinks.delta.storage import TableRoot
+    from cutwater.sinks.delta.transaction_log import DeltaLog
 
 NO_TABLE: Final[Version] = "none"
 """The version of a table that does not exist yet."""
 
+_FILE: Final = "__cutwater_file"
+_KNOWN: Final = "__cutwater_known"
 
-def no_table(root: TableRoot, version: Version | None) -> Retreat:
+
+def no_table(root: "TableRoot", version: Version | None) -> RestorePreview:
     """Say what going back means where there is no table: nothing, or it cannot be done."""
     if version is None:
-        return Retreat(NO_TABLE, 0, 0)
+        return RestorePreview(NO_TABLE, 0, 0)
     reason = f"there is no table in {root.address} any more that could go back to version {version}"
-    return Retreat(NO_TABLE, 0, obstacle=reason)
+    return RestorePreview(NO_TABLE, 0, obstacle=reason)
 
 
-def look_back(root: TableRoot, log: DeltaLog, table: DeltaTable, target: int) -> Retreat:
+def look_back(
+    root: "TableRoot", log: "DeltaLog", table: "DeltaTable", target: int
+) -> RestorePreview:
     """Say what going back to a version would do, and whether it can be done."""
+    from deltalake import DeltaTable  # noqa: PLC0415 - an extra
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
     now = table.version()
     rows = _rows(table)
     if target > now:
         never = f"is at version {now} and never was at {target}"
         reason = f"{root.address} {never}: it has been made anew"
-        return Retreat(str(now), rows, obstacle=reason)
+        return RestorePreview(str(now), rows, obstacle=reason)
     foreign = foreign_commit(log, target, now)
     if foreign is not None:
-        return Retreat(str(now), rows, obstacle=foreign)
+        return RestorePreview(str(now), rows, obstacle=foreign)
     try:
         then = DeltaTable(root.address, version=target, storage_options=root.options)
         rows_then, missing = _rows(then), _missing_file(root, then)
     except DeltaError as error:
         reason = f"version {target} of {root.address} cannot be read any more: {error}".rstrip(".")
-        return Retreat(str(now), rows, obstacle=reason)
+        return RestorePreview(str(now), rows, obstacle=reason)
     if missing is not None:
         reason = f"{missing} of version {target} is gone from {root.address}, perhaps by VACUUM"
-        return Retreat(str(now), rows, rows_then, reason)
-    return Retreat(str(now), rows, rows_then)
+        return RestorePreview(str(now), rows, rows_then, reason)
+    return RestorePreview(str(now), rows, rows_then)
 
 
-def foreign_commit(log: DeltaLog, target: int, now: int) -> str | None:
+def foreign_commit(log: "DeltaLog", target: int, now: int) -> str | None:
     """Name a change after a version that somebody else has made; None if there is none.
 
     A log that does not reach back cannot tell, which is as bad.
@@ -86,19 +120,112 @@ def _named(actions: list[Mapping[str, Any]]) -> str:
     return f"{operation} at {at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _rows(table: DeltaTable) -> int | None:
+def _rows(table: "DeltaTable") -> int | None:
     """Count a version's rows by its files' statistics; None if a file has none."""
     counts = _files(table, "num_records")
     return None if any(one is None for one in counts) else sum(counts)
 
 
-def _missing_file(root: TableRoot, table: DeltaTable) -> str | None:
+def _missing_file(root: "TableRoot", table: "DeltaTable") -> str | None:
     names = (unquote(str(one)) for one in _files(table, "path"))
     return next((one for one in names if root.facts(one) is None), None)
 
 
-def _files(table: DeltaTable, column: str) -> list[Any]:
+def _files(table: "DeltaTable", column: str) -> list[Any]:
     actions = pyarrow.table(table.get_add_actions(flatten=True))
     if column not in actions.column_names:
         return [None] * actions.num_rows
     return list(actions.column(column).to_pylist())
+
+
+def read_delta(
+    spark: "SparkSession", target: StoredTarget, version: Version, sink: SinkId
+) -> "DataFrame":
+    """Return the rows of a version.
+
+    Raises:
+        SinkError: If there was no table yet, its log or files are gone, or it has a feature that
+            a reader of plain Parquet files would get wrong.
+    """
+    if version == NO_TABLE:
+        raise SinkError(sink, f"there was no table in {target.uri} yet: it had no columns then")
+    if "://" in target.uri:
+        reason = f"{target.uri} is in an object store, which this reader does not know yet"
+        raise SinkError(sink, f"{reason}; read version {version} with a reader of Delta tables")
+    table, schema, files = _looked_at(target, int(version), sink)
+    root = Path(target.uri)
+    missing = next((one for one in files if not exists(root / one)), None)
+    if missing is not None:
+        reason = f"{missing} of version {version} is gone from {root}, perhaps by VACUUM"
+        raise SinkError(sink, reason)
+    if not files:
+        return spark.createDataFrame([], schema)
+    names = table.metadata().partition_columns
+    data = StructType([field for field in schema if field.name not in names])
+    reader = spark.read.options(**STRICT_READING).schema(data)
+    frame = reader.parquet(*(literal(root / one) for one in files))
+    if names:
+        frame = _with_partitions(frame, schema, names, {root / k: v for k, v in files.items()})
+    return frame.select(*(_quoted(name) for name in schema.names))
+
+
+def _looked_at(
+    target: StoredTarget, version: int, sink: SinkId
+) -> tuple["DeltaTable", StructType, Mapping[str, Mapping[str, Any]]]:
+    """Return a version's table, its columns, and its files with the values of their partitions."""
+    from deltalake import DeltaTable  # noqa: PLC0415 - an extra
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+    from cutwater.sinks.delta.schema import spark_schema  # noqa: PLC0415 - needs deltalake
+
+    try:
+        table = DeltaTable(target.uri, version=version)
+        actions = pyarrow.table(table.get_add_actions(flatten=True))
+        schema = loose(spark_schema(table))
+        features = set(table.protocol().reader_features or ())
+        settings = table.metadata().configuration
+    except (DeltaError, OSError) as error:
+        reason = f"version {version} of {target.uri} cannot be read: {error}"
+        raise SinkError(sink, reason.rstrip(".")) from error
+    mapped = settings.get("delta.columnMapping.mode", "none") != "none"
+    odd = sorted(features - {"timestampNtz", "columnMapping"}) + ["columnMapping"] * mapped
+    if odd:
+        reason = f"{target.uri} uses {', '.join(odd)}, which plain Parquet files do not tell"
+        raise SinkError(sink, reason)
+    partitions = table.metadata().partition_columns
+    files = {}
+    for row in actions.to_pylist():
+        values = {name: row[f"partition.{name}"] for name in partitions}
+        files[unquote(str(row["path"]))] = values
+    return table, schema, files
+
+
+def _with_partitions(
+    frame: "DataFrame",
+    schema: StructType,
+    names: list[str],
+    files: Mapping[Path, Mapping[str, Any]],
+) -> "DataFrame":
+    """Add the columns that are in the log and not in the files, by the file that a row is in."""
+    fields = [schema[name] for name in names]
+    columns = StructType([StructField(_FILE, StringType()), *fields])
+    rows = [(str(path), *(values[name] for name in names)) for path, values in files.items()]
+    values = frame.sparkSession.createDataFrame(rows, columns)
+    values = values.withColumn(_KNOWN, lit(1))
+    named = frame.withColumn(_FILE, _plain(col("_metadata.file_path")))
+    joined = named.join(broadcast(values), _FILE, "left")
+    # Never null by mistake: a row whose file is not in the list is an error.
+    unknown = assert_true(col(_KNOWN).isNotNull(), lit("a file of the table was not recognised"))
+    for name in names:
+        joined = joined.withColumn(name, when(unknown.isNull(), col(_quoted(name))))
+    return joined
+
+
+def _plain(address: Column) -> Column:
+    """Return the path in an address as Spark gives it: percent-encoded, with slashes to spare."""
+    path = regexp_replace(address, "^file:/+", "/")
+    return url_decode(regexp_replace(path, "[+]", "%2B"))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -8,17 +8,27 @@ A version exists when its manifest does; only then are its files moved, so that 
 always one that was committed. Every name is used once: a file that is taken away and brought back
 has another name then. So any move can be repeated at any time, also by a process that was
 stopped in the middle and wakes up years later: it finds nothing left to move.
+
+`read_files` reads the files that a version's manifest names with Spark's own reader, wherever they
+are now: in sight, or taken away and still kept.
 """
 
 import contextlib
+import functools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from cutwater.errors import Corrupt
+from pyspark.sql.types import StructType
+
+from cutwater.errors import Corrupt, SinkError
 from cutwater.ids import CheckpointId, PipelineId, SinkId, Slot
+from cutwater.protocol.cut import Version
+from cutwater.sinks.base import STRICT_READING
+from cutwater.sinks.files.target import reading_options, remembered_files
 from cutwater.sinks.staging.directory import HIDDEN, create_lasting
 from cutwater.store.backends.directories import (
     exists,
@@ -27,8 +37,13 @@ from cutwater.store.backends.directories import (
     listed,
     matching,
     remove_tree,
+    status,
 )
 from cutwater.store.backends.files import make_lasting, sync_directory
+from cutwater.store.records.targets import StoredTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _FORM: Final = 1
 _WHOLE_EVERY: Final = 100
@@ -287,3 +302,55 @@ def _unpacked(text: str) -> FileCommit:
         return FileCommit(**values)
     except TypeError as error:
         raise ValueError(str(error)) from error
+
+
+def read_files(
+    spark: "SparkSession", target: StoredTarget, version: Version, sink: SinkId
+) -> "DataFrame":
+    """Return the rows of a version.
+
+    Raises:
+        SinkError: If it had no rows yet, or is no longer there.
+    """
+    root, number = Path(target.uri), int(version)
+    commits = FileCommits(root)
+    if number == BEGINNING:
+        raise SinkError(sink, f"nothing was committed to {root} yet: it had no columns then")
+    try:
+        if number > commits.newest():
+            raise SinkError(sink, f"{root} never was at version {number}: it has been made anew")
+        commit, files, where = commits.read(number), commits.live(number), commits.where(number)
+    except (OSError, ValueError, Corrupt) as error:
+        raise SinkError(sink, f"version {number} of {root} cannot be read: {error}") from error
+    schema = StructType.fromJson(dict(commit.schema))
+    described = remembered_files(target)
+    groups: dict[str, list[str]] = {}
+    for staged, file in files.items():
+        place = where[staged]
+        found = status(root / place)
+        if found is None:
+            raise SinkError(sink, f"{place} of version {number} is gone from {root}")
+        if found.st_size != file.size_bytes:
+            # Text that was cut short would be read as fewer rows.
+            reason = f"has {found.st_size} bytes instead of {file.size_bytes}"
+            raise SinkError(sink, f"{place} of version {number} in {root} {reason}")
+        # What lies above the directories of the partitions.
+        inner = len(Path(file.path).parts)
+        above = root.joinpath(*Path(place).parts[:-inner])
+        groups.setdefault(str(above), []).append(literal(root / place))
+    names = [f"`{name.replace('`', '``')}`" for name in schema.names]
+    parts = []
+    for base, paths in groups.items():
+        reader = spark.read.format(commit.data_format).schema(schema)
+        reader = reader.options(**reading_options(described)).options(
+            basePath=base, **STRICT_READING
+        )
+        parts.append(reader.load(paths).select(*names))
+    if not parts:
+        return spark.createDataFrame([], schema)
+    return functools.reduce(lambda one, other: one.unionByName(other), parts)
+
+
+def literal(path: Path) -> str:
+    """Write a path so that Spark takes it as it is, and not as a pattern."""
+    return re.sub(r"([{}\[\]*?\\])", r"\\\1", str(path))

@@ -19,16 +19,14 @@ from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import BlobRef, Committable, Version
 from cutwater.protocol.lost_commit import Found
-from cutwater.sinks.base import Retreat, SinkContext
+from cutwater.sinks.base import RestorePreview, Rows, SinkContext, reason_of, repeat_until_found
 from cutwater.sinks.columns import joined_columns
 from cutwater.sinks.files.manifests import BEGINNING, DataFile, FileCommit, FileCommits
-from cutwater.sinks.rows import Rows
 from cutwater.sinks.staging.directory import HIDDEN
 from cutwater.sinks.staging.formats import Form, StagedOutput
 from cutwater.store.backends.directories import exists
 from cutwater.store.backends.files import make_lasting
 
-_TRIES: Final = 20
 _FAILED: Final = (OSError, ValueError, Corrupt)
 
 Next = Callable[[int], FileCommit]
@@ -58,7 +56,7 @@ class OpenFiles:
             visible = () if newest else (one for one in root.iterdir() if one.name[0] not in "._")
             foreign = min((one.name for one in visible), default=None)
         except _FAILED as error:
-            raise ConfigError("path", f"{root} cannot be written to: {_words(error)}") from error
+            raise ConfigError("path", f"{root} cannot be written to: {reason_of(error)}") from error
         if foreign is not None:
             reason = f"{root} holds {foreign}, which Cutwater has not committed"
             raise ConfigError("path", f"{reason}; give a directory of its own")
@@ -82,7 +80,7 @@ class OpenFiles:
         try:
             return self._staged.stage(rows, place, self._form)
         except OSError as error:
-            raise SinkError(self._sink, f"cannot stage: {_words(error)}") from error
+            raise SinkError(self._sink, f"cannot stage: {reason_of(error)}") from error
 
     def problem(self, committable: Committable) -> str | None:
         """Say what is wrong with something staged (missing, other size or hash); None if sound."""
@@ -113,7 +111,7 @@ class OpenFiles:
         self._staged.note_committed(committables)
         return version
 
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         """Say what going back to a version would do, and whether it can be done.
 
         Raises:
@@ -124,15 +122,15 @@ class OpenFiles:
             now = self._rows_at(newest)
             if target > newest:
                 reason = f"{self._root} is at version {newest} and never was at {target}"
-                return Retreat(str(newest), now, obstacle=f"{reason}: it has been made anew")
+                return RestorePreview(str(newest), now, obstacle=f"{reason}: it has been made anew")
             then = self._rows_at(target)
             for path in self._commits.where(target).values():
                 if not exists(self._root / path):
                     reason = f"{path} of version {target} is gone from {self._root}"
-                    return Retreat(str(newest), now, then, reason)
-            return Retreat(str(newest), now, then)
+                    return RestorePreview(str(newest), now, then, reason)
+            return RestorePreview(str(newest), now, then)
         except _FAILED as error:
-            raise SinkError(self._sink, _words(error)) from error
+            raise SinkError(self._sink, reason_of(error)) from error
 
     def slot_at(self, version: Version) -> Slot | None:
         """Return the slot that made a version; None if there is no such version.
@@ -145,7 +143,7 @@ class OpenFiles:
             known = BEGINNING < number <= self._commits.newest()
             return self._commits.read(number).slot if known else None
         except _FAILED as error:
-            raise SinkError(self._sink, _words(error)) from error
+            raise SinkError(self._sink, reason_of(error)) from error
 
     def newest(self) -> Found:
         """Return the slot that made the newest version; None if there is no version.
@@ -156,7 +154,7 @@ class OpenFiles:
         try:
             newest = self._newest()
         except _FAILED as error:
-            raise SinkError(self._sink, _words(error)) from error
+            raise SinkError(self._sink, reason_of(error)) from error
         if newest is None:
             return Found(None, str(BEGINNING))
         return Found(newest.slot, str(newest.version))
@@ -180,7 +178,7 @@ class OpenFiles:
             self._staged.discard(generation, keep)
             self._forget_past(generation, keep)
         except _FAILED as error:
-            raise SinkError(self._sink, f"cannot discard: {_words(error)}") from error
+            raise SinkError(self._sink, f"cannot discard: {reason_of(error)}") from error
 
     def retain(
         self,
@@ -200,7 +198,7 @@ class OpenFiles:
             self._staged.retain(keep)
             self._forget_past(generation, keep)
         except _FAILED as error:
-            raise SinkError(self._sink, f"cannot delete old files: {_words(error)}") from error
+            raise SinkError(self._sink, f"cannot delete old files: {reason_of(error)}") from error
 
     def _forget_past(self, generation: Generation, keep: Sequence[Committable]) -> None:
         kept = {blob.name for one in keep for blob in one.blobs}
@@ -216,25 +214,24 @@ class OpenFiles:
 
     def _act(self, permit: CommitPermit, plan: Next) -> Version:
         """Make versions until the slot is found among them, and carry out the newest."""
-        reason = ""
-        for _ in range(_TRIES):
-            try:
-                newest = self._newest()
-                if newest is not None:
-                    why = self._not_ours(newest)
-                    if why is not None:
-                        raise SinkError(self._sink, why)
-                    # Also what another process has begun: the next version builds upon it.
-                    self._commits.carry_out(newest)
-                made = self._made_by(permit.slot, newest)
-                if made is not None:
-                    self._commits.carry_out(made)
-                    self._columns = StructType.fromJson(dict(made.schema))
-                    return str(made.version)
+
+        def step() -> Version | None:
+            newest = self._newest()
+            if newest is not None:
+                why = self._not_ours(newest)
+                if why is not None:
+                    raise SinkError(self._sink, why)
+                # Also what another process has begun: the next version builds upon it.
+                self._commits.carry_out(newest)
+            made = self._made_by(permit.slot, newest)
+            if made is None:
                 self._commits.create(plan(newest.version + 1 if newest else BEGINNING + 1))
-            except _FAILED as error:
-                reason = _words(error)
-        raise SinkError(self._sink, f"gave up after {_TRIES} tries, at last because: {reason}")
+                return None
+            self._commits.carry_out(made)
+            self._columns = StructType.fromJson(dict(made.schema))
+            return str(made.version)
+
+        return repeat_until_found(self._sink, step, _FAILED)
 
     def _made_by(self, slot: Slot, newest: FileCommit | None) -> FileCommit | None:
         """Return the version that a slot made; None if it is still to come.
@@ -259,7 +256,7 @@ class OpenFiles:
                     self._commits.carry_out(one)
                     return str(one.version)
         except _FAILED as error:
-            raise SinkError(self._sink, _words(error)) from error
+            raise SinkError(self._sink, reason_of(error)) from error
         return str(BEGINNING)
 
     # -- what a version consists of
@@ -398,7 +395,3 @@ class OpenFiles:
 
 def _number(version: Version | None) -> int:
     return BEGINNING if version is None else int(version)
-
-
-def _words(error: Exception) -> str:
-    return str(error).strip().rstrip(".") or type(error).__name__

@@ -19,7 +19,8 @@ from cutwater.ids import BatchId, Generation, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit, CommitSink
 from cutwater.protocol.cut import NO_TARGET, Committable, Version
 from cutwater.protocol.lost_commit import Found, is_behind
-from cutwater.sinks.base import OpenSink, Retreat, SinkContext
+from cutwater.sinks.base import OpenSink, RestorePreview, Rows, SinkContext
+from cutwater.sinks.columns import key_twice
 from cutwater.sinks.lost_commits import target_behind
 from cutwater.sinks.postgres.backlog import TABLES_MIN, Backlog, parts, tables_at_once
 from cutwater.sinks.postgres.catalog import (
@@ -40,8 +41,6 @@ from cutwater.sinks.postgres.session import Connection, Session, words_of
 from cutwater.sinks.postgres.staging import Staged, Staging, generation_of, table_of
 from cutwater.sinks.postgres.types import check_columns, check_keys, columns_of
 from cutwater.sinks.postgres.writes import Appends, Upserts, Writes
-from cutwater.sinks.rows import Rows
-from cutwater.sinks.same_key import key_twice
 
 _DROPPED_MAX: Final = 500
 
@@ -369,19 +368,21 @@ class OpenPostgresTable:
 
     # -- the past
 
-    def look_back(self, version: Version | None) -> Retreat:
+    def look_back(self, version: Version | None) -> RestorePreview:
         """Say what `restore` would do, and whether it can; changes nothing.
 
         Raises:
             SinkError: If the table cannot be looked at now.
         """
 
-        def look(connection: Connection) -> Retreat:
+        def look(connection: Connection) -> RestorePreview:
             head = self._records.head(connection)
             there = bool(columns_there(connection, self.target))
             rows = _count(connection, self.target) if there else 0
             then, against = self._against(connection, version, there=there)
-            return Retreat(str(head.slot), rows, None if then is None else rows - then, against)
+            return RestorePreview(
+                str(head.slot), rows, None if then is None else rows - then, against
+            )
 
         return self._session.run(look)
 

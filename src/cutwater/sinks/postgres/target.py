@@ -1,14 +1,16 @@
 """PostgreSQL tables as targets: what a user names, and what is checked before anything runs.
 
-`postgres_table` does the work and is imported when a table is opened, so that a pipeline can be
-planned without the package `psycopg`. A connection string is never shown and never stored.
+`postgres.table` does the work. It and everything else that needs the package `psycopg` is imported
+when a table is opened or looked at, so that a pipeline can be planned without that package. A
+connection string is never shown and never stored.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from cutwater.errors import ConfigError
+from cutwater.errors import ConfigError, SinkError
 from cutwater.ids import SinkId
 from cutwater.sinks.base import OpenSink, SinkContext
 from cutwater.sinks.postgres.dsn import Dsn, GivenDsn
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from cutwater.sinks.postgres.catalog import TableName
+    from cutwater.sinks.postgres.session import Connection
+    from cutwater.sinks.postgres.types import Column
 
 OWN_SCHEMA = "_cutwater"
 """Where our own tables are, unless the user names another schema."""
@@ -117,9 +121,15 @@ class PostgresTarget:
             SinkError: If the database cannot be reached now.
         """
         name = self._name()
-        from cutwater.sinks.postgres.check import check_table  # noqa: PLC0415 - an extra
+        from cutwater.sinks.postgres.session import Session  # noqa: PLC0415 - an extra
+        from cutwater.sinks.postgres.types import columns_of  # noqa: PLC0415 - imports pyspark
 
-        return check_table(self.dsn, name, self.keys, sink, rows)
+        why = None if rows is None else self.check_rows(sink, rows)
+        if why is not None:
+            return why
+        columns = None if rows is None else columns_of(rows, sink)
+        looks = partial(_obstacle, table=name, keys=self.keys, columns=columns, sink=sink)
+        return Session(self.dsn, sink).run(looks)
 
     def check_rows(self, sink: SinkId, rows: "StructType") -> str | None:
         """Say why no table of PostgreSQL's can hold the rows.
@@ -128,9 +138,13 @@ class PostgresTarget:
             ConfigError: If `psycopg` is not installed.
         """
         self._name()
-        from cutwater.sinks.postgres.check import check_rows  # noqa: PLC0415 - an extra
+        from cutwater.sinks.postgres.types import check_keys, columns_of  # noqa: PLC0415
 
-        return check_rows(self.keys, sink, rows)
+        try:
+            check_keys(columns_of(rows, sink), self.keys, sink)
+        except SinkError as error:
+            return error.reason
+        return None
 
     def identity(self, sink: SinkId) -> str:
         """Return what tells the table from every other one: its database, its schema, its name.
@@ -140,9 +154,10 @@ class PostgresTarget:
             SinkError: If the database cannot be reached now.
         """
         name = self._name()
-        from cutwater.sinks.postgres.check import identity  # noqa: PLC0415 - an extra
+        from cutwater.sinks.postgres.catalog import identity_of  # noqa: PLC0415 - an extra
+        from cutwater.sinks.postgres.session import Session  # noqa: PLC0415 - an extra
 
-        return identity(self.dsn, name, sink)
+        return Session(self.dsn, sink).run(lambda connection: identity_of(connection, name))
 
     def stored(self) -> StoredTarget:
         """Say how to find the table again: host, port, database and table, without secrets.
@@ -170,6 +185,49 @@ class PostgresTarget:
             reason = "needs the package psycopg: pip install 'cutwater[postgres]'"
             raise ConfigError("sinks.postgres", reason) from error
         return TableName.parse(self.table)
+
+
+def _obstacle(
+    connection: "Connection",
+    *,
+    table: "TableName",
+    keys: tuple[str, ...],
+    columns: "Sequence[Column] | None",
+    sink: SinkId,
+) -> str | None:
+    """Say why rows cannot go into a table; None if nothing is known against it.
+
+    Looks at the server's catalog alone, in a transaction that may write nothing.
+
+    Args:
+        connection: In a transaction that has just begun.
+        table: The table, which need not be there yet.
+        keys: Those of an upsert.
+        columns: The columns of the rows, if they are known.
+        sink: The sink.
+    """
+    from cutwater.sinks.postgres.catalog import (  # noqa: PLC0415 - an extra
+        columns_there,
+        obstacle,
+        server_obstacle,
+    )
+    from cutwater.sinks.postgres.types import check_columns  # noqa: PLC0415
+
+    connection.execute("SET TRANSACTION READ ONLY")
+    why = server_obstacle(connection)
+    if why is not None:
+        return why
+    found = table.resolved(connection)
+    why = obstacle(connection, found, keys)
+    if why is not None:
+        return f"{found} {why}"
+    there = columns_there(connection, found)
+    if columns is not None and there:
+        try:
+            check_columns(columns, there, str(found), sink)
+        except SinkError as error:
+            return error.reason
+    return None
 
 
 def reopen_postgres(target: StoredTarget, context: SinkContext) -> OpenSink:

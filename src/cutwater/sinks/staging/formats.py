@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from cutwater.ids import BatchId, Generation
 from cutwater.protocol.cut import BlobRef, Committable
-from cutwater.sinks.rows import Rows, observed
+from cutwater.sinks.base import Rows, observed
 from cutwater.sinks.staging.directory import WRITE_OPTIONS, HiddenFiles
 from cutwater.store.backends.directories import files_below, remove_tree
 

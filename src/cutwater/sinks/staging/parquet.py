@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from cutwater.errors import CutwaterError
 from cutwater.ids import BatchId, Generation
 from cutwater.protocol.cut import BlobRef, Committable
-from cutwater.sinks.rows import Rows
+from cutwater.sinks.base import Rows
 from cutwater.sinks.staging.directory import WRITE_OPTIONS, HiddenFiles
 from cutwater.store.backends.directories import exists, files_below, remove_tree, try_to_remove_tree
 from cutwater.store.backends.files import sync_directory

@@ -21,7 +21,7 @@ from cutwater.protocol.step.machine import Step
 from cutwater.runtime.output import SMALL_BYTES
 from cutwater.runtime.reporting.failed_batch import FailedBatch, events_of
 from cutwater.runtime.step import Closed, DriverCallbacks, PinnedFiles, RunningStep, Wiring
-from cutwater.sinks.rows import FrameRows
+from cutwater.sinks.base import FrameRows
 from cutwater.spark.analysis.analysis import StepForm, channel_form
 from cutwater.spark.jvm.channel_scan import ChannelScan, carried, columns_of
 from cutwater.spark.jvm.internals import POOL, Internals

@@ -121,7 +121,7 @@ class Build:
 
     @property
     def _blobs(self) -> Blobs:
-        return self.context.store.blobs(self.restore.generation, self.context.stock)
+        return self.context.store.blobs(self.restore.generation, self.context.blob_cache)
 
     @property
     def _cut(self) -> Cut | None:

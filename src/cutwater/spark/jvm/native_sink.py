@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from cutwater.ids import BatchId
-from cutwater.sinks.rows import FrameRows
+from cutwater.sinks.base import FrameRows
 from cutwater.spark.jvm.internals import SINK_INTERFACE, Internals
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cutwater.sinks.rows import STRICT_READING
+from cutwater.sinks.base import STRICT_READING
 
 if TYPE_CHECKING:
     from cutwater.spark.jvm.internals import Internals

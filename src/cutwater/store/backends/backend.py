@@ -4,13 +4,24 @@ A backend keeps whole objects under paths. It knows nothing of checkpoints and d
 Two promises carry the protocol: an object is visible whole or not at all, and `create` lets
 exactly one of any number of writers win (rule F5). What a call has acknowledged survives a crash.
 "Not there" is only ever said by a store that is there itself; anything else is `Unavailable`.
+
+`each` makes several calls at once, because a single call to an object store is slow. Its thread
+pool limits one caller; a backend has its own limit for all callers together.
 """
 
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 from cutwater.errors import Conflict, OutcomeUnknown
 from cutwater.store.paths import ObjectPath
+
+T = TypeVar("T")
+Result = TypeVar("Result")
+
+AT_ONCE: Final = 8
+"""How many calls one caller has under way at the same time."""
 
 
 class Backend(Protocol):
@@ -141,3 +152,15 @@ def write_once(backend: Backend, path: ObjectPath, data: bytes) -> None:
         created = backend.create(path, data)
     if not created and backend.read(path) != data:
         raise Conflict(path, "is written once, and has other content already")
+
+
+def each(call: Callable[[T], Result], items: Collection[T]) -> list[Result]:
+    """Call with each item, several at once; return the results in the order of the items.
+
+    After the first error what has not begun is left out, what has begun is waited for, and the
+    error is raised.
+    """
+    if len(items) < 2:
+        return [call(one) for one in items]
+    with ThreadPoolExecutor(min(AT_ONCE, len(items)), thread_name_prefix="store") as pool:
+        return list(pool.map(call, items))

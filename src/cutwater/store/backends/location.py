@@ -9,10 +9,17 @@
 Addresses are shown in messages and logs, so they hold no secrets: credentials come from the
 environment, or from the machine, as docs/reference/stores.md says. `memory://name` lives as long
 as the process and is for tests.
+
+`probe` checks a store before it is trusted. Some file systems and gateways accept every call and
+keep little of what they accept; a race that both sides win would only be noticed when data is
+wrong. So the first thing done to a store is to write a small object, read it back, fail to create
+it a second time, list it, replace it and delete it.
 """
 
 import os
+import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -20,13 +27,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from cutwater.errors import ConfigError
+from cutwater.errors import ConfigError, OutcomeUnknown
 from cutwater.store.backends.backend import Backend
 from cutwater.store.backends.directories import is_directory
 from cutwater.store.backends.local import LocalBackend
 from cutwater.store.backends.memory import MemoryBackend
-from cutwater.store.backends.probe import probe
-from cutwater.store.paths import NAMES
+from cutwater.store.paths import NAMES, PROBES, ObjectPath, probe_object
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -50,6 +56,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 _SAME_AS: Final = {"s3a": "s3", "abfss": "az", "abfs": "az"}
 _ENDPOINT_NAMES: Final = (_S3_ENDPOINT, "endpoint", "base_url")
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_PROBE_TRIES: Final = 5
 _SHARED: Final[dict[str, MemoryBackend]] = {}
 
 
@@ -212,3 +219,42 @@ def _in_a_bucket(text: str, kind: str, option: str) -> Location:
         reason = f"{shown} needs the package obstore: pip install 'cutwater[objects]'"
         raise ConfigError(option, reason)
     return Location(text, kind, bucket, unquote(address.path).strip("/"), options)
+
+
+def probe(backend: Backend) -> None:
+    """Prove that a backend keeps what it is given and lets one writer win.
+
+    Call it once when a process opens its store for writing. Nothing is left behind.
+
+    Raises:
+        ConfigError: If the backend lacks something; it says what.
+        StoreError: If the store cannot be read or written now.
+    """
+    for _ in range(_PROBE_TRIES - 1):
+        # A lost answer says nothing about the store: another object is tried.
+        with suppress(OutcomeUnknown):
+            _try_once(backend, probe_object(uuid.uuid4().hex))
+            return
+    _try_once(backend, probe_object(uuid.uuid4().hex))
+
+
+def _try_once(backend: Backend, path: ObjectPath) -> None:
+    try:
+        _check(backend.create(path, b"first"), backend, "create a new object")
+        _check(backend.read(path) == b"first", backend, "give back what was written")
+        refused = not backend.create(path, b"second")
+        _check(refused, backend, "refuse to create an object that is there (create-if-absent)")
+        kept = backend.read(path) == b"first"
+        _check(kept, backend, "keep an object when it refuses to create it again")
+        listed = path in backend.list(PROBES)
+        _check(listed, backend, "list an object that was just written")
+        backend.put(path, b"third")
+        _check(backend.read(path) == b"third", backend, "replace an object")
+    finally:
+        backend.delete(path)
+    _check(not backend.exists(path), backend, "delete an object")
+
+
+def _check(able: bool, backend: Backend, ability: str) -> None:
+    if not able:
+        raise ConfigError("store", f"{backend.url} does not {ability}")

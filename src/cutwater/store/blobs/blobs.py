@@ -14,13 +14,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from cutwater.errors import Corrupt, NotFound
 from cutwater.ids import CheckpointId, Generation, PipelineId
 from cutwater.protocol.cut import BlobRef
-from cutwater.store.backends.backend import Backend
-from cutwater.store.backends.parallel import each
+from cutwater.store.backends.backend import Backend, each
 from cutwater.store.blobs.bundles import (
     BundledFile,
     BundleMemory,
@@ -33,16 +32,11 @@ from cutwater.store.blobs.bundles import (
 from cutwater.store.paths import ObjectPath, PipelinePaths
 from cutwater.store.records.envelope import digest
 
+if TYPE_CHECKING:
+    from cutwater.store.blobs.local_cache import BlobCache
+
 BUNDLED_BYTES_MAX: Final = 1 << 20
 """A file with fewer bytes goes into the bundle; one with as many or more is a blob of its own."""
-
-
-class Near(Protocol):
-    """Contents that are on this machine already, and were measured (`stock`)."""
-
-    def give(self, sha256: str, local_file: Path) -> bool:
-        """Put a content where it is needed, replacing what is there; say whether it was here."""
-        ...
 
 
 class Blobs:
@@ -58,17 +52,17 @@ class Blobs:
         backend: Backend,
         pipeline: PipelineId,
         generation: Generation,
-        near: Near | None = None,
+        cache: "BlobCache | None" = None,
         attempt: CheckpointId | None = None,
     ) -> None:
         """Read anywhere in this store; write under the names of this generation and attempt only.
 
-        What is near is not fetched.
+        What the cache holds is not fetched.
         """
         self._backend = backend
         self._paths = PipelinePaths(pipeline)
         self._generation = generation
-        self._near = near
+        self._cache = cache
         self._attempt = attempt
 
     # -- storing
@@ -201,7 +195,7 @@ class Blobs:
                 if one.offset is None:
                     whole[target] = others[one.sha256]
                     continue
-                if self._near is not None and self._near.give(one.sha256, target):
+                if self._cache is not None and self._cache.give(one.sha256, target):
                     continue
                 if wanted not in bundles:
                     assert wanted is not None
@@ -283,7 +277,7 @@ class Blobs:
 
     def _fetched(self, ref: BlobRef, local_file: Path) -> str | None:
         """Fetch a blob and say what is wrong with it."""
-        if self._near is not None and self._near.give(ref.sha256, local_file):
+        if self._cache is not None and self._cache.give(ref.sha256, local_file):
             return None
         try:
             self._backend.read_to_file(ObjectPath(ref.name), local_file)

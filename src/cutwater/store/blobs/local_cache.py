@@ -1,4 +1,4 @@
-"""The stock: what a cut's objects hold, brought to this machine once, before anything is built.
+"""A local cache of blobs: what a cut's objects hold, on this machine before anything is built.
 
 Recovery checks every byte of a cut before sinks act, and builds from the same bytes. So it takes
 each content once, by its hash: from a file that a killed process has left on this machine, if one
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from cutwater.errors import Corrupt
 from cutwater.protocol.cut import BlobRef
+from cutwater.store.backends.backend import each
 from cutwater.store.backends.directories import exists
-from cutwater.store.backends.parallel import each
 from cutwater.store.blobs.blobs import Blobs, size_and_hash
 from cutwater.store.blobs.bundles import decode_header
 
@@ -89,7 +89,7 @@ class LeftFiles:
                         continue
 
 
-class Stock:
+class BlobCache:
     """Contents by hash, in a directory of their own; may be used by several threads.
 
     Attributes:

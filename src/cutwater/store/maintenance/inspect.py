@@ -17,7 +17,7 @@ from cutwater.protocol.decisions import Decision, LogView
 from cutwater.protocol.recovery import Damage, state_damages
 from cutwater.protocol.retention import kept
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.reports import AttemptReport
 
 _VANISHED: Final = "the process that took it ended before it was decided"
@@ -111,7 +111,7 @@ class Inspector:
         is_running: Whether some process runs it, so that its last attempt may be in progress.
     """
 
-    store: OpenStore
+    store: PipelineStore
     is_running: bool = False
     _problems: dict[BlobRef, str | None] = field(default_factory=dict)
 

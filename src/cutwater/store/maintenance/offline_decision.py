@@ -1,23 +1,29 @@
-"""Deciding while nobody runs the pipeline: a claim, a number, a manifest and a decision, in order.
+"""Claims and decisions made while the pipeline is stopped, and the check for a newer claim.
 
 A rewind, a fork and an adoption decide one cut each, by the same durable writes as a checkpoint
-(PROTOCOL.md section 9), and differ only in the cut. Interrupted before the decision nothing has
-happened but a claim and a number; both are there to be passed over. Upholds I7 and I8.
+(PROTOCOL.md section 9), in this order: a claim, a number, a manifest and a decision. They differ
+only in the cut. Interrupted before the decision, they leave a claim and a number, and later runs
+pass over both. Upholds I7 and I8.
+
+A process that was paused can notice its successor in many ways: its next slot is taken, a sink
+refuses it, its scratch is gone. Whichever comes first, the log says which process owns the
+pipeline, and `fenced_out` reports that (PROTOCOL.md section 10).
 """
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from cutwater.clock import wall_ms
 from cutwater.errors import Fenced, OutcomeUnknown
 from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogEntry, LogView
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.protocol.recovery import taken_over
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Attempt
 
 
-def claim_next(store: OpenStore, log: LogView) -> Claim:
+def claim_next(store: PipelineStore, log: LogView) -> Claim:
     """Claim the pipeline right behind what has been read of its log.
 
     Args:
@@ -35,7 +41,7 @@ def claim_next(store: OpenStore, log: LogView) -> Claim:
 
 
 def decide_cut(
-    store: OpenStore, claim: Claim, kind: CheckpointKind, make: Callable[[Attempt], Cut]
+    store: PipelineStore, claim: Claim, kind: CheckpointKind, make: Callable[[Attempt], Cut]
 ) -> tuple[Decision, Cut]:
     """Take a number, make the cut of that number, publish its manifest and write its decision.
 
@@ -65,7 +71,7 @@ def decide_cut(
     return decision, cut
 
 
-def _take_number(store: OpenStore, generation: Generation, kind: CheckpointKind) -> Attempt:
+def _take_number(store: PipelineStore, generation: Generation, kind: CheckpointKind) -> Attempt:
     """Take the next number that nobody has, as every attempt does (docs/adr/0003)."""
     decided = store.log.read().highest_id
     number = max(store.attempts.highest(decided), decided)
@@ -76,10 +82,27 @@ def _take_number(store: OpenStore, generation: Generation, kind: CheckpointKind)
             return attempt
 
 
-def _write(store: OpenStore, entry: LogEntry) -> None:
+def _write(store: PipelineStore, entry: LogEntry) -> None:
     outcome = store.log.create(entry)
     if outcome is DecisionOutcome.TAKEN:
         raise Fenced(store.pipeline, entry.generation, store.log.read().generation)
     if outcome is DecisionOutcome.UNKNOWN:
         doubt = store.log.doubt(entry.slot)
         raise OutcomeUnknown(doubt.path, f"{doubt.reason}; the next run tells")
+
+
+def fenced_out(store: PipelineStore, tried: Collection[Claim]) -> Fenced | None:
+    """Return what a process ends with that somebody else's claim has shut out.
+
+    Args:
+        store: The pipeline in its store.
+        tried: All claims of this process, whatever became of them.
+
+    Returns:
+        The error; None if the pipeline is this process's own, or nobody has claimed it.
+
+    Raises:
+        StoreError: If the log cannot be read.
+    """
+    found = taken_over(store.log.read(), tried)
+    return None if found is None else Fenced(store.pipeline, *found)

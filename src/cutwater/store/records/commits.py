@@ -10,8 +10,8 @@ from cutwater.protocol.decisions import LogView
 from cutwater.store.backends.backend import Backend, write_once
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.records.codecs import COMMITTED, Committed
+from cutwater.store.records.decision_log import recent
 from cutwater.store.records.envelope import decode, encode
-from cutwater.store.records.log_segments import recent
 
 
 class Commits:

@@ -2,41 +2,143 @@
 
 Reads facts and carries out one create; `protocol.decisions` says what they mean and who may
 decide. Nothing is ever overwritten or deleted here. Upholds I7 and I8.
+
+A log grows with every checkpoint: at one every five seconds by 17,000 entries a day, each an object
+of its own. A segment is a copy of consecutive entries in one object, so that a long log is not
+read entry by entry; in the store it is called a volume. The entries stay where they are and stay
+authoritative: a segment that is missing or damaged costs time and nothing else. Entries never
+change, so it does not matter which process writes a segment, when, or how often (docs/adr/0017).
 """
 
-from cutwater.errors import Corrupt, NotFound, OutcomeUnknown, StoreError
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from cutwater.errors import Corrupt, NewerFormat, NotFound, OutcomeUnknown, StoreError
 from cutwater.ids import NO_SLOT, PipelineId, Slot
 from cutwater.protocol.decisions import DecisionOutcome, LogEntry, LogView
 from cutwater.protocol.transitions import invariant
-from cutwater.store.backends.backend import Backend
-from cutwater.store.backends.parallel import each
+from cutwater.store.backends.backend import Backend, each, write_once
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.records.codecs import LOG_ENTRY
-from cutwater.store.records.envelope import decode, encode
-from cutwater.store.records.log_segments import Volumes
+from cutwater.store.records.codecs import (
+    LOG_ENTRY,
+    ClaimForm,
+    DecisionForm,
+    pack_entry,
+    unpack_entry,
+)
+from cutwater.store.records.envelope import RecordKind, decode, encode
+
+SEGMENT_ENTRIES: Final = 500
+"""How many entries of the log a segment holds."""
+
+COMPACTED_AT_ONCE_MAX: Final = 20
+"""How many segments are written by one call: an old log must not keep its pipeline waiting."""
+
+
+class SegmentForm(msgspec.Struct, frozen=True):
+    """Consecutive entries of a log."""
+
+    entries: tuple[ClaimForm | DecisionForm, ...]
+
+
+def _pack(entries: Sequence[LogEntry]) -> SegmentForm:
+    return SegmentForm(tuple(pack_entry(one) for one in entries))
+
+
+def _unpack(form: SegmentForm) -> Sequence[LogEntry]:
+    return tuple(unpack_entry(one) for one in form.entries)
+
+
+SEGMENT: Final = RecordKind("volume", _pack, msgspec.json.Decoder(SegmentForm), _unpack)
+
+
+class LogSegments:
+    """The segments of one pipeline's log."""
+
+    def __init__(
+        self, backend: Backend, pipeline: PipelineId, entries: int = SEGMENT_ENTRIES
+    ) -> None:
+        """Read and write in this store; a segment holds that many entries."""
+        self._backend = backend
+        self._paths = PipelinePaths(pipeline)
+        self._entries = entries
+
+    def read(self) -> list[LogEntry]:
+        """Return what is in segments from the first slot on, up to the first gap.
+
+        Raises:
+            Unavailable: If the store does not answer.
+        """
+        listed = self._backend.list(self._paths.log_segments)
+        last_slots = [self._paths.slot_of_log_segment(path) for path in listed]
+        compacted: list[LogEntry] = []
+        for found in each(self._segment, last_slots):
+            if found is None or found[0].slot != len(compacted) + 1:
+                break
+            compacted += found
+        return compacted
+
+    def _segment(self, last: Slot) -> Sequence[LogEntry] | None:
+        """Return the entries of the segment that ends with a slot; None if it is of no use."""
+        path = self._paths.log_segment(last)
+        try:
+            found = decode(SEGMENT, path, self._backend.read(path))
+        except (Corrupt, NewerFormat, NotFound):
+            return None
+        slots = [one.slot for one in found]
+        return found if slots and slots == list(range(slots[0], last + 1)) else None
+
+    def compact(self, entries: Sequence[LogEntry], compacted: Slot) -> Slot:
+        """Write the segments that are due, a few of them; may be repeated after any error.
+
+        Args:
+            entries: The whole log, as it was read.
+            compacted: The last slot that is in a segment.
+
+        Returns:
+            The last slot that is in a segment now.
+
+        Raises:
+            StoreError: As `write_once` does.
+        """
+        for _ in range(COMPACTED_AT_ONCE_MAX):
+            last = Slot(compacted + self._entries)
+            if last > len(entries):
+                break
+            path = self._paths.log_segment(last)
+            write_once(self._backend, path, encode(SEGMENT, path, entries[compacted:last]))
+            compacted = last
+        return compacted
+
+
+def recent(slot: Slot) -> Slot:
+    """Return a slot so far before another that what is newest is hardly ever older."""
+    return Slot(max(NO_SLOT, slot - SEGMENT_ENTRIES))
 
 
 class DecisionLog:
     """The log of one pipeline, as one process reads and writes it."""
 
     def __init__(
-        self, backend: Backend, pipeline: PipelineId, volumes: Volumes | None = None
+        self, backend: Backend, pipeline: PipelineId, segments: LogSegments | None = None
     ) -> None:
         """Know nothing yet."""
         self._backend = backend
         self._paths = PipelinePaths(pipeline)
-        self._volumes = volumes or Volumes(backend, pipeline)
+        self._segments = segments or LogSegments(backend, pipeline)
         self._view: LogView | None = None
         self._written = NO_SLOT
-        self._bound = NO_SLOT
+        self._compacted = NO_SLOT
         self._problem: StoreError | None = None
 
     def read(self) -> LogView:
         """Read the log from its first slot to the first free one.
 
-        What has been read never changes, so only new slots are read again. The first call takes
-        what is bound into volumes from there, and lists the rest of the log, to notice a slot that
-        is missing in the middle.
+        What has been read never changes, so only new slots are read again. The first call reads
+        the segments first and lists the rest of the log, to notice a slot that is missing in the
+        middle.
 
         Raises:
             Corrupt: If an entry cannot be read, or a slot is empty before one that is not.
@@ -47,10 +149,10 @@ class DecisionLog:
         entries = list(view.entries)
         last = self._written
         if self._view is None:
-            entries = self._volumes.read()
-            self._bound = Slot(len(entries))
+            entries = self._segments.read()
+            self._compacted = Slot(len(entries))
             # Listed before it is read: what is listed was created after all slots before it.
-            last = max(last, self._last_listed(self._bound))
+            last = max(last, self._last_listed(self._compacted))
         # What is listed is read several at once: a log grows with every checkpoint.
         new = each(self._entry, [Slot(one) for one in range(len(entries) + 1, last + 1)])
         while True:
@@ -65,14 +167,14 @@ class DecisionLog:
             self._view = LogView(tuple(entries))
         return self._view
 
-    def bind(self) -> None:
-        """Bind what has been read into volumes, if there is enough of it; may be left undone.
+    def compact(self) -> None:
+        """Compact what has been read into segments, if there is enough; may be left undone.
 
         Raises:
-            StoreError: If a volume could not be written.
+            StoreError: If a segment could not be written.
         """
         if self._view is not None:
-            self._bound = self._volumes.bind(self._view.entries, self._bound)
+            self._compacted = self._segments.compact(self._view.entries, self._compacted)
 
     def create(self, entry: LogEntry) -> DecisionOutcome:
         """Create exactly this slot, once, and say what became of it.
@@ -116,10 +218,10 @@ class DecisionLog:
         """The last slot that is known to be filled."""
         return max(self._written, self._view.last_slot if self._view else NO_SLOT)
 
-    def _last_listed(self, bound: Slot) -> Slot:
-        after = self._paths.log_entry(bound) if bound else None
+    def _last_listed(self, compacted: Slot) -> Slot:
+        after = self._paths.log_entry(compacted) if compacted else None
         listed = self._backend.list(self._paths.log_entries, after)
-        return max((self._paths.slot_of_log_entry(path) for path in listed), default=bound)
+        return max((self._paths.slot_of_log_entry(path) for path in listed), default=compacted)
 
     def _entry(self, slot: Slot) -> LogEntry | None:
         path = self._paths.log_entry(slot)

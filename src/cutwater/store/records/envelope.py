@@ -5,19 +5,22 @@
 The hash covers every byte between `"record":` and the last brace; the rest of the object is
 compared byte by byte, so that no flipped bit goes unnoticed. A record names the object it was
 written as, so that one copied to another name is noticed too. JSON is canonical: keys sorted, no
-blanks. Objects can be read by a person, or with any JSON tool; `forms` and
-`cut_form` say what values look like. A format that was once released is read for ever. Upholds I7.
+blanks. Objects can be read by a person, or with any JSON tool; `codecs` and the modules of the
+records say what values look like. A format that was once released is read for ever. Upholds I7.
 """
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Generic, TypeVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 
 from cutwater.errors import Corrupt, NewerFormat
 from cutwater.store.paths import ObjectPath
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 FORMAT: Final = 1
 """The format that is written, and the newest one that is read."""
@@ -31,7 +34,8 @@ _CLOSING: Final = b"}\n"
 _HASH_END: Final = len(_OPENING) + 64
 _BODY_START: Final = _HASH_END + len(_MIDDLE)
 
-_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+# Called for what msgspec does not know: a mapping of another kind is written as a dict is.
+_ENCODER: Final = msgspec.json.Encoder(order="sorted", enc_hook=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,20 @@ class RecordKind(Generic[Value, Form]):
     pack: Callable[[Value], Form]
     decoder: msgspec.json.Decoder[Form]
     unpack: Callable[[Form], Value]
+
+
+def plain_record(name: str, value: type[Value]) -> RecordKind[Value, Value]:
+    """Return a kind of record whose values are stored field by field, under their own names."""
+    return RecordKind(name, _unchanged, msgspec.json.Decoder(value), _unchanged)
+
+
+def _unchanged(value: Value) -> Value:
+    return value
+
+
+def fields_of(value: "DataclassInstance") -> dict[str, Any]:
+    """Return the fields of a dataclass by name, as they are."""
+    return {one.name: getattr(value, one.name) for one in fields(value)}
 
 
 class _Version(msgspec.Struct, frozen=True):

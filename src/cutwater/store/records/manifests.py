@@ -3,18 +3,134 @@
 A manifest alone decides nothing (PROTOCOL.md section 9): only the decision log says which of them
 count, and by which hash. Written once per attempt, since its number is taken by one process only
 (docs/adr/0003). Upholds I7 and I8.
+
+Format 1 holds a whole cut, so that what is read equals what was written. What is small and plain
+(`BlobRef`, `Event`, `Committable`, …) is stored field by field under the protocol's own names; an
+input is stored as the protocol prints it, `0:orders`, because JSON keys are text. `codecs` has the
+other records, and the rule for changing any of them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
 
 from cutwater.errors import Corrupt
-from cutwater.ids import CheckpointId, PipelineId
-from cutwater.protocol.cut import Cut
+from cutwater.ids import (
+    BatchId,
+    ChannelId,
+    CheckpointId,
+    Generation,
+    InputId,
+    PipelineId,
+    SinkId,
+    Slot,
+    StepId,
+)
+from cutwater.protocol.cut import (
+    BlobRef,
+    CheckpointKind,
+    Committable,
+    Cut,
+    InFlight,
+    StepSnapshot,
+    Version,
+)
+from cutwater.protocol.evolution.identity import StepIdentity
+from cutwater.protocol.messages import Place
+from cutwater.protocol.step.aligner_events import Cause
 from cutwater.store.backends.backend import Backend, write_once
 from cutwater.store.backends.directories import is_below, is_name
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.records.cut_codec import MANIFEST
-from cutwater.store.records.envelope import decode, digest, encode
+from cutwater.store.records.envelope import RecordKind, decode, digest, encode, fields_of
+
+
+class SnapshotForm(msgspec.Struct, frozen=True):
+    """A `StepSnapshot`."""
+
+    step: StepId
+    checkpoint_id: CheckpointId
+    generation: Generation
+    batch: BatchId
+    positions: dict[str, Place]
+    barriers: dict[str, Place]
+    output: Place
+    output_batch: BatchId
+    in_flight: tuple[InFlight, ...]
+    offsets: dict[str, str]
+    watermark_ms: int | None
+    owes_batch: bool
+    state: tuple[BlobRef, ...]
+    staged: tuple[Committable, ...]
+    cause: Cause
+    finished: bool
+
+
+def _pack_snapshot(snapshot: StepSnapshot) -> SnapshotForm:
+    places = {
+        "positions": _pack_places(snapshot.positions),
+        "barriers": _pack_places(snapshot.barriers),
+    }
+    return SnapshotForm(**fields_of(snapshot) | places)
+
+
+def _unpack_snapshot(form: SnapshotForm) -> StepSnapshot:
+    places = {
+        "positions": _unpack_places(form.positions),
+        "barriers": _unpack_places(form.barriers),
+    }
+    return StepSnapshot(**msgspec.structs.asdict(form) | places)
+
+
+def _pack_places(places: Mapping[InputId, Place]) -> dict[str, Place]:
+    return {str(source): place for source, place in places.items()}
+
+
+def _unpack_places(form: Mapping[str, Place]) -> dict[InputId, Place]:
+    places = {}
+    for key, place in form.items():
+        ordinal, _, channel = key.partition(":")
+        places[InputId(int(ordinal), ChannelId(channel))] = place
+    return places
+
+
+class CutForm(msgspec.Struct, frozen=True):
+    """A `Cut`."""
+
+    checkpoint_id: CheckpointId
+    generation: Generation
+    kind: CheckpointKind
+    snapshots: dict[StepId, SnapshotForm]
+    commit: dict[SinkId, tuple[Committable, ...]]
+    carried: dict[SinkId, tuple[Committable, ...]]
+    commit_point: bool
+    visible: dict[SinkId, Version | None]
+    restores: dict[SinkId, Version | None]
+    name: str | None
+    started_at_ms: int
+    origin: Slot | None
+    identities: dict[StepId, StepIdentity] | msgspec.UnsetType = msgspec.UNSET
+    last_writes: dict[SinkId, Slot] | msgspec.UnsetType = msgspec.UNSET
+
+
+def _pack_cut(cut: Cut) -> CutForm:
+    packed = {
+        "snapshots": {step: _pack_snapshot(one) for step, one in cut.snapshots.items()},
+        # Left out where they are not known, as in manifests before there were identities.
+        "identities": cut.identities or msgspec.UNSET,
+        "last_writes": cut.last_writes or msgspec.UNSET,
+    }
+    return CutForm(**fields_of(cut) | packed)
+
+
+def _unpack_cut(form: CutForm) -> Cut:
+    stored = msgspec.structs.asdict(form).items()
+    known = {name: value for name, value in stored if value is not msgspec.UNSET}
+    snapshots = {step: _unpack_snapshot(one) for step, one in form.snapshots.items()}
+    return Cut(**known | {"snapshots": snapshots})
+
+
+MANIFEST: Final = RecordKind("manifest", _pack_cut, msgspec.json.Decoder(CutForm), _unpack_cut)
 
 
 class Manifests:

@@ -14,7 +14,7 @@ from cutwater.errors import Corrupt, NewerFormat, NotFound
 from cutwater.ids import CheckpointId, Generation, PipelineId, StepId
 from cutwater.store.backends.backend import Backend
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.records.envelope import RecordKind, decode, encode
+from cutwater.store.records.envelope import decode, encode, plain_record
 
 KEPT: Final = 1_000
 """How many reports of each kind `trim` leaves."""
@@ -131,16 +131,8 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return sum(phases) + (self.first_batch_ms or 0)
 
 
-def _attempt(value: AttemptReport) -> AttemptReport:
-    return value
-
-
-def _recovery(value: RecoveryReport) -> RecoveryReport:
-    return value
-
-
-REPORT: Final = RecordKind("report", _attempt, msgspec.json.Decoder(AttemptReport), _attempt)
-RECOVERY: Final = RecordKind("recovery", _recovery, msgspec.json.Decoder(RecoveryReport), _recovery)
+REPORT: Final = plain_record("report", AttemptReport)
+RECOVERY: Final = plain_record("recovery", RecoveryReport)
 
 
 class Reports:

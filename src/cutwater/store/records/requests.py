@@ -17,7 +17,7 @@ from cutwater.errors import ConfigError, Corrupt, NewerFormat, NotFound
 from cutwater.ids import CheckpointId, PipelineId
 from cutwater.store.backends.backend import Backend, write_once
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.records.envelope import RecordKind, decode, encode
+from cutwater.store.records.envelope import decode, encode, plain_record
 from cutwater.store.records.reports import AttemptReport
 
 LOOK_MS: Final = 1_000
@@ -130,16 +130,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     report: AttemptReport | None = None
 
 
-def _request(value: Request) -> Request:
-    return value
-
-
-def _answer(value: Answer) -> Answer:
-    return value
-
-
-REQUEST: Final = RecordKind("request", _request, msgspec.json.Decoder(Request), _request)
-ANSWER: Final = RecordKind("answer", _answer, msgspec.json.Decoder(Answer), _answer)
+REQUEST: Final = plain_record("request", Request)
+ANSWER: Final = plain_record("answer", Answer)
 
 
 def abort_reason(text: str, option: str = "reason") -> str:

@@ -65,15 +65,9 @@ class DroppedForm(msgspec.Struct, frozen=True):
     checkpoint_id: CheckpointId
 
 
-def _pack(checkpoint_id: CheckpointId) -> DroppedForm:
-    return DroppedForm(checkpoint_id)
-
-
-def _unpack(form: DroppedForm) -> CheckpointId:
-    return form.checkpoint_id
-
-
-DROPPED: Final = RecordKind("dropped", _pack, msgspec.json.Decoder(DroppedForm), _unpack)
+DROPPED: Final = RecordKind(
+    "dropped", DroppedForm, msgspec.json.Decoder(DroppedForm), lambda form: form.checkpoint_id
+)
 
 
 class Savepoints:

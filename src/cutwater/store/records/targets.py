@@ -19,7 +19,7 @@ from cutwater.ids import CheckpointId, Generation, PipelineId, SinkId
 from cutwater.protocol.decisions import LogView
 from cutwater.store.backends.backend import Backend, write_once
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.records.envelope import RecordKind, decode, encode
+from cutwater.store.records.envelope import RecordKind, decode, encode, plain_record
 
 VISIBILITY: Final = "visibility"
 """The option of a target that shows batches before their checkpoint: then it is `batch`."""
@@ -109,32 +109,8 @@ def _one_form(uri: str) -> str:
 SinkTargets = Mapping[SinkId, StoredTarget]
 
 
-class TargetForm(msgspec.Struct, frozen=True):
-    """A `StoredTarget`."""
-
-    format: str
-    uri: str
-    options: dict[str, tuple[str, ...]]
-
-
-def _pack_target(target: StoredTarget) -> TargetForm:
-    return TargetForm(target.format, target.uri, dict(target.options))
-
-
-def _unpack_target(form: TargetForm) -> StoredTarget:
-    return StoredTarget(form.format, form.uri, form.options)
-
-
-def _pack_targets(targets: SinkTargets) -> dict[SinkId, TargetForm]:
-    return {sink: _pack_target(one) for sink, one in targets.items()}
-
-
-def _unpack_targets(form: dict[SinkId, TargetForm]) -> SinkTargets:
-    return {sink: _unpack_target(one) for sink, one in form.items()}
-
-
-TARGETS: Final = RecordKind(
-    "targets", _pack_targets, msgspec.json.Decoder(dict[SinkId, TargetForm]), _unpack_targets
+TARGETS: Final[RecordKind[SinkTargets, dict[SinkId, StoredTarget]]] = RecordKind(
+    "targets", dict, msgspec.json.Decoder(dict[SinkId, StoredTarget]), dict
 )
 
 
@@ -241,27 +217,7 @@ class Origin:
     targets: tuple[StoredTarget, ...]
 
 
-class OriginForm(msgspec.Struct, frozen=True):
-    """An `Origin`."""
-
-    pipeline: PipelineId
-    name: str
-    store: str
-    checkpoint_id: CheckpointId
-    targets: tuple[TargetForm, ...]
-
-
-def _pack_origin(origin: Origin) -> OriginForm:
-    targets = tuple(_pack_target(one) for one in origin.targets)
-    return OriginForm(origin.pipeline, origin.name, origin.store, origin.checkpoint_id, targets)
-
-
-def _unpack_origin(form: OriginForm) -> Origin:
-    targets = tuple(_unpack_target(one) for one in form.targets)
-    return Origin(form.pipeline, form.name, form.store, form.checkpoint_id, targets)
-
-
-ORIGIN: Final = RecordKind("origin", _pack_origin, msgspec.json.Decoder(OriginForm), _unpack_origin)
+ORIGIN: Final = plain_record("origin", Origin)
 
 
 def record_origin(backend: Backend, pipeline: PipelineId, origin: Origin) -> None:

@@ -14,14 +14,13 @@ from cutwater.errors import SinkError, Superseded
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit, grant
 from cutwater.protocol.cut import BlobRef, Committable, Version
-from cutwater.sinks.base import KeepsPast, OpenSink, Sink, SinkContext
+from cutwater.sinks.base import KeepsPast, OpenSink, Rows, Sink, SinkContext
 from cutwater.store.backends.directories import files_below
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from cutwater.sinks.rows import Rows
 
 PIPELINE: Final = PipelineId("5f0c1a52-8f6e-4f0b-9d5e-0c1f5a7d2b11")
 SINK: Final = SinkId("checked")
@@ -54,7 +53,7 @@ class Described(Protocol):
         """Return the ids that readers see."""
         ...
 
-    def rows(self, spark: "SparkSession | None", ids: Sequence[int]) -> "Rows":
+    def rows(self, spark: "SparkSession | None", ids: Sequence[int]) -> Rows:
         """Return rows with these ids."""
         ...
 

@@ -24,7 +24,7 @@ from cutwater.errors import SinkError
 from cutwater.ids import Generation, Slot
 from cutwater.protocol.cut import Version
 from cutwater.protocol.lost_commit import Recorded, is_behind
-from cutwater.sinks.base import KnowsNewest, Sink
+from cutwater.sinks.base import FrameRows, KnowsNewest, Rows, Sink
 from cutwater.store.backends.directories import remove_tree
 from cutwater.testing.sink_contract.harness import (
     SINK,
@@ -41,8 +41,6 @@ from cutwater.testing.sink_contract.harness import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from cutwater.sinks.rows import Rows
 
 
 class SinkContract:
@@ -78,10 +76,8 @@ class SinkContract:
         """Return rows with these ids; give your sink the columns that it needs."""
         return spark.createDataFrame([(one, f"row {one}") for one in ids], "id long, name string")
 
-    def rows(self, spark: "SparkSession | None", ids: Sequence[int]) -> "Rows":
+    def rows(self, spark: "SparkSession | None", ids: Sequence[int]) -> Rows:
         """Return rows as a sink gets them; by default those of `frame`."""
-        from cutwater.sinks.rows import FrameRows  # noqa: PLC0415 - needs Spark
-
         assert spark is not None
         return FrameRows(self.frame(spark, ids))
 
@@ -307,15 +303,15 @@ class SinkContract:
         sink = trial.opened()
         versions = [sink.commit(permit(one), trial.stage(sink, one)) for one in (1, 2, 3)]
         whole = self._after([1], [2], [3])
-        retreat = sink.look_back(versions[0])
+        preview = sink.look_back(versions[0])
         trial.shows(whole, "after look_back, which changes nothing,")
         if not self.restores:
-            check(retreat.obstacle, "look_back must name what stands against going back")
+            check(preview.obstacle, "look_back must name what stands against going back")
             fails(sink.restore, permit(4), versions[0])
             trial.shows(whole, "after a restore that was refused")
             return
-        check(retreat.obstacle is None, f"it cannot go back: {retreat.obstacle}")
-        check(retreat.version == versions[-1], "look_back must say what the target shows now")
+        check(preview.obstacle is None, f"it cannot go back: {preview.obstacle}")
+        check(preview.version == versions[-1], "look_back must say what the target shows now")
         restored = sink.restore(permit(4), versions[0])
         trial.shows([1], "after a restore")
         other = trial.opened(without_spark=self.commits_without_spark)

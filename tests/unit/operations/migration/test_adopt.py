@@ -35,7 +35,7 @@ from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind, note_streams, read_streams
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath, PipelinePaths
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Committed
 from cutwater.store.records.lease import Lease, Leases
 from cutwater.store.records.targets import StoredTarget
@@ -103,8 +103,8 @@ def examined(
     return examine(planned(), forms(totals), {step: looked(query)}, allow_uncommitted=rerun)
 
 
-def store() -> OpenStore:
-    return OpenStore.of(MemoryBackend(), PipelineId("p"))
+def store() -> PipelineStore:
+    return PipelineStore.of(MemoryBackend(), PipelineId("p"))
 
 
 def plan_next_batch(query: Path) -> None:
@@ -303,7 +303,7 @@ def test_whoever_claims_the_pipeline_meanwhile_has_it(query: Path) -> None:
     publish = opened.manifests.publish
 
     def slow(cut: Cut) -> str:
-        OpenStore.of(opened.backend, opened.pipeline).log.create(
+        PipelineStore.of(opened.backend, opened.pipeline).log.create(
             Claim(Slot(2), Generation(2), "another")
         )
         return publish(cut)
@@ -332,7 +332,7 @@ def test_a_query_that_runs_on_while_it_is_copied_is_refused(query: Path) -> None
 class World:
     """A pipeline in a store, with one decided cut."""
 
-    opened: OpenStore
+    opened: PipelineStore
     decision: Decision
 
     @property

@@ -31,11 +31,11 @@ from cutwater.operations.rewind.rewind import find_target, perform
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Version
 from cutwater.protocol.decisions import Claim, LogView
-from cutwater.sinks.base import NO_TARGET, Retreat
+from cutwater.sinks.base import NO_TARGET, RestorePreview
 from cutwater.sinks.delta.time_travel import NO_TABLE
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath, PipelinePaths
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import open_pipeline
 from cutwater.store.records.codecs import Attempt
 
@@ -190,8 +190,12 @@ def test_a_sink_that_cannot_be_looked_at_now_cannot_go_back() -> None:
 class Unmade(VersionedTable):
     """A table that is made by its first commit."""
 
-    def look_back(self, version: Version | None) -> Retreat:
-        return Retreat(NO_TARGET, 0, 0) if len(self.versions) == 1 else super().look_back(version)
+    def look_back(self, version: Version | None) -> RestorePreview:
+        return (
+            RestorePreview(NO_TARGET, 0, 0)
+            if len(self.versions) == 1
+            else super().look_back(version)
+        )
 
 
 def test_a_table_that_an_older_process_may_still_make_is_not_taken_back() -> None:
@@ -223,7 +227,7 @@ def test_a_table_that_nobody_has_had_rows_for_is_taken_back_to_nothing() -> None
 
 def test_a_pipeline_without_checkpoints_has_nowhere_to_go() -> None:
     backend = MemoryBackend()
-    store = OpenStore.of(backend, open_pipeline(backend, "p"))
+    store = PipelineStore.of(backend, open_pipeline(backend, "p"))
 
     with pytest.raises(ConfigError, match="p has never taken a checkpoint"):
         find_target(Movable("p", store, TARGETS, {}), LogView(), "1", "--to")
@@ -249,7 +253,7 @@ def test_a_log_that_lost_its_end_is_not_gone_back_in() -> None:
     pipeline = start_pipeline([False, False])
     store = pipeline.opened()
     pipeline.backend.delete(PipelinePaths(store.pipeline).log_entry(store.log.read().last_slot))
-    store = OpenStore.of(pipeline.backend, store.pipeline)
+    store = PipelineStore.of(pipeline.backend, store.pipeline)
     movable = Movable("p", store, TARGETS, pipeline.sinks)
 
     with pytest.raises(MoveRefused, match="its log lacks its last entries"):

@@ -15,19 +15,19 @@ from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.evolution.identity import InputIdentity, InputKind, StepIdentity
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 
 STEP = StepId("files")
 STREAM = "0:FileStreamSource"
 
 
 @pytest.fixture
-def store() -> OpenStore:
-    return OpenStore.of(MemoryBackend(), PIPELINE)
+def store() -> PipelineStore:
+    return PipelineStore.of(MemoryBackend(), PIPELINE)
 
 
 def cut_at(
-    store: OpenStore, directory: Path, offset: int | None, read: Sequence[Path | str]
+    store: PipelineStore, directory: Path, offset: int | None, read: Sequence[Path | str]
 ) -> Cut:
     """A cut through a step that reads files, one for each entry of its log."""
     query = directory / "query"
@@ -70,7 +70,7 @@ def files(directory: Path, *names: str) -> list[Path]:
     return [directory / name for name in names]
 
 
-def test_files_that_both_cuts_have_read_may_be_gone(store: OpenStore, tmp_path: Path) -> None:
+def test_files_that_both_cuts_have_read_may_be_gone(store: PipelineStore, tmp_path: Path) -> None:
     read = files(tmp_path, "a", "b b", "c")
     head = cut_at(store, tmp_path, 2, read)
     target = cut_at(store, tmp_path, 0, read[:1])
@@ -81,7 +81,7 @@ def test_files_that_both_cuts_have_read_may_be_gone(store: OpenStore, tmp_path: 
 
 
 def test_files_that_only_the_newer_cut_has_read_must_be_there(
-    store: OpenStore, tmp_path: Path
+    store: PipelineStore, tmp_path: Path
 ) -> None:
     read = files(tmp_path, "a", "b b", "c")
     head = cut_at(store, tmp_path, 2, read)
@@ -95,7 +95,9 @@ def test_files_that_only_the_newer_cut_has_read_must_be_there(
     assert "b b and 1 more was read" in past_of(store, head, target).forgotten[f"files/{STREAM}"]
 
 
-def test_a_step_that_had_read_nothing_needs_every_file(store: OpenStore, tmp_path: Path) -> None:
+def test_a_step_that_had_read_nothing_needs_every_file(
+    store: PipelineStore, tmp_path: Path
+) -> None:
     read = files(tmp_path, "a")
     head = cut_at(store, tmp_path, 0, read)
     fresh = cut_at(store, tmp_path, None, ())
@@ -107,7 +109,7 @@ def test_a_step_that_had_read_nothing_needs_every_file(store: OpenStore, tmp_pat
 
 
 def test_files_that_are_not_on_this_machine_were_not_asked_for(
-    store: OpenStore, tmp_path: Path
+    store: PipelineStore, tmp_path: Path
 ) -> None:
     read: list[Path | str] = [*files(tmp_path, "a"), "s3a://bucket/b", "hdfs://host/c"]
     head = cut_at(store, tmp_path, 2, read)
@@ -119,7 +121,7 @@ def test_files_that_are_not_on_this_machine_were_not_asked_for(
     assert past_of(store, head, head) == Past()
 
 
-def test_what_a_damaged_head_has_read_is_not_known(store: OpenStore, tmp_path: Path) -> None:
+def test_what_a_damaged_head_has_read_is_not_known(store: PipelineStore, tmp_path: Path) -> None:
     head = cut_at(store, tmp_path, 0, files(tmp_path, "a"))
     for path in store.backend.list(PipelinePaths(PIPELINE).blobs):
         store.backend.delete(path)
@@ -127,7 +129,9 @@ def test_what_a_damaged_head_has_read_is_not_known(store: OpenStore, tmp_path: P
     assert past_of(store, head, replace(head, snapshots={})).unasked == {f"files/{STREAM}"}
 
 
-def test_where_the_head_is_not_known_nothing_can_be_said(store: OpenStore, tmp_path: Path) -> None:
+def test_where_the_head_is_not_known_nothing_can_be_said(
+    store: PipelineStore, tmp_path: Path
+) -> None:
     assert past_of(store, None, cut_at(store, tmp_path, 0, ())) == Past()
 
 
@@ -147,7 +151,9 @@ def test_what_is_known_of_a_source_is_told_by_its_offset(offset: str | None, kno
     assert is_checked(offset) is known
 
 
-def test_the_log_of_a_source_is_found_by_sparks_own_count(store: OpenStore, tmp_path: Path) -> None:
+def test_the_log_of_a_source_is_found_by_sparks_own_count(
+    store: PipelineStore, tmp_path: Path
+) -> None:
     read = files(tmp_path, "a", "b", "c")
     head = identified(cut_at(store, tmp_path, 2, read))
     target = cut_at(store, tmp_path, 0, read[:1])

@@ -21,7 +21,7 @@ from cutwater.protocol.cut import Committable
 from cutwater.protocol.decisions import Claim
 from cutwater.sinks.base import OpenSink, Sink, SinkContext
 from cutwater.sinks.consistent_view import view_at
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PreparedPipelin
         return sinks.files(str(self.table(sink)))
 
     def staged(
-        _: PreparedPipeline, __: OpenStore, sink: OpenSink, ___: SinkId, number: int
+        _: PreparedPipeline, __: PipelineStore, sink: OpenSink, ___: SinkId, number: int
     ) -> Committable | None:
         ids = tuple(range((number - 1) * ROWS, number * ROWS))
         rows = ArrowRows(ids, {"value": "long"})

@@ -328,8 +328,8 @@ def test_the_past_is_kept_for_so_many_versions(root: Path) -> None:
         sink.restore(permit(7), "1")
     assert sink.restore(permit(8), "3") == "6"
     assert ids_in(root) == [3]
-    retreat = sink.look_back("4")
-    assert (retreat.version, retreat.rows, retreat.rows_then) == ("6", 1, 1)
+    preview = sink.look_back("4")
+    assert (preview.version, preview.rows, preview.rows_then) == ("6", 1, 1)
 
 
 def test_an_overwrite_without_rows_leaves_nothing_in_sight(root: Path) -> None:

@@ -4,8 +4,8 @@ import pytest
 from tests.unit.store.faulty import FaultyBackend
 
 from cutwater.errors import ConfigError, OutcomeUnknown
+from cutwater.store.backends.location import probe
 from cutwater.store.backends.memory import MemoryBackend
-from cutwater.store.backends.probe import probe
 from cutwater.store.paths import PROBES, ObjectPath
 
 

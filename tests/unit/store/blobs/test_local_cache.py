@@ -1,4 +1,4 @@
-"""The stock: every content comes once, from what is left here or from the store, and is right."""
+"""The cache: every content comes once, from what is left here or from the store, and is right."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from cutwater.protocol.cut import BlobRef
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.blobs.blobs import BUNDLED_BYTES_MAX, Blobs
 from cutwater.store.blobs.bundles import BundleMemory
-from cutwater.store.blobs.local_cache import LeftFiles, Stock
+from cutwater.store.blobs.local_cache import BlobCache, LeftFiles
 from cutwater.store.paths import ObjectPath
 
 BIG = b"0123456789abcdef" * (BUNDLED_BYTES_MAX // 16)
@@ -65,16 +65,16 @@ class Kept:
             (self.query / path).write_bytes(data)
         return self.query
 
-    def stock(self) -> Stock:
-        return Stock(self.directory / "stock", LeftFiles([self.directory / "old"]))
+    def cache(self) -> BlobCache:
+        return BlobCache(self.directory / "cache", LeftFiles([self.directory / "old"]))
 
-    def problems(self, stock: Stock) -> dict[BlobRef, str]:
-        return stock.problems(self.blobs, [self.tree, (), self.tree], [self.event])
+    def problems(self, cache: BlobCache) -> dict[BlobRef, str]:
+        return cache.problems(self.blobs, [self.tree, (), self.tree], [self.event])
 
-    def built(self, stock: Stock) -> dict[str, bytes]:
+    def built(self, cache: BlobCache) -> dict[str, bytes]:
         """What a restore finds, without another byte from the store."""
         self.backend.reads.clear()
-        blobs = Blobs(self.backend, PIPELINE, Generation(4), stock)
+        blobs = Blobs(self.backend, PIPELINE, Generation(4), cache)
         into = self.directory / "new"
         blobs.fetch_tree(self.tree, into)
         blobs.fetch_files({into / "event": self.event})
@@ -101,33 +101,33 @@ def size(*refs: BlobRef) -> int:
 def test_what_a_killed_process_has_left_is_linked_and_only_the_bundle_is_fetched(
     kept: Kept,
 ) -> None:
-    stock = kept.stock()
+    cache = kept.cache()
 
-    assert kept.problems(stock) == {}
+    assert kept.problems(cache) == {}
 
     assert kept.backend.reads == [kept.bundle.name]
-    assert stock.fetched_bytes == size(kept.bundle)
-    assert stock.linked_bytes == len(BIG) + 4000 + 3000 + size(kept.event)
+    assert cache.fetched_bytes == size(kept.bundle)
+    assert cache.linked_bytes == len(BIG) + 4000 + 3000 + size(kept.event)
     shutil.rmtree(kept.directory / "old")
-    assert kept.built(stock) == EXPECTED
+    assert kept.built(cache) == EXPECTED
     # The very file, not a copy of it.
     assert (kept.directory / "new" / "state" / "big.sst").stat().st_nlink == 2
 
 
 def test_with_nothing_left_every_object_is_read_once(kept: Kept) -> None:
     shutil.rmtree(kept.directory / "old")
-    stock = kept.stock()
+    cache = kept.cache()
 
-    assert kept.problems(stock) == {}
+    assert kept.problems(cache) == {}
 
     everything = [*kept.tree, kept.event]
     assert sorted(kept.backend.reads) == sorted(ref.name for ref in everything)
-    assert (stock.linked_bytes, stock.fetched_bytes) == (0, size(*everything))
+    assert (cache.linked_bytes, cache.fetched_bytes) == (0, size(*everything))
     # A second cut that shares them is no reason to read them again.
     kept.backend.reads.clear()
-    assert kept.problems(stock) == {}
+    assert kept.problems(cache) == {}
     assert kept.backend.reads == []
-    assert kept.built(stock) == EXPECTED
+    assert kept.built(cache) == EXPECTED
 
 
 @pytest.mark.parametrize("path", ["query/state/big.sst", "query/state/a", "channel/7.parquet"])
@@ -136,12 +136,12 @@ def test_a_file_that_was_changed_here_comes_from_the_store(kept: Kept, path: str
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(bytes(data))
-    stock = kept.stock()
+    cache = kept.cache()
 
-    assert kept.problems(stock) == {}
+    assert kept.problems(cache) == {}
 
     assert len(kept.backend.reads) == 2
-    assert kept.built(stock) == EXPECTED
+    assert kept.built(cache) == EXPECTED
 
 
 def test_a_file_of_the_same_size_is_measured_once_and_not_taken(kept: Kept) -> None:
@@ -173,14 +173,14 @@ def test_a_link_or_a_file_of_somebody_else_is_not_taken(
 
 def test_a_file_that_goes_away_while_it_is_taken_comes_from_the_store(kept: Kept) -> None:
     left = LeftFiles([kept.directory / "old", kept.directory / "never"])
-    stock = Stock(kept.directory / "stock", left)
+    cache = BlobCache(kept.directory / "cache", left)
     assert not left.take(1, "0" * 64, kept.directory / "target")
     shutil.rmtree(kept.directory / "old")
 
-    assert kept.problems(stock) == {}
+    assert kept.problems(cache) == {}
 
-    assert stock.linked_bytes == 0
-    assert kept.built(stock) == EXPECTED
+    assert cache.linked_bytes == 0
+    assert kept.built(cache) == EXPECTED
 
 
 def test_a_file_that_goes_away_while_it_is_looked_for_is_not_there(
@@ -194,11 +194,11 @@ def test_a_file_that_goes_away_while_it_is_looked_for_is_not_there(
         return seen(file)
 
     monkeypatch.setattr(Path, "lstat", gone)
-    stock = kept.stock()
+    cache = kept.cache()
 
-    assert kept.problems(stock) == {}
+    assert kept.problems(cache) == {}
 
-    assert stock.fetched_bytes == size(kept.bundle, kept.event)
+    assert cache.fetched_bytes == size(kept.bundle, kept.event)
 
 
 def test_a_file_system_without_links_gets_copies(
@@ -208,12 +208,12 @@ def test_a_file_system_without_links_gets_copies(
         raise OSError(errno.EXDEV, "another device")
 
     monkeypatch.setattr(os, "link", refuse)
-    stock = kept.stock()
+    cache = kept.cache()
 
-    assert kept.problems(stock) == {}
+    assert kept.problems(cache) == {}
 
-    assert stock.fetched_bytes == size(kept.bundle)
-    assert kept.built(stock) == EXPECTED
+    assert cache.fetched_bytes == size(kept.bundle)
+    assert kept.built(cache) == EXPECTED
     assert (kept.directory / "new" / "state" / "big.sst").stat().st_nlink == 1
 
 
@@ -222,7 +222,7 @@ def test_an_object_that_the_store_has_lost_is_a_damage_whatever_is_left_here(kep
     kept.backend.put(ObjectPath(kept.older.name), b"half")
     kept.backend.put(ObjectPath(kept.event.name), b"")
 
-    problems = kept.problems(kept.stock())
+    problems = kept.problems(kept.cache())
 
     assert set(problems) == {kept.big, kept.older, kept.event}
     assert problems[kept.big] == "it is missing, and a checkpoint names it"
@@ -235,7 +235,7 @@ def test_damage_in_the_store_is_found_where_nothing_is_left_here(kept: Kept) -> 
         data[-1] ^= 1
         kept.backend.put(ObjectPath(ref.name), bytes(data))
 
-    problems = kept.problems(kept.stock())
+    problems = kept.problems(kept.cache())
 
     assert set(problems) == {kept.bundle, kept.big}
     assert all("its hash is" in one for one in problems.values())
@@ -246,18 +246,18 @@ def test_a_bundle_that_is_none_is_named(kept: Kept, tmp_path: Path) -> None:
     (tmp_path / "newer").write_bytes(b'{"format":99}\n')
     text, newer = kept.blobs.store_files([tmp_path / "text", tmp_path / "newer"], {})
 
-    assert kept.stock().problems(kept.blobs, [(text,)], ()).keys() == {text}
+    assert kept.cache().problems(kept.blobs, [(text,)], ()).keys() == {text}
     with pytest.raises(NewerFormat):
-        kept.stock().problems(kept.blobs, [(newer,)], ())
+        kept.cache().problems(kept.blobs, [(newer,)], ())
 
 
 def test_what_is_there_is_replaced_by_what_is_given(kept: Kept, tmp_path: Path) -> None:
-    stock = kept.stock()
-    assert kept.problems(stock) == {}
+    cache = kept.cache()
+    assert kept.problems(cache) == {}
     (tmp_path / "file").write_bytes(b"something else")
 
-    assert stock.give(kept.event.sha256, tmp_path / "file")
-    assert not stock.give("0" * 64, tmp_path / "other")
+    assert cache.give(kept.event.sha256, tmp_path / "file")
+    assert not cache.give("0" * 64, tmp_path / "other")
 
     assert (tmp_path / "file").read_bytes() == b"rows" * 1000
     assert not (tmp_path / "other").exists()

@@ -12,7 +12,7 @@ from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.store.maintenance.garbage import Collector
 from cutwater.store.paths import ObjectPath, PipelinePaths
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Committed
 
 ONE = Generation(1)
@@ -21,19 +21,19 @@ STEP = StepId("totals")
 
 
 @pytest.fixture
-def store() -> OpenStore:
-    opened = OpenStore.of(FaultyBackend(), PIPELINE)
+def store() -> PipelineStore:
+    opened = PipelineStore.of(FaultyBackend(), PIPELINE)
     opened.log.create(Claim(Slot(1), ONE, "claim"))
     return opened
 
 
-def blob(store: OpenStore, number: int, generation: Generation = ONE) -> BlobRef:
+def blob(store: PipelineStore, number: int, generation: Generation = ONE) -> BlobRef:
     path = PATHS.blob(generation, f"{number:064x}")
     store.backend.put(path, b"state")
     return BlobRef(path, 5, f"{number:064x}")
 
 
-def decide(store: OpenStore, number: int, *, commit: bool = True) -> Cut:
+def decide(store: PipelineStore, number: int, *, commit: bool = True) -> Cut:
     """Take a checkpoint whose state is one object of its own."""
     snapshot = StepSnapshot(STEP, CheckpointId(number), ONE, BatchId(number))
     cut = Cut(
@@ -52,16 +52,16 @@ def decide(store: OpenStore, number: int, *, commit: bool = True) -> Cut:
     return cut
 
 
-def last(store: OpenStore) -> Slot:
+def last(store: PipelineStore) -> Slot:
     """The newest slot whose commit is recorded."""
     return max(store.commits.slots(), default=NO_SLOT)
 
 
-def blobs_left(store: OpenStore) -> list[int]:
+def blobs_left(store: PipelineStore) -> list[int]:
     return [int(name.rsplit("/", 1)[-1], 16) for name in store.backend.list(PATHS.blobs)]
 
 
-def test_the_newest_checkpoints_stay_and_the_others_go(store: OpenStore) -> None:
+def test_the_newest_checkpoints_stay_and_the_others_go(store: PipelineStore) -> None:
     for number in range(1, 6):
         decide(store, number)
 
@@ -72,7 +72,7 @@ def test_the_newest_checkpoints_stay_and_the_others_go(store: OpenStore) -> None
     assert blobs_left(store) == [4, 5]
 
 
-def test_nothing_is_deleted_before_anything_was_committed(store: OpenStore) -> None:
+def test_nothing_is_deleted_before_anything_was_committed(store: PipelineStore) -> None:
     for number in range(1, 4):
         decide(store, number, commit=False)
 
@@ -81,7 +81,9 @@ def test_nothing_is_deleted_before_anything_was_committed(store: OpenStore) -> N
     assert store.manifests.ids() == (1, 2, 3)
 
 
-def test_what_nobody_names_goes_and_staged_rows_of_this_generation_stay(store: OpenStore) -> None:
+def test_what_nobody_names_goes_and_staged_rows_of_this_generation_stay(
+    store: PipelineStore,
+) -> None:
     decide(store, 1)
     blob(store, 99)
     staged = PATHS.staged_file(ONE, SinkId("table"), BatchId(3), "part")
@@ -93,7 +95,7 @@ def test_what_nobody_names_goes_and_staged_rows_of_this_generation_stay(store: O
     assert store.backend.exists(staged)
 
 
-def test_a_manifest_that_is_known_is_not_read_again(store: OpenStore) -> None:
+def test_a_manifest_that_is_known_is_not_read_again(store: PipelineStore) -> None:
     backend = store.backend
     assert isinstance(backend, FaultyBackend)
     cut = decide(store, 1)
@@ -107,7 +109,7 @@ def test_a_manifest_that_is_known_is_not_read_again(store: OpenStore) -> None:
     assert collector.cuts == (cut,)
 
 
-def test_a_kept_manifest_that_cannot_be_read_keeps_everything(store: OpenStore) -> None:
+def test_a_kept_manifest_that_cannot_be_read_keeps_everything(store: PipelineStore) -> None:
     decide(store, 1)
     decide(store, 2)
     store.backend.put(PATHS.manifest(CheckpointId(2)), b"damaged")
@@ -118,7 +120,7 @@ def test_a_kept_manifest_that_cannot_be_read_keeps_everything(store: OpenStore) 
     assert blobs_left(store) == [1, 2]
 
 
-def test_a_manifest_that_is_gone_is_forgotten(store: OpenStore) -> None:
+def test_a_manifest_that_is_gone_is_forgotten(store: PipelineStore) -> None:
     decide(store, 2)
     collector = Collector(store, ONE, 1, last(store))
     collector.know(replace(decide(store, 3), checkpoint_id=CheckpointId(1)))
@@ -130,7 +132,7 @@ def test_a_manifest_that_is_gone_is_forgotten(store: OpenStore) -> None:
 
 @pytest.mark.parametrize("deletes", [0, 1, 2, 3])
 def test_who_is_fenced_out_deletes_nothing_more(
-    store: OpenStore, monkeypatch: pytest.MonkeyPatch, deletes: int
+    store: PipelineStore, monkeypatch: pytest.MonkeyPatch, deletes: int
 ) -> None:
     for number in (1, 2, 3):
         decide(store, number)
@@ -139,7 +141,7 @@ def test_who_is_fenced_out_deletes_nothing_more(
     done: list[ObjectPath] = []
     backend = store.backend
     delete = backend.delete
-    fencing = OpenStore.of(backend, PIPELINE)
+    fencing = PipelineStore.of(backend, PIPELINE)
 
     def delete_and_be_fenced(path: ObjectPath) -> None:
         delete(path)
@@ -156,12 +158,12 @@ def test_who_is_fenced_out_deletes_nothing_more(
     assert len(done) == deletes
 
 
-def claim_next(store: OpenStore) -> None:
+def claim_next(store: PipelineStore) -> None:
     slot = Slot(store.log.read().last_slot + 1)
     store.log.create(Claim(slot, Generation(2), "newer"))
 
 
-def test_an_open_store_reads_what_its_generation_wrote(store: OpenStore) -> None:
+def test_an_open_store_reads_what_its_generation_wrote(store: PipelineStore) -> None:
     blobs = store.blobs(ONE)
 
     assert blobs.problem(BlobRef(PATHS.blob(ONE, "0" * 64), 1, "0" * 64)) is not None

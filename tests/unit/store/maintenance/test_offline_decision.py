@@ -11,7 +11,7 @@ from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import Claim, LogView
 from cutwater.store.maintenance.offline_decision import claim_next, decide_cut
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Attempt
 
 SAVEPOINT = CheckpointKind.SAVEPOINT
@@ -23,8 +23,8 @@ def backend() -> FaultyBackend:
 
 
 @pytest.fixture
-def store(backend: FaultyBackend) -> OpenStore:
-    return OpenStore.of(backend, PIPELINE)
+def store(backend: FaultyBackend) -> PipelineStore:
+    return PipelineStore.of(backend, PIPELINE)
 
 
 def made(attempt: Attempt) -> Cut:
@@ -37,7 +37,7 @@ def made(attempt: Attempt) -> Cut:
     )
 
 
-def test_a_claim_and_a_decision_follow_what_was_read(store: OpenStore) -> None:
+def test_a_claim_and_a_decision_follow_what_was_read(store: PipelineStore) -> None:
     claim = claim_next(store, store.log.read())
     decision, cut = decide_cut(store, claim, SAVEPOINT, made)
 
@@ -50,21 +50,21 @@ def test_a_claim_and_a_decision_follow_what_was_read(store: OpenStore) -> None:
 
 
 def test_numbers_that_anybody_has_taken_are_passed_over(
-    store: OpenStore, backend: FaultyBackend
+    store: PipelineStore, backend: FaultyBackend
 ) -> None:
     taken = Attempt(CheckpointId(5), Generation(7), SAVEPOINT, 0)
     store.attempts.reserve(taken)
     claim = claim_next(store, store.log.read())
     other = replace(taken, checkpoint_id=CheckpointId(6))
-    backend.meanwhile.append(lambda: OpenStore.of(backend, PIPELINE).attempts.reserve(other))
+    backend.meanwhile.append(lambda: PipelineStore.of(backend, PIPELINE).attempts.reserve(other))
 
     decision, _ = decide_cut(store, claim, SAVEPOINT, made)
 
     assert decision.checkpoint_id == 7
 
 
-def test_who_claims_first_has_it(store: OpenStore) -> None:
-    theirs = OpenStore.of(store.backend, PIPELINE)
+def test_who_claims_first_has_it(store: PipelineStore) -> None:
+    theirs = PipelineStore.of(store.backend, PIPELINE)
     read = store.log.read()
     claim_next(theirs, read)
 
@@ -72,9 +72,9 @@ def test_who_claims_first_has_it(store: OpenStore) -> None:
         claim_next(store, read)
 
 
-def test_who_was_claimed_from_decides_nothing(store: OpenStore) -> None:
+def test_who_was_claimed_from_decides_nothing(store: PipelineStore) -> None:
     claim = claim_next(store, LogView())
-    OpenStore.of(store.backend, PIPELINE).log.create(Claim(Slot(2), Generation(2), "theirs"))
+    PipelineStore.of(store.backend, PIPELINE).log.create(Claim(Slot(2), Generation(2), "theirs"))
 
     with pytest.raises(Fenced):
         decide_cut(store, claim, SAVEPOINT, made)
@@ -82,7 +82,7 @@ def test_who_was_claimed_from_decides_nothing(store: OpenStore) -> None:
 
 
 def test_what_may_or_may_not_be_written_is_said_so(
-    store: OpenStore, backend: FaultyBackend
+    store: PipelineStore, backend: FaultyBackend
 ) -> None:
     backend.before_create.append(Unavailable("log", "it is away"))
 

@@ -12,11 +12,10 @@ from cutwater.errors import Conflict, Corrupt, NotFound, OutcomeUnknown, Unavail
 from cutwater.ids import BatchId, CheckpointId, Generation
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.store.backends.memory import MemoryBackend
-from cutwater.store.maintenance.garbage import Collector
+from cutwater.store.maintenance.garbage import Collector, prospect, prune
 from cutwater.store.maintenance.inspect import Inspector
-from cutwater.store.maintenance.prune import prospect, prune
 from cutwater.store.paths import ObjectPath
-from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.pipeline_store import PipelineStore
 
 SAVEPOINT = CheckpointKind.SAVEPOINT
 
@@ -235,7 +234,7 @@ def test_a_prune_that_dies_at_any_change_is_finished_by_the_next(
             prune(writer.store, 1, "first", drop=drop)
         backend.dies_at = None
         # A new process knows nothing of what the old one had read.
-        writer.store = OpenStore.of(backend, PIPELINE)
+        writer.store = PipelineStore.of(backend, PIPELINE)
 
         # Whatever is still listed with a manifest that stays is whole.
         assert set(expected[0]) <= set(sound(writer))
@@ -247,7 +246,7 @@ def test_a_log_that_lost_its_end_is_no_reason_to_delete_what_it_decided(
     writer: CheckpointWriter,
 ) -> None:
     writer.backend.delete(writer.paths.log_entry(writer.store.log.read().last_slot))
-    store = OpenStore.of(writer.backend, PIPELINE)
+    store = PipelineStore.of(writer.backend, PIPELINE)
     there = objects(writer), store.manifests.ids()
 
     for look in (prospect, lambda store, keep: prune(store, keep, "mine")):

@@ -4,7 +4,7 @@ from tests.unit.store.cuts import PIPELINE
 
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.records.addresses import Address, Addresses
+from cutwater.store.records.lease import Address, Addresses
 
 OURS = Address(holder="ours", url="http://127.0.0.1:4080/", host="here", token_file="/tmp/t")
 

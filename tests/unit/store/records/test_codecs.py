@@ -4,7 +4,8 @@ import hashlib
 import json
 from dataclasses import replace
 from enum import Enum
-from typing import Any
+from types import MappingProxyType
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -25,10 +26,9 @@ from cutwater.store.records.codecs import (
     NAME,
     Attempt,
     Committed,
-    KindName,
 )
-from cutwater.store.records.cut_codec import MANIFEST, CauseName
 from cutwater.store.records.envelope import RecordKind, decode, digest, encode
+from cutwater.store.records.manifests import MANIFEST
 
 PATH = ObjectPath("pipelines/p/log/000000000001")
 AnyKind = RecordKind[Any, Any]
@@ -118,10 +118,21 @@ def test_a_digest_is_the_sha256_of_the_whole_object() -> None:
     assert digest(b"object") == hashlib.sha256(b"object").hexdigest()
 
 
-@pytest.mark.parametrize(("stored", "meant"), [(KindName, CheckpointKind), (CauseName, Cause)])
-def test_every_member_of_an_enum_has_a_stored_name(stored: type[Enum], meant: type[Enum]) -> None:
-    assert [one.name for one in stored] == [one.name for one in meant]
-    assert [one.value for one in stored] == [one.name.lower() for one in meant]
+@pytest.mark.parametrize("stored", [CheckpointKind, Cause])
+def test_every_member_of_an_enum_is_stored_by_its_name(stored: type[Enum]) -> None:
+    assert [one.value for one in stored] == [one.name.lower() for one in stored]
+
+
+def test_any_kind_of_mapping_is_stored_as_a_dict_is() -> None:
+    committed = cuts.sample_committed()
+    other = replace(committed, versions=MappingProxyType(dict(committed.versions)))
+
+    assert encode(COMMITTED, PATH, other) == encode(COMMITTED, PATH, committed)
+
+
+def test_a_value_that_json_does_not_have_is_refused() -> None:
+    with pytest.raises(TypeError):
+        encode(COMMITTED, PATH, replace(cuts.sample_committed(), versions=cast(Any, object())))
 
 
 # -- damage

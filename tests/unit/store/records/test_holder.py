@@ -12,8 +12,18 @@ from tests.unit.store.cuts import PIPELINE
 from cutwater.errors import HolderUnknown, PipelineHeld, Unavailable
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath
-from cutwater.store.records.holder import Heartbeat, held, holder_of, is_gone, look, take_lease
-from cutwater.store.records.lease import STALE_MS, Holding, Lease, Leases
+from cutwater.store.records.lease import (
+    STALE_MS,
+    Heartbeat,
+    Holding,
+    Lease,
+    Leases,
+    held,
+    holder_of,
+    is_gone,
+    look,
+    take_lease,
+)
 
 DEADLINE_S = 30
 
