@@ -41,6 +41,7 @@ class Collector:
     retained: int
     committed_through: Slot = NO_SLOT
     _cuts: dict[CheckpointId, Cut] = field(default_factory=dict)
+    _given_up: set[CheckpointId] = field(default_factory=set)
 
     def know(self, cut: Cut) -> None:
         """Note a cut that was published or restored, so that it need not be read again."""
@@ -48,8 +49,12 @@ class Collector:
 
     @property
     def cuts(self) -> tuple[Cut, ...]:
-        """The cuts that are known and were not deleted."""
-        return tuple(self._cuts.values())
+        """The cuts that are kept; an attempt may reuse their objects (rule F7).
+
+        A cut whose deletion was planned never counts again, although its manifest may still be
+        there: a delete can fail, be lost or happen late, after objects of the cut are gone.
+        """
+        return tuple(cut for number, cut in self._cuts.items() if number not in self._given_up)
 
     def collect(self) -> RetentionPlan:
         """Plan and delete; return what was planned.
@@ -60,6 +65,7 @@ class Collector:
         """
         store = self.store
         plan = self.plan(store.log.read())
+        self._given_up.update(plan.manifests)
         paths = PipelinePaths(store.pipeline)
         for checkpoint_id in plan.manifests:
             if not self._delete(paths.manifest(checkpoint_id)):
@@ -117,6 +123,7 @@ class Collector:
                 continue
         for checkpoint_id in set(self._cuts).difference(present):
             del self._cuts[checkpoint_id]
+        self._given_up &= present
         return present
 
     def _found(self) -> list[StoredObject]:

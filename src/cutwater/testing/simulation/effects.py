@@ -346,6 +346,9 @@ class Effects:
             committed_through=committed_through,
             generation=process.generation,
         )
+        # Before the first delete: a collection that is interrupted leaves nothing to reuse.
+        for checkpoint_id in plan.manifests:
+            process.cuts.pop(checkpoint_id, None)
         yield
         for name in (*(manifest_name(one) for one in plan.manifests), *plan.objects):
             # The claim is read again before every delete: a fenced process deletes nothing.
@@ -356,7 +359,6 @@ class Effects:
             self.world.history.counts["objects deleted"] += 1
             yield
         for checkpoint_id in plan.manifests:
-            process.cuts.pop(checkpoint_id, None)
             readable.pop(checkpoint_id, None)
         if not plan.unreadable:
             staged = staged_to_keep(log, readable.values(), committed_through)

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.store.cuts import PIPELINE
 from tests.unit.store.faulty import FaultyBackend
 
-from cutwater.errors import NotFound
+from cutwater.errors import NotFound, Unavailable
 from cutwater.ids import NO_SLOT, BatchId, CheckpointId, Generation, SinkId, Slot, StepId
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.decisions import Claim, Decision
@@ -128,6 +128,29 @@ def test_a_manifest_that_is_gone_is_forgotten(store: PipelineStore) -> None:
     collector.collect()
 
     assert [cut.checkpoint_id for cut in collector.cuts] == [3]
+
+
+def test_a_cut_whose_deletion_was_planned_is_never_reused_although_its_manifest_stays(
+    store: PipelineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delete is lost, its objects are gone, and the next collection stops at its first delete."""
+    decide(store, 1)
+    decide(store, 2)
+    collector = Collector(store, ONE, 1, last(store))
+    delete = store.backend.delete
+    lost = PATHS.manifest(CheckpointId(1))
+    monkeypatch.setattr(store.backend, "delete", lambda path: path == lost or delete(path))
+    collector.collect()
+    assert (store.manifests.ids(), blobs_left(store)) == ((1, 2), [2])
+
+    def refuse(path: ObjectPath) -> None:
+        raise Unavailable(path, "down")
+
+    monkeypatch.setattr(store.backend, "delete", refuse)
+    with pytest.raises(Unavailable):
+        collector.collect()
+
+    assert [cut.checkpoint_id for cut in collector.cuts] == [2]
 
 
 @pytest.mark.parametrize("deletes", [0, 1, 2, 3])
