@@ -8,9 +8,9 @@ from tests.serve.asking import Asking, asking
 from tests.serve.stand_in import StandIn
 
 from cutwater.server.app import make_app
+from cutwater.server.auth import Token
 from cutwater.server.pipeline_view import Served
 from cutwater.server.pipelines import OnePipeline, Pipelines, StoredPipelines, Unreadable
-from cutwater.server.token import Token
 
 
 @pytest.fixture

@@ -24,9 +24,9 @@ from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.runtime.reporting.status import CheckpointReport
 from cutwater.server.app import make_app, unguarded_app
+from cutwater.server.auth import Token
 from cutwater.server.pipeline_view import Served
 from cutwater.server.pipelines import OnePipeline, Pipelines, StoredPipelines, Unreadable
-from cutwater.server.token import Token
 
 EXAMPLES = 6
 CHECKS = [

@@ -16,11 +16,11 @@ from tests.serve.stand_in import StandIn
 from tests.servers.ports import free_port
 from tests.waiting import DEADLINE_S, wait_until
 
-from cutwater.cli.commands.serving import Serving
+from cutwater.cli.commands.run import Serving
 from cutwater.errors import ConfigError
 from cutwater.server import serve_store
-from cutwater.server.starting import RunServer
-from cutwater.server.token import Token
+from cutwater.server.app import RunServer
+from cutwater.server.auth import Token
 from cutwater.server.uvicorn_server import Endpoint, bind
 
 

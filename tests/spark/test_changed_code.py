@@ -17,8 +17,7 @@ from pyspark.sql import functions as F
 from tests.spark.runs import DEADLINE_S, options, run, table, wait_until
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
-from cutwater.cli.commands.against import show_change
-from cutwater.cli.commands.plan import PlanArguments, PlanOutput
+from cutwater.cli.commands.plan import PlanArguments, PlanOutput, show_change
 from cutwater.errors import CodeChanged, RecoveryError
 from cutwater.planning.planner import plan
 from cutwater.run import CheckpointReport

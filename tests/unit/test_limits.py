@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from cutwater.cli.limits import raised
+from cutwater.cli.process import raised
 
 UNLIMITED = resource.RLIM_INFINITY
 

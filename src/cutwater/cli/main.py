@@ -18,12 +18,11 @@ import typer
 
 from cutwater._version import __version__
 from cutwater.cli.commands import (
-    adopt,
     checkpoints,
     config,
     doctor,
-    eject,
     fork,
+    migrate,
     plan,
     requests,
     rewind,
@@ -46,8 +45,7 @@ from cutwater.cli.output import (
     report_unexpected,
     say,
 )
-from cutwater.cli.signals import Ended, end_on_signals
-from cutwater.cli.streams import lost_output, outlive_readers
+from cutwater.cli.process import Ended, end_on_signals, lost_output, outlive_readers
 from cutwater.config.settings import DEFAULT, FILE, FILE_VARIABLE, Settings, read_settings
 from cutwater.errors import CutwaterError
 
@@ -223,8 +221,8 @@ def _complete_output() -> int:
 
 _add("plan", plan.PlanArguments, plan.plan_command, plan.HELP)
 _add("run", run.RunArguments, run.run_command, run.HELP)
-_add("adopt", adopt.AdoptArguments, adopt.adopt_command, adopt.HELP)
-_add("eject", eject.EjectArguments, eject.eject_command, eject.HELP)
+_add("adopt", migrate.AdoptArguments, migrate.adopt_command, migrate.ADOPT_HELP)
+_add("eject", migrate.EjectArguments, migrate.eject_command, migrate.EJECT_HELP)
 _add("rewind", rewind.RewindArguments, rewind.rewind_command, rewind.HELP)
 _add("fork", fork.ForkArguments, fork.fork_command, fork.HELP)
 _add("tables", tables.TablesArguments, tables.tables_command, tables.HELP)

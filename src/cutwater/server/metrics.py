@@ -19,8 +19,7 @@ from cutwater.errors import CutwaterError
 from cutwater.runtime.reporting.status import RunStatus
 from cutwater.server.pipeline_view import Served
 from cutwater.server.pipelines import Pipelines, Unreadable
-from cutwater.views.models import Checkpoint
-from cutwater.views.pipeline_models import Dag
+from cutwater.views.models import Checkpoint, Dag
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 STATES: Final = (

@@ -37,8 +37,7 @@ from cutwater.store.records.targets import SinkTargets
 from cutwater.views.build import attempt_of, without_steps
 from cutwater.views.dag import live_dag, stored_dag
 from cutwater.views.history import History, Listed
-from cutwater.views.models import Checkpoint, CheckpointDetail
-from cutwater.views.pipeline_models import Dag, Job
+from cutwater.views.models import Checkpoint, CheckpointDetail, Dag, Job
 
 _STATUS_S: Final = 0.2
 _HOLD_S: Final = 1.0

@@ -14,7 +14,7 @@ from cutwater.server.pipeline_view import Served
 from cutwater.store.backends.backend import Backend
 from cutwater.store.pipeline_store import OpenStore
 from cutwater.store.records.catalog import find_pipeline, list_pipelines
-from cutwater.views.pipeline_models import Job
+from cutwater.views.models import Job
 
 LISTED_MAX: Final = 500
 UNREADABLE: Final = "UNREADABLE"

@@ -21,13 +21,12 @@ from cutwater.server.pipeline_view import Served
 from cutwater.server.pipelines import Pipelines, job_of
 from cutwater.store.records.requests import Abort, Wanted, Wish, abort_reason
 from cutwater.store.records.savepoints import savepoint_name
-from cutwater.views import models as forms
-from cutwater.views import pipeline_models as pipeline_forms
+from cutwater.views import models
 from cutwater.views.build import settings_of, subtask_of, summary_of
 from cutwater.views.history import LISTED_MAX
 
 JobId = Annotated[str, Path(min_length=1, max_length=255, description="The uuid, or the name.")]
-CheckpointNumber = Annotated[int, Path(ge=0, le=forms.COUNT_MAX)]
+CheckpointNumber = Annotated[int, Path(ge=0, le=models.COUNT_MAX)]
 StepName = Annotated[str, Path(min_length=1, max_length=255)]
 TriggerId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 Limit = Annotated[int, Query(ge=1, le=LISTED_MAX, description="How many are listed.")]
@@ -48,33 +47,33 @@ def routes(pipelines: Pipelines) -> APIRouter:
 
 def _add_jobs(router: APIRouter, pipelines: Pipelines) -> None:
     @router.get("/jobs/overview", operation_id="listJobs")
-    def jobs() -> pipeline_forms.JobList:
+    def jobs() -> models.JobList:
         """List the pipelines that are served."""
-        return pipeline_forms.JobList(jobs=[job_of(one) for one in pipelines.all()])
+        return models.JobList(jobs=[job_of(one) for one in pipelines.all()])
 
     @router.get("/jobs/{jobid}", operation_id="getJob")
-    def job(jobid: JobId) -> pipeline_forms.JobDetail:
+    def job(jobid: JobId) -> models.JobDetail:
         """Return one pipeline, and its steps."""
         served = pipelines.find(jobid)
         found = served.job()
         vertices = [_vertex(one, found.state) for one in served.dag().steps]
-        return pipeline_forms.JobDetail(**found.model_dump(), vertices=vertices)
+        return models.JobDetail(**found.model_dump(), vertices=vertices)
 
     @router.get("/jobs/{jobid}/dag", operation_id="getDag")
-    def dag(jobid: JobId) -> pipeline_forms.Dag:
+    def dag(jobid: JobId) -> models.Dag:
         """Return the steps and channels, with what they do just now."""
         return pipelines.find(jobid).dag()
 
     @router.get("/jobs/{jobid}/channels", operation_id="getChannels")
-    def channels(jobid: JobId) -> pipeline_forms.ChannelList:
+    def channels(jobid: JobId) -> models.ChannelList:
         """Return the channels: rates, backlogs, watermarks, and where the barrier is."""
-        return pipeline_forms.ChannelList(channels=pipelines.find(jobid).dag().channels)
+        return models.ChannelList(channels=pipelines.find(jobid).dag().channels)
 
     @router.get("/jobs/{jobid}/now", operation_id="getNow")
-    def now(jobid: JobId) -> pipeline_forms.Now:
+    def now(jobid: JobId) -> models.Now:
         """Return all that changes from second to second, for whoever shows it."""
         served = pipelines.find(jobid)
-        return pipeline_forms.Now(
+        return models.Now(
             job=served.job(),
             dag=served.dag(),
             recent=[_brief(one) for one in served.recent()[:_RECENT]],
@@ -83,28 +82,26 @@ def _add_jobs(router: APIRouter, pipelines: Pipelines) -> None:
         )
 
     @router.get("/jobs/{jobid}/recoveries", operation_id="getRecoveries")
-    def recoveries(jobid: JobId) -> pipeline_forms.RecoveryList:
+    def recoveries(jobid: JobId) -> models.RecoveryList:
         """Return how the newest generations came to run, phase by phase."""
-        return pipeline_forms.RecoveryList(
-            recoveries=list(pipelines.find(jobid).checkpoints().recoveries)
-        )
+        return models.RecoveryList(recoveries=list(pipelines.find(jobid).checkpoints().recoveries))
 
 
 def _add_checkpoints(router: APIRouter, pipelines: Pipelines) -> None:
     @router.get("/jobs/{jobid}/checkpoints", operation_id="listCheckpoints")
-    def checkpoints(jobid: JobId, limit: Limit = 500) -> forms.CheckpointList:
+    def checkpoints(jobid: JobId, limit: Limit = 500) -> models.CheckpointList:
         """List the newest checkpoints, with their counts and a summary."""
         return _list(pipelines.find(jobid), limit)
 
     @router.get("/jobs/{jobid}/checkpoints/config", operation_id="getCheckpointConfig")
-    def config(jobid: JobId) -> forms.CheckpointSettings:
+    def config(jobid: JobId) -> models.CheckpointSettings:
         """Return how checkpoints are taken."""
         served = pipelines.find(jobid)
         options = served.live.options if served.live else None
         return settings_of(options, served.store.backend.url)
 
     @router.get("/jobs/{jobid}/checkpoints/details/{checkpointid}", operation_id="getCheckpoint")
-    def details(jobid: JobId, checkpointid: CheckpointNumber) -> forms.CheckpointDetail:
+    def details(jobid: JobId, checkpointid: CheckpointNumber) -> models.CheckpointDetail:
         """Return one checkpoint, step by step."""
         return _detail(pipelines.find(jobid), checkpointid)
 
@@ -114,7 +111,7 @@ def _add_checkpoints(router: APIRouter, pipelines: Pipelines) -> None:
     )
     def subtasks(
         jobid: JobId, checkpointid: CheckpointNumber, vertexid: StepName
-    ) -> forms.TaskDetail:
+    ) -> models.TaskDetail:
         """Return one step's part of a checkpoint."""
         found = _detail(pipelines.find(jobid), checkpointid)
         if vertexid not in found.tasks:
@@ -122,27 +119,27 @@ def _add_checkpoints(router: APIRouter, pipelines: Pipelines) -> None:
         return subtask_of(found.tasks[vertexid])
 
     @router.get("/jobs/{jobid}/checkpoints/{triggerid}", operation_id="getCheckpointTrigger")
-    def checkpoint_trigger(jobid: JobId, triggerid: TriggerId) -> forms.OperationState:
+    def checkpoint_trigger(jobid: JobId, triggerid: TriggerId) -> models.OperationState:
         """Say what became of a checkpoint, or of an abort, that was asked for."""
         return _state(pipelines.find(jobid), triggerid)
 
     @router.get("/jobs/{jobid}/savepoints/{triggerid}", operation_id="getSavepointTrigger")
-    def savepoint_trigger(jobid: JobId, triggerid: TriggerId) -> forms.OperationState:
+    def savepoint_trigger(jobid: JobId, triggerid: TriggerId) -> models.OperationState:
         """Say what became of a savepoint or a stop that was asked for."""
         return _state(pipelines.find(jobid), triggerid)
 
 
 def _add_tables(router: APIRouter, pipelines: Pipelines) -> None:
     @router.get("/jobs/{jobid}/tables", operation_id="getTables")
-    def tables(jobid: JobId, limit: Limit = 100) -> pipeline_forms.TableList:
+    def tables(jobid: JobId, limit: Limit = 100) -> models.TableList:
         """Return what the sinks showed at the newest cuts at which they committed."""
         served = pipelines.find(jobid)
         sinks = [
-            pipeline_forms.SinkTable(sink=sink, format=one.format, target=one.uri)
+            models.SinkTable(sink=sink, format=one.format, target=one.uri)
             for sink, one in sorted(served.targets().items())
         ]
         cuts = [
-            pipeline_forms.TablesAt(
+            models.TablesAt(
                 checkpoint=one.id,
                 timestamp=one.trigger_timestamp,
                 name=one.name,
@@ -152,7 +149,7 @@ def _add_tables(router: APIRouter, pipelines: Pipelines) -> None:
             for one in served.checkpoints().checkpoints
             if one.sink_versions
         ]
-        return pipeline_forms.TableList(sinks=sinks, cuts=cuts[:limit])
+        return models.TableList(sinks=sinks, cuts=cuts[:limit])
 
     @router.get("/jobs/{jobid}/rewind", operation_id="previewRewind")
     def rewind(
@@ -165,7 +162,7 @@ def _add_tables(router: APIRouter, pipelines: Pipelines) -> None:
                 description="A checkpoint's number, a savepoint's name, or a time.",
             ),
         ],
-    ) -> pipeline_forms.RewindPreview:
+    ) -> models.RewindPreview:
         """Say what a rewind would do to every step, source and sink, and how to do it."""
         if not _TEXT.fullmatch(to):
             raise HTTPException(400, "to: a number, a name or a time has no control characters")
@@ -175,14 +172,14 @@ def _add_tables(router: APIRouter, pipelines: Pipelines) -> None:
 
 def _add_changes(router: APIRouter, pipelines: Pipelines) -> None:
     @router.post("/jobs/{jobid}/checkpoints", status_code=202, operation_id="triggerCheckpoint")
-    def checkpoint(jobid: JobId, body: forms.CheckpointQuestion | None = None) -> forms.Triggered:
+    def checkpoint(jobid: JobId, body: models.CheckpointQuestion | None = None) -> models.Triggered:
         """Take a checkpoint now."""
-        asked = body or forms.CheckpointQuestion()
+        asked = body or models.CheckpointQuestion()
         wanted = Wanted(Wish.CHECKPOINT, full=asked.checkpoint_type == "FULL")
         return _ask(pipelines.find(jobid), wanted, asked.trigger_id)
 
     @router.post("/jobs/{jobid}/checkpoints/abort", status_code=202, operation_id="abortCheckpoint")
-    def abort(jobid: JobId, body: forms.AbortQuestion) -> forms.Triggered:
+    def abort(jobid: JobId, body: models.AbortQuestion) -> models.Triggered:
         """Abort the pending checkpoint, with a reason that is stored with it."""
         number = None if body.checkpoint_id is None else CheckpointId(body.checkpoint_id)
         reason = abort_reason(body.reason)
@@ -190,18 +187,18 @@ def _add_changes(router: APIRouter, pipelines: Pipelines) -> None:
         return _ask(pipelines.find(jobid), wanted, body.trigger_id)
 
     @router.post("/jobs/{jobid}/savepoints", status_code=202, operation_id="triggerSavepoint")
-    def savepoint(jobid: JobId, body: forms.SavepointQuestion | None = None) -> forms.Triggered:
+    def savepoint(jobid: JobId, body: models.SavepointQuestion | None = None) -> models.Triggered:
         """Take a savepoint now; with `cancel-job`, and then end."""
-        asked = body or forms.SavepointQuestion()
+        asked = body or models.SavepointQuestion()
         _check_target(asked.target_directory)
         name = savepoint_name(asked.name or _default_name(), "name")
         wish = Wish.STOP if asked.cancel_job else Wish.SAVEPOINT
         return _ask(pipelines.find(jobid), Wanted(wish, name=name), asked.trigger_id)
 
     @router.post("/jobs/{jobid}/stop", status_code=202, operation_id="stopJob")
-    def stop(jobid: JobId, body: forms.StopQuestion | None = None) -> forms.Triggered:
+    def stop(jobid: JobId, body: models.StopQuestion | None = None) -> models.Triggered:
         """End, with a last checkpoint, or with a savepoint."""
-        asked = body or forms.StopQuestion()
+        asked = body or models.StopQuestion()
         _check_target(asked.target_directory)
         name = None if asked.savepoint is None else savepoint_name(asked.savepoint, "savepoint")
         wanted = Wanted(Wish.STOP, name=name, drain=asked.drain)
@@ -214,14 +211,14 @@ def _add_changes(router: APIRouter, pipelines: Pipelines) -> None:
 _STATUSES: Final = ("IN_PROGRESS", "COMPLETED", "FAILED")
 
 
-def _list(served: Served, limit: int) -> forms.CheckpointList:
+def _list(served: Served, limit: int) -> models.CheckpointList:
     listed = served.checkpoints()
     shown = listed.checkpoints[:limit]
     status = {name: [one for one in shown if one.status == name] for name in _STATUSES}
     recovered = next((one for one in listed.recoveries if one.checkpoint_id is not None), None)
     known = {one.id: one for one in listed.checkpoints}
-    return forms.CheckpointList(
-        counts=forms.Counts(
+    return models.CheckpointList(
+        counts=models.Counts(
             restored=sum(one.checkpoint_id is not None for one in listed.recoveries),
             total=len(shown),
             in_progress=len(status["IN_PROGRESS"]),
@@ -229,7 +226,7 @@ def _list(served: Served, limit: int) -> forms.CheckpointList:
             failed=len(status["FAILED"]),
         ),
         summary=summary_of(shown),
-        latest=forms.Latest(
+        latest=models.Latest(
             completed=next(iter(status["COMPLETED"]), None),
             savepoint=next((one for one in status["COMPLETED"] if one.is_savepoint), None),
             failed=next(iter(status["FAILED"]), None),
@@ -241,17 +238,17 @@ def _list(served: Served, limit: int) -> forms.CheckpointList:
     )
 
 
-def _brief(one: forms.CheckpointDetail) -> forms.CheckpointDetail:
+def _brief(one: models.CheckpointDetail) -> models.CheckpointDetail:
     """Leave the steps of what is over out: it is asked for every second."""
     return one if one.status == "IN_PROGRESS" else one.model_copy(update={"tasks": {}})
 
 
 def _restored(
-    recovered: pipeline_forms.Recovery, known: Mapping[int, forms.Checkpoint]
-) -> forms.Restored:
+    recovered: models.Recovery, known: Mapping[int, models.Checkpoint]
+) -> models.Restored:
     number = recovered.checkpoint_id or 0
     origin = known.get(number)
-    return forms.Restored(
+    return models.Restored(
         id=number,
         restore_timestamp=recovered.timestamp,
         is_savepoint=origin is not None and origin.is_savepoint,
@@ -259,22 +256,22 @@ def _restored(
     )
 
 
-def _detail(served: Served, checkpoint_id: int) -> forms.CheckpointDetail:
+def _detail(served: Served, checkpoint_id: int) -> models.CheckpointDetail:
     found = served.checkpoint(CheckpointId(checkpoint_id))
     if found is None:
         raise HTTPException(404, f"{served.name} has no checkpoint {checkpoint_id}")
     return found
 
 
-def _state(served: Served, trigger_id: str) -> forms.OperationState:
+def _state(served: Served, trigger_id: str) -> models.OperationState:
     found = served.operations.state(trigger_id)
     if found is None:
         raise HTTPException(404, "nothing was asked for under this id, or long ago")
     return found
 
 
-def _ask(served: Served, wanted: Wanted, trigger_id: str | None) -> forms.Triggered:
-    return forms.Triggered(request_id=served.operations.ask(wanted, trigger_id))
+def _ask(served: Served, wanted: Wanted, trigger_id: str | None) -> models.Triggered:
+    return models.Triggered(request_id=served.operations.ask(wanted, trigger_id))
 
 
 def _check_target(directory: str | None) -> None:
@@ -287,9 +284,9 @@ def _default_name() -> str:
     return f"savepoint-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
 
 
-def _vertex(step: pipeline_forms.StepNode, state: str) -> pipeline_forms.Vertex:
+def _vertex(step: models.StepNode, state: str) -> models.Vertex:
     metrics = {} if step.rows is None else {"write-records": step.rows}
-    return pipeline_forms.Vertex(
+    return models.Vertex(
         id=StepId(step.id),
         name=step.id,
         status="FINISHED" if step.finished else state,
@@ -297,28 +294,23 @@ def _vertex(step: pipeline_forms.StepNode, state: str) -> pipeline_forms.Vertex:
     )
 
 
-def _preview(served: Served, found: Rewind) -> pipeline_forms.RewindPreview:
+def _preview(served: Served, found: Rewind) -> models.RewindPreview:
     name, url = shlex.quote(served.name), shlex.quote(served.store.backend.url)
     commands = [f"cutwater rewind {name} --to {found.to} --store {url} --yes"]
     if served.is_running:
         commands.insert(0, f"cutwater stop {name} --store {url}")
-    return pipeline_forms.RewindPreview(
+    return models.RewindPreview(
         pipeline=found.pipeline,
         to=found.to,
         title=found.title,
         timestamp=found.at_ms,
         current=found.head,
         undone=list(found.undone),
-        steps=[
-            pipeline_forms.StepBack.model_validate(one, from_attributes=True) for one in found.steps
-        ],
+        steps=[models.StepBack.model_validate(one, from_attributes=True) for one in found.steps],
         sources=[
-            pipeline_forms.SourceBack.model_validate(one, from_attributes=True)
-            for one in found.sources
+            models.SourceBack.model_validate(one, from_attributes=True) for one in found.sources
         ],
-        sinks=[
-            pipeline_forms.SinkBack.model_validate(one, from_attributes=True) for one in found.sinks
-        ],
+        sinks=[models.SinkBack.model_validate(one, from_attributes=True) for one in found.sinks],
         refused=list(found.refused),
         commands=commands,
     )

@@ -19,6 +19,7 @@ from cutwater.views.models import (
     CheckpointDetail,
     CheckpointSettings,
     Phased,
+    Recovery,
     Spread,
     Subtask,
     Summary,
@@ -26,7 +27,6 @@ from cutwater.views.models import (
     TaskDetail,
 )
 from cutwater.views.models import Status as StatusText
-from cutwater.views.pipeline_models import Recovery
 
 _CLASS: Final = {"COMPLETED": "completed", "FAILED": "failed", "IN_PROGRESS": "in_progress"}
 _STATUS: Final[Mapping[str, StatusText]] = {

@@ -14,7 +14,7 @@ from cutwater.protocol.cut import Cut
 from cutwater.protocol.evolution.identity import InputKind, StepIdentity
 from cutwater.runtime.reporting.status import AlignmentStatus, BarrierAt, RunStatus, StepStatus
 from cutwater.store.records.targets import SinkTargets
-from cutwater.views.pipeline_models import ChannelEdge, Dag, InputAlignment, StepNode
+from cutwater.views.models import ChannelEdge, Dag, InputAlignment, StepNode
 
 _SENT: Final = frozenset({BarrierAt.SENT, BarrierAt.ACKNOWLEDGED})
 _NOT_SENT: Final = frozenset({BarrierAt.AWAITED, BarrierAt.ALIGNING})

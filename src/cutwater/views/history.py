@@ -19,8 +19,7 @@ from cutwater.store.maintenance.inspect import CheckpointView, Inspector, Overvi
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.pipeline_store import OpenStore
 from cutwater.views.build import checkpoint_of, recovery_of, without_steps
-from cutwater.views.models import Checkpoint, CheckpointDetail
-from cutwater.views.pipeline_models import Recovery
+from cutwater.views.models import Checkpoint, CheckpointDetail, Recovery
 
 LISTED_MAX: Final = 1_000
 """How many checkpoints are listed at most; savepoints stay in the list beyond that."""

@@ -9,16 +9,14 @@ from typing import Annotated, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.run import DEFAULT_STORE
+from cutwater.cli.lookup import Found, checkpoint_of, find
 from cutwater.cli.options import (
+    DEFAULT_STORE,
     CheckpointName,
-    Found,
+    Debug,
     OutputForm,
     PipelineName,
     StoreUrl,
-    checkpoint_of,
-    find,
 )
 from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, counted, say, say_json
 from cutwater.cli.render import (

@@ -12,16 +12,8 @@ from typing import Annotated, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.run import DEFAULT_STORE
-from cutwater.cli.options import (
-    Found,
-    OutputForm,
-    PipelineName,
-    StoreUrl,
-    checkpoint_of,
-    find,
-)
+from cutwater.cli.lookup import Found, checkpoint_of, find
+from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
 from cutwater.cli.output import (
     SUCCESS,
     Output,

@@ -10,8 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.options import OutputForm
+from cutwater.cli.options import Debug, OutputForm
 from cutwater.cli.output import SUCCESS, Output, Table, say_json
 from cutwater.cli.render import show
 from cutwater.config.settings import FILE, read_settings, variable

@@ -21,12 +21,11 @@ from typing import Annotated, Final, Literal
 import typer
 
 from cutwater._version import __version__
-from cutwater.cli.commands.plan import Conf, Debug, Master
-from cutwater.cli.commands.run import DEFAULT_STORE, store_location
 from cutwater.cli.commands.self_test import Phase, SelfTest
-from cutwater.cli.limits import FILES_COMFORTABLE, FILES_MIN, files_possible
 from cutwater.cli.load import parse_pairs
+from cutwater.cli.options import DEFAULT_STORE, Conf, Debug, Master, OutputForm, store_location
 from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, duration_text, say, say_json
+from cutwater.cli.process import FILES_COMFORTABLE, FILES_MIN, files_possible
 from cutwater.config.settings import MASTER_DEFAULT
 from cutwater.errors import CutwaterError, SessionError
 from cutwater.runtime.private_directory import private_path, private_problem
@@ -78,7 +77,7 @@ class DoctorArguments:
     ] = False
     master: Master = MASTER_DEFAULT
     conf: Conf = field(default_factory=list)
-    output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
+    output: OutputForm = Output.TEXT
     debug: Debug = False
 
 

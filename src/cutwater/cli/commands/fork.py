@@ -9,9 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.rewind import Answer, Name, Store
-from cutwater.cli.commands.run import DEFAULT_STORE
+from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
 from cutwater.cli.output import SUCCESS, Output, bytes_text, counted, say, say_json
 from cutwater.operations.fork import fork
 from cutwater.operations.rewind.target import time_text
@@ -32,7 +30,7 @@ runs. Its tables begin as they are: empty, or as a copy that you have made of th
 class ForkArguments:
     """What `cutwater fork` was asked; `help` says what each means."""
 
-    pipeline: Name
+    pipeline: PipelineName
     new: Annotated[str, typer.Argument(metavar="NEW", help="The fork's name.")]
     start_from: Annotated[
         str,
@@ -42,7 +40,7 @@ class ForkArguments:
             help="A checkpoint's number, a savepoint's name, or a time (local, or with a zone).",
         ),
     ]
-    store: Store = DEFAULT_STORE
+    store: StoreUrl = DEFAULT_STORE
     new_store: Annotated[
         str | None,
         typer.Option(
@@ -56,7 +54,7 @@ class ForkArguments:
             help="Even if a source no longer has what came after; the fork never sees that.",
         ),
     ] = False
-    output: Answer = Output.TEXT
+    output: OutputForm = Output.TEXT
     debug: Debug = False
 
 

@@ -1,11 +1,12 @@
 """`cutwater plan`: show what would run, without touching anything.
 
-The drawing is for people, the JSON for programs; both come from the plan itself and, where Spark
-can be had, from what it says of every step. Spark is asked last: a mistake in the declared graph
-shows at once.
+The tree is for people and the JSON for programs. Both come from the plan and, where Spark is
+available, from Spark's analysis of every step. Spark starts last: a mistake in the declared graph
+shows at once. With `--against`, the command shows how the last checkpoint maps to the changed code;
+`cutwater run` prints the same lines when it starts with changed code.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -14,12 +15,29 @@ from typing import Annotated, Final
 import typer
 
 from cutwater.cli.load import load, parse_pairs
-from cutwater.cli.output import SUCCESS, complain, say, say_json
+from cutwater.cli.options import (
+    DEFAULT_STORE,
+    AllowDropped,
+    AllowNew,
+    Conf,
+    Debug,
+    Master,
+    Parameters,
+    Swap,
+    Target,
+)
+from cutwater.cli.output import FAILED, SUCCESS, complain, say, say_json
 from cutwater.config.settings import MASTER_DEFAULT
-from cutwater.errors import SessionError
+from cutwater.errors import ConfigError, SessionError
 from cutwater.planning.physical_plan import PhysicalPlan
 from cutwater.planning.planner import plan
 from cutwater.planning.rendering import AllFacts, as_json, draw
+from cutwater.protocol.cut import Cut
+from cutwater.protocol.evolution.change import Allowances, Change, Fate
+from cutwater.protocol.evolution.mapping import map_cut
+from cutwater.store.backends.location import existing_backend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import identify
 
 HELP: Final = """Show how a pipeline will run, without running it.
 
@@ -41,50 +59,13 @@ each. No data is read, and nothing is written.
 With --against, exits with 1 if the checkpoint cannot be restored into this code as it is; the
 options --allow-new, --allow-dropped and --swap mean what they mean to `cutwater run`.
 """
-
-AllowNew = Annotated[
-    bool,
-    typer.Option(
-        "--allow-new",
-        help="Let steps with state, sources and sinks begin that the checkpoint does not know.",
-    ),
-]
-AllowDropped = Annotated[
-    bool,
-    typer.Option(
-        "--allow-dropped",
-        help="Forget steps with state, sources and sinks that are no longer there.",
-    ),
-]
-Swap = Annotated[
-    list[str],
-    typer.Option(
-        metavar="SOURCE",
-        help="This source is another one than in the checkpoint: begin it at its beginning, and "
-        "keep all state. May be repeated.",
-    ),
-]
-
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE",
-        help="Your Python file, or FILE:NAME. NAME is a pipeline in it, or a function that "
-        "returns one; not needed if there is only one pipeline.",
-    ),
-]
-Parameters = Annotated[
-    list[str],
-    typer.Option("--param", metavar="KEY=VALUE", help="For the function NAME; may be repeated."),
-]
-Master = Annotated[
-    str, typer.Option(metavar="MASTER", help="Spark's master: local[4], or a cluster's address.")
-]
-Conf = Annotated[
-    list[str],
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; may be repeated."),
-]
-Debug = Annotated[bool, typer.Option("--debug", hidden=True)]
+_WORDS: Final = {
+    Fate.KEPT: "goes on where it stood",
+    Fate.MOVED: "goes on from what other steps were",
+    Fate.NEW: "begins without a past",
+    Fate.MERGED: "is part of other steps now",
+    Fate.DROPPED: "is gone, and its past with it",
+}
 
 
 class PlanOutput(StrEnum):
@@ -136,9 +117,6 @@ def plan_command(arguments: PlanArguments) -> int:
     loaded = load(arguments.target, parameters, partial(_start_spark, arguments.master, conf))
     planned = plan(loaded.pipeline)
     if arguments.against is not None:
-        # Here, since the store's options are those of `run`, which has some of these.
-        from cutwater.cli.commands.against import show_change  # noqa: PLC0415
-
         return show_change(planned, arguments, arguments.against, conf)
     facts = _ask(planned, arguments.master, conf) if arguments.spark else {}
     if arguments.output is PlanOutput.JSON:
@@ -180,3 +158,84 @@ def _ask(planned: PhysicalPlan, master: str, conf: Mapping[str, str]) -> AllFact
     for warning in check_targets(planned, rows):
         complain(warning)
     return facts
+
+
+def show_change(
+    planned: PhysicalPlan, arguments: PlanArguments, name: str, conf: Mapping[str, str]
+) -> int:
+    """Show what becomes of the checkpoint; return an exit code that says whether it can be.
+
+    Args:
+        planned: The pipeline as it is now.
+        arguments: What the command was asked.
+        name: The pipeline in the store.
+        conf: Settings of Spark's.
+
+    Raises:
+        ConfigError: If there is no such pipeline, or it has no checkpoint.
+        PlanError: If the pipeline cannot run on Spark.
+        StoreError: If the store or the checkpoint cannot be read.
+    """
+    cut = _last_cut(arguments.store or DEFAULT_STORE, name)
+    from cutwater.spark.analysis.explain import identities  # noqa: PLC0415 - plans without Spark
+    from cutwater.spark.session.session import embedded_session  # noqa: PLC0415 - as above
+
+    allowed = Allowances(
+        new=arguments.allow_new,
+        dropped=arguments.allow_dropped,
+        swap=frozenset(arguments.swap),
+    )
+    spark = embedded_session(arguments.master, app_name="cutwater plan", conf=conf)
+    change = map_cut(cut, identities(planned, spark), allowed)
+    if arguments.output is PlanOutput.JSON:
+        say_json(change_json(change), indent=2)
+    else:
+        say(f"checkpoint {cut.checkpoint_id} of {name}, in the pipeline as it is now:")
+        for line in change_lines(change):
+            say(f"  {line}")
+    return FAILED if change.refusals else SUCCESS
+
+
+def _last_cut(store: str, name: str) -> Cut:
+    backend = existing_backend(store)
+    name, pipeline = identify(backend, name, "--against")
+    opened = OpenStore.of(backend, pipeline)
+    head = opened.log.read().head
+    if head is None:
+        raise ConfigError("--against", f"{name} has no checkpoint: whatever runs begins empty")
+    return opened.manifests.read(head.checkpoint_id, head.manifest_sha256)
+
+
+def change_lines(change: Change) -> Iterator[str]:
+    """Give one line for each step, for what is worth knowing of it, and for what is against it."""
+    for one in change.fates:
+        yield f"step {one.step} {_WORDS[one.fate]}"
+        yield from (f"  {note}" for note in one.notes)
+    for refusal in change.refusals:
+        yield f"refused: {refusal}"
+
+
+def change_json(change: Change) -> dict[str, object]:
+    """Return the same as JSON values.
+
+    Fields: `checkpoint`; `steps`, each with `name`, `fate` (kept, moved, new, merged, dropped),
+    `notes` and `rebuilt`, whether its query begins at other offsets; `refusals`, each with
+    `subject`, `reason` and `next_step`; `possible`.
+    """
+    return {
+        "checkpoint": change.cut.checkpoint_id,
+        "possible": not change.refusals,
+        "steps": [
+            {
+                "name": one.step,
+                "fate": one.fate.value,
+                "notes": list(one.notes),
+                "rebuilt": one.step in change.queries,
+            }
+            for one in change.fates
+        ],
+        "refusals": [
+            {"subject": one.subject, "reason": one.reason, "next_step": one.next_step}
+            for one in change.refusals
+        ],
+    }

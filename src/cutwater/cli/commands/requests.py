@@ -17,16 +17,8 @@ from typing import Annotated, Final
 import typer
 from msgspec import UNSET
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.run import DEFAULT_STORE
-from cutwater.cli.options import (
-    Found,
-    OutputForm,
-    PipelineName,
-    StoreUrl,
-    find,
-    looked_at,
-)
+from cutwater.cli.lookup import Found, find, looked_at
+from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
 from cutwater.cli.output import SUCCESS, Output, bytes_text, duration_text, say, say_json
 from cutwater.cli.render import report_json
 from cutwater.clock import wall_ms

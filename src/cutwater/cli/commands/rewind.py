@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.run import DEFAULT_STORE
+from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
 from cutwater.cli.output import (
     FAILED,
     SUCCESS,
@@ -46,18 +45,12 @@ Exit codes
   3    another process runs this pipeline
 """
 
-Name = Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")]
-Store = Annotated[
-    str, typer.Option(metavar="URL", help="Where its checkpoints are kept: a directory that lasts.")
-]
-Answer = Annotated[Output, typer.Option(help="For people or for programs.")]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindArguments:
     """What `cutwater rewind` was asked; `help` says what each means."""
 
-    pipeline: Name
+    pipeline: PipelineName
     to: Annotated[
         str,
         typer.Option(
@@ -65,7 +58,7 @@ class RewindArguments:
             help="A checkpoint's number, a savepoint's name, or a time (local, or with a zone).",
         ),
     ]
-    store: Store = DEFAULT_STORE
+    store: StoreUrl = DEFAULT_STORE
     yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False
     leave_sinks: Annotated[
         bool,
@@ -75,7 +68,7 @@ class RewindArguments:
         bool,
         typer.Option("--takeover", help="Even if another process seems to run it; that one ends."),
     ] = False
-    output: Answer = Output.TEXT
+    output: OutputForm = Output.TEXT
     debug: Debug = False
 
 

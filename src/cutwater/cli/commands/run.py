@@ -1,17 +1,22 @@
-"""`cutwater run`: run a pipeline until its input ends, a signal comes or its time is up.
+"""`cutwater run`: run a pipeline until its input ends, a signal arrives or its time is up.
 
 Everything that can be wrong with the command and the file is found before Spark starts. Ctrl-C,
-SIGTERM and SIGHUP ask for a stop with a final checkpoint; a second Ctrl-C ends the run at once,
-which loses nothing that a checkpoint holds. Signals only leave a mark, and the loop acts on it: a
-handler that called into a run could meet a lock that the interrupted line holds. Before the
-pipeline runs, a signal ends the command at once (`cli.signals`).
+SIGTERM and SIGHUP request a stop with a final checkpoint; a second Ctrl-C ends the run at once,
+which loses nothing that a checkpoint holds. Signal handlers only set a flag, and the loop acts on
+it: a handler that called into a run could meet a lock that the interrupted line holds. Before the
+pipeline runs, a signal ends the command at once (`cli.process`).
+
+The API and dashboard of a run are served by default, on this machine only. Serving never keeps a
+pipeline from running: unless the user chose an address, a problem is one line on the screen. A
+chosen address that is not available is an error, before Spark starts. From then on the server
+answers probes, so that a long recovery is not mistaken for a dead process.
 """
 
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -22,25 +27,37 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.console import Console
 
-from cutwater.cli.commands.change_text import change_lines
-from cutwater.cli.commands.plan import AllowDropped, AllowNew, Debug, Parameters, Swap, Target
-from cutwater.cli.commands.serving import AUTO, PublicUrlOption, ServeOption, Serving
-from cutwater.cli.limits import raise_open_files
+from cutwater.cli.commands.plan import change_lines
 from cutwater.cli.live import JsonScreen, LineScreen, LiveScreen, Screen
 from cutwater.cli.load import load, parse_pairs
 from cutwater.cli.logs import LogFormat, LogFormatOption, log_as
+from cutwater.cli.options import (
+    DEFAULT_STORE,
+    AllowDropped,
+    AllowNew,
+    Conf,
+    Debug,
+    Master,
+    OutputForm,
+    Parameters,
+    PublicUrlOption,
+    Swap,
+    Target,
+    store_location,
+)
 from cutwater.cli.output import INTERRUPTED, SUCCESS, UNSAVED, Output
-from cutwater.cli.signals import heard, taken
+from cutwater.cli.process import heard, raise_open_files, taken
 from cutwater.config.options import CheckpointConfig, Unaligned
-from cutwater.config.settings import MASTER_DEFAULT, STORE_DEFAULT, Settings, read_settings
-from cutwater.errors import ConfigError
+from cutwater.config.settings import MASTER_DEFAULT, Settings, read_settings
+from cutwater.errors import ConfigError, CutwaterError
 from cutwater.operations.rewind.rewind import behind
 from cutwater.planning.planner import plan
-from cutwater.store.backends.location import Location
 from cutwater.units import milliseconds
 
 if TYPE_CHECKING:
     from cutwater.run import PipelineRun, RunResult
+    from cutwater.server.app import RunServer
+
 
 HELP: Final = """Run a pipeline, with a checkpoint every few seconds.
 
@@ -68,7 +85,20 @@ Exit codes
   143  ended by SIGTERM before the pipeline ran
 """
 
-DEFAULT_STORE: Final = STORE_DEFAULT
+AUTO: Final = "auto"
+OFF: Final = "off"
+
+ServeOption = Annotated[
+    str,
+    typer.Option(
+        "--serve",
+        metavar="[HOST:]PORT|auto|off",
+        envvar="CUTWATER_SERVE",
+        help="Where the API and dashboard answer; auto is port 4080 of this machine, or the next "
+        "free one.",
+    ),
+]
+
 _DEFAULTS: Final = CheckpointConfig()
 _LOOK_S: Final = 0.25
 
@@ -94,14 +124,8 @@ class RunArguments:
             show_default="a temporary directory",
         ),
     ] = None
-    master: Annotated[
-        str,
-        typer.Option(metavar="MASTER", help="Spark's master: local[4], or a cluster's address."),
-    ] = MASTER_DEFAULT
-    conf: Annotated[
-        list[str],
-        typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; may be repeated."),
-    ] = field(default_factory=list)
+    master: Master = MASTER_DEFAULT
+    conf: Conf = field(default_factory=list)
     interval: Annotated[
         str, typer.Option(metavar="TIME", help="From one checkpoint to the next, such as 5s or 1m.")
     ] = _DEFAULTS.interval
@@ -172,7 +196,7 @@ class RunArguments:
     serve: ServeOption = AUTO
     public_url: PublicUrlOption = None
     log_format: LogFormatOption = LogFormat.TEXT
-    output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
+    output: OutputForm = Output.TEXT
     live: Annotated[
         bool,
         typer.Option("--live/--no-live", help="Redraw a view in place; lines if not a terminal."),
@@ -258,18 +282,6 @@ def _check_consent(arguments: RunArguments, pipeline: str) -> None:
         number = target.decision.checkpoint_id
         look = f"`cutwater rewind {pipeline} --to {number}` shows what it does"
         raise ConfigError("--from", f"{reason}. {look}; add --yes to do it")
-
-
-def store_location(text: str) -> Location:
-    """Return the place that `--store` names.
-
-    Raises:
-        ConfigError: If it is no place for a store, or for one that outlives this command.
-    """
-    location = Location.of(text, "--store")
-    if location.kind == "memory":
-        raise ConfigError("--store", f"{text} would end with this command; it is for tests")
-    return location
 
 
 def _follow(
@@ -358,3 +370,75 @@ def _checkpoint_config(arguments: RunArguments, settings: Settings) -> Checkpoin
     except ConfigError as error:
         flag = f"--{error.option.replace('_', '-')}"
         raise ConfigError(flag, error.reason) from error
+
+
+class Serving:
+    """How a run is served: its probes from now on, the rest from `of` on."""
+
+    def __init__(self, wish: str, public_url: str | None = None) -> None:
+        """Listen and answer probes, if that is wished.
+
+        Raises:
+            ConfigError: If an address was asked for and cannot be had, the public one is none, or
+                the token of the environment is too short.
+        """
+        self._made: RunServer | None = None
+        self._problem = ""
+        if wish == OFF:
+            return
+        try:
+            # Here, since it needs an extra, and costs time that `--serve off` need not spend.
+            from cutwater.server import app  # noqa: PLC0415
+        except ConfigError as error:
+            if wish != AUTO:
+                raise ConfigError("--serve", error.reason) from error
+            self._problem = f"no dashboard: {error.reason}"
+            return
+        from cutwater.server.auth import given_token  # noqa: PLC0415
+        from cutwater.server.public_url import PublicUrl  # noqa: PLC0415
+        from cutwater.server.uvicorn_server import Endpoint, bind  # noqa: PLC0415
+
+        public = None if public_url is None else PublicUrl.of(public_url)
+        endpoint = Endpoint() if wish == AUTO else Endpoint.of(wish)
+        try:
+            given_token()
+            self._made = app.RunServer(bind(endpoint), endpoint.host, public)
+        except (CutwaterError, OSError) as error:
+            if wish != AUTO:
+                raise
+            self._problem = f"no dashboard: {_reason(error)}"
+
+    @contextmanager
+    def of(self, run: "PipelineRun", tell: Callable[[str], None]) -> Iterator[None]:
+        """Serve a run meanwhile, and nothing any more in the end."""
+        try:
+            self._show(run, tell)
+            yield
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Answer nothing any more; may be called again."""
+        if self._made is not None:
+            self._made.server.stop()
+            self._made = None
+
+    def _show(self, run: "PipelineRun", tell: Callable[[str], None]) -> None:
+        if self._problem:
+            tell(self._problem)
+        if self._made is None:
+            return
+        try:
+            token = self._made.show(run)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the pipeline runs
+            tell(f"no dashboard: {_reason(error)}")
+            return
+        # On a line of its own: an address that something follows is hard to click on.
+        tell(f"dashboard and API at {self._made.url}")
+        tell(f"to change something there: {token.hint}")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ConfigError):
+        return error.reason
+    return error.message if isinstance(error, CutwaterError) else repr(error)

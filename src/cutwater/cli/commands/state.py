@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.run import DEFAULT_STORE
-from cutwater.cli.options import OutputForm, PipelineName, StoreUrl, find
+from cutwater.cli.lookup import find
+from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
 from cutwater.cli.output import SUCCESS, Output, Table, counted, say, say_json
 from cutwater.cli.render import moment, show
 from cutwater.config.settings import MASTER_DEFAULT

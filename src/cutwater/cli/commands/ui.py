@@ -12,12 +12,9 @@ from typing import Annotated, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.run import DEFAULT_STORE
-from cutwater.cli.commands.serving import PublicUrlOption
-from cutwater.cli.options import OutputForm
+from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PublicUrlOption
 from cutwater.cli.output import SUCCESS, Output, say, say_json
-from cutwater.cli.signals import Ended
+from cutwater.cli.process import Ended
 from cutwater.errors import ConfigError
 from cutwater.store.backends.location import existing_backend
 

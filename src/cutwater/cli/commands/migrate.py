@@ -1,7 +1,12 @@
-"""`cutwater adopt`: take stopped plain queries over, at their last committed batches.
+"""`cutwater adopt` and `cutwater eject`: move queries between plain Spark and Cutwater.
 
-First everything is looked at and shown; only `--yes` writes, and only to the store. A directory is
-looked at before Spark starts and again after: whoever still writes to it is noticed.
+`adopt` takes over stopped plain queries at their last committed batches. It examines everything
+first and shows the result; only `--yes` writes, and only to the store. Each directory is examined
+before Spark starts and again afterwards, so that a query that still writes to it is noticed.
+
+`eject` writes a checkpoint as plain Spark checkpoint directories. It needs no Spark: the files are
+in the store. The output, a README beside the directories and `eject.json` say what each directory
+can be used for.
 """
 
 import time
@@ -14,13 +19,25 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Conf, Debug, Master, Parameters, Target
-from cutwater.cli.commands.run import DEFAULT_STORE, store_location
 from cutwater.cli.load import load, parse_pairs
+from cutwater.cli.lookup import LATEST, Found, checkpoint_of, find
+from cutwater.cli.options import (
+    DEFAULT_STORE,
+    Conf,
+    Debug,
+    Master,
+    OutputForm,
+    Parameters,
+    PipelineName,
+    StoreUrl,
+    Target,
+    store_location,
+)
 from cutwater.cli.output import SUCCESS, Output, bytes_text, counted, say, say_json
 from cutwater.config.settings import MASTER_DEFAULT
-from cutwater.errors import AdoptionRefused, NotFound, RecoveryError
+from cutwater.errors import AdoptionRefused, ConfigError, NotFound, RecoveryError
 from cutwater.planning.planner import plan
+from cutwater.protocol.decisions import Decision
 from cutwater.store.backends.directories import is_directory
 from cutwater.store.backends.location import backend_for_writing
 from cutwater.store.paths import NAMES
@@ -31,7 +48,8 @@ if TYPE_CHECKING:
     from cutwater.operations.migration.adopt import AdoptedStep, Adoption, Looked
     from cutwater.protocol.decisions import Decision
 
-HELP: Final = """Take over stopped plain streaming queries, state and all.
+
+ADOPT_HELP: Final = """Take over stopped plain streaming queries, state and all.
 
 Each query's last committed batch becomes a part of the pipeline's first checkpoint: `run` then goes
 on from there, state and source positions included. Without --yes it only shows what it would do.
@@ -76,7 +94,7 @@ class AdoptArguments:
     ] = False
     master: Master = MASTER_DEFAULT
     conf: Conf = field(default_factory=list)
-    output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
+    output: OutputForm = Output.TEXT
     debug: Debug = False
 
 
@@ -237,3 +255,70 @@ def _json(adoption: "Adoption", decision: "Decision | None") -> dict[str, object
         ],
         "start_empty": list(adoption.empty),
     }
+
+
+EJECT_HELP: Final = """Write a checkpoint as checkpoint directories of plain streaming queries.
+
+One directory for each step that runs as a query, and a README.txt that says what each is good for.
+A step that reads outside sources goes on exactly as a plain query; one that reads channels keeps
+its state and needs another source. The pipeline and its store are only read. Take a savepoint
+first: a checkpoint with rows in flight cannot be ejected.
+
+\b
+  cutwater eject orders --to /data/checkpoints/orders
+  cutwater eject orders --checkpoint 17 --to /data/checkpoints/orders
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EjectArguments:
+    """What `cutwater eject` was asked."""
+
+    pipeline: PipelineName
+    to: Annotated[
+        Path, typer.Option(metavar="DIRECTORY", help="A new or empty directory to write to.")
+    ]
+    checkpoint: Annotated[
+        str,
+        typer.Option(metavar="latest|ID|NAME", help="The checkpoint, or a savepoint by its name."),
+    ] = LATEST
+    store: StoreUrl = DEFAULT_STORE
+    output: OutputForm = Output.TEXT
+    debug: Debug = False
+
+
+def eject_command(arguments: EjectArguments) -> int:
+    """Write the directories.
+
+    Raises:
+        UserError: If the pipeline, the checkpoint or the directory will not do.
+        CutwaterError: If it could not be done.
+    """
+    from cutwater.operations.migration.eject import README, as_json, eject  # noqa: PLC0415 - slow
+
+    found = find(arguments.store, arguments.pipeline)
+    decision = _decision(found, arguments.checkpoint)
+    ejection = eject(found.name, found.store, decision, arguments.to)
+    if arguments.output is Output.JSON:
+        say_json(as_json(ejection), indent=2)
+        return SUCCESS
+    say(f"checkpoint {decision.checkpoint_id} of {arguments.pipeline} is in {ejection.directory}")
+    if ejection.warning:
+        say(ejection.warning)
+    for one in ejection.steps:
+        say(f"\n  {one.step}: {one.ending.value}\n    {one.explanation}")
+    say(f"\n{ejection.directory / README} says the same.")
+    return SUCCESS
+
+
+def _decision(found: Found, text: str) -> Decision:
+    """Return the decision that is named, if its cut is still kept."""
+    log = found.store.log.read()
+    if log.head is None:
+        raise ConfigError("--checkpoint", f"{found.name} has no checkpoint yet")
+    if text == LATEST:
+        return log.head
+    chosen = checkpoint_of(found, text)
+    if chosen not in found.store.manifests.ids():
+        raise ConfigError("--checkpoint", f"{text} was pruned; see cutwater checkpoints list")
+    return next(one for one in log.decisions if one.checkpoint_id == chosen)

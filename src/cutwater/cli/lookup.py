@@ -1,0 +1,90 @@
+"""Finds a pipeline in its store, for commands that neither run it nor need Spark.
+
+A pipeline is given by its name or its uuid. A store that does not exist is an error and is never
+created: the address was mistyped.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from cutwater.errors import ConfigError
+from cutwater.ids import CheckpointId
+from cutwater.store.backends.location import existing_backend
+from cutwater.store.pipeline_store import OpenStore
+from cutwater.store.records.catalog import identify
+from cutwater.store.records.holder import look
+from cutwater.store.records.lease import Holding, Lease
+
+LATEST: Final = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A pipeline in its store.
+
+    Attributes:
+        name: Its name.
+        store: What the store holds of it.
+        lease: Who runs it, or did last; None if nobody ever did.
+        holding: Whether somebody runs it now.
+        age_s: How long ago whoever runs it showed a sign of life.
+        problem: Why nobody can tell whether somebody runs it; empty if that is known.
+    """
+
+    name: str
+    store: OpenStore
+    lease: Lease | None
+    holding: Holding
+    age_s: int
+    problem: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether some process runs the pipeline."""
+        return self.holding is Holding.HELD
+
+    @property
+    def may_run(self) -> bool:
+        """Whether some process runs it, as far as anybody can tell."""
+        return self.holding in {Holding.HELD, Holding.UNKNOWN}
+
+
+def find(url: str, pipeline: str) -> Found:
+    """Open a pipeline by its name or its uuid, and see whether somebody runs it.
+
+    Raises:
+        ConfigError: If there is no such store or pipeline; it lists what is there.
+        StoreError: If the store cannot be read.
+    """
+    backend = existing_backend(url)
+    name, identity = identify(backend, pipeline)
+    return looked_at(name, OpenStore.of(backend, identity))
+
+
+def looked_at(name: str, store: OpenStore) -> Found:
+    """See whether somebody runs a pipeline now."""
+    return Found(name, store, *look(store.backend, store.pipeline))
+
+
+def checkpoint_of(found: Found, text: str) -> CheckpointId:
+    """Return the number of a decided checkpoint: by its number, a savepoint's name, or `latest`.
+
+    Raises:
+        ConfigError: If there is none; it lists the savepoints.
+        StoreError: If the store cannot be read.
+    """
+    log = found.store.log.read()
+    if text == LATEST and log.head is not None:
+        return log.head.checkpoint_id
+    if text.isdecimal():
+        if any(one.checkpoint_id == int(text) for one in log.decisions):
+            return CheckpointId(int(text))
+        decided = [one.checkpoint_id for one in log.decisions]
+        range_text = f"it has {decided[0]} to {decided[-1]}" if decided else "it has none"
+        raise ConfigError("ID", f"{found.name} has no checkpoint {text}; {range_text}")
+    names = found.store.savepoints.names(log)
+    for checkpoint_id, name in names.items():
+        if name == text:
+            return checkpoint_id
+    listed = ", ".join(sorted(name for name in names.values() if name)) or "none"
+    raise ConfigError("NAME", f"{found.name} has no savepoint {text!r}; its savepoints: {listed}")
