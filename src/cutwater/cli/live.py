@@ -16,8 +16,9 @@ from rich.live import Live
 from rich.text import Text
 
 from cutwater.cli.output import Table, bytes_text, counted, duration_text, say, say_json
-from cutwater.cli.render import recovery_json, recovery_text
+from cutwater.cli.render import checkpoint_json, recovery_text
 from cutwater.printable import printable
+from cutwater.views.fields import recovery_fields
 
 if TYPE_CHECKING:
     from cutwater.run import CheckpointReport, RunResult, RunStatus
@@ -85,7 +86,7 @@ def notices(before: "RunStatus | None", after: "RunStatus") -> list[Notice]:
             recovery.generation,
             recovery.first_batch_ms,
         ):
-            found.append(Notice("recovery", recovery_text(recovery), recovery_json(recovery)))
+            found.append(Notice("recovery", recovery_text(recovery), recovery_fields(recovery)))
     known = {(one.id, one.status) for one in before.checkpoints} if before else set()
     found += [
         _checkpoint_notice(one)
@@ -98,22 +99,6 @@ def notices(before: "RunStatus | None", after: "RunStatus") -> list[Notice]:
         fields = {"state": after.state, "detail": after.detail, "generation": after.generation}
         found.append(Notice("state", text, fields))
     return found
-
-
-def checkpoint_json(report: "CheckpointReport") -> dict[str, object]:
-    """Return a checkpoint as JSON values, by Flink's names and a few of our own."""
-    return {
-        "id": report.id,
-        "status": report.status,
-        "checkpoint_type": report.kind,
-        "unaligned_checkpoint": report.unaligned,
-        "end_to_end_duration": report.duration_ms,
-        "checkpointed_size": report.uploaded_bytes,
-        "state_size": report.state_bytes,
-        "persisted_data": report.in_flight_bytes,
-        "commit_point": report.commit_point,
-        "failure_message": report.failure or None,
-    }
 
 
 def result_text(result: "RunResult") -> str:

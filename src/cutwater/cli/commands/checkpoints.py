@@ -22,7 +22,6 @@ from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, counted, sa
 from cutwater.cli.render import (
     moment,
     notes,
-    recovery_json,
     recovery_text,
     show,
     steps_table,
@@ -34,6 +33,7 @@ from cutwater.ids import CheckpointId
 from cutwater.protocol.recovery import Damage
 from cutwater.store.maintenance.inspect import CheckpointView, Inspector, Status
 from cutwater.store.records.addresses import Addresses
+from cutwater.views.fields import recovery_fields
 
 HELP: Final = """Look at the checkpoints of a pipeline.
 
@@ -100,7 +100,7 @@ def list_command(arguments: ListArguments) -> int:
         say_json(
             {
                 "checkpoints": [view_json(one) for one in views],
-                "recoveries": [recovery_json(one) for one in recoveries],
+                "recoveries": [recovery_fields(one) for one in recoveries],
             },
             indent=2,
         )

@@ -25,16 +25,15 @@ from cutwater.cli.output import (
     say_json,
 )
 from cutwater.cli.render import (
-    in_flight_events,
     moment,
     show,
     size_of,
-    state_bytes,
 )
 from cutwater.errors import ConfigError
 from cutwater.ids import SinkId, StepId
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
 from cutwater.store.maintenance.inspect import CheckpointView, Inspector
+from cutwater.views.fields import in_flight_events, positions, state_bytes
 
 HELP: Final = "Show what has changed from one checkpoint to another."
 
@@ -120,14 +119,8 @@ def _step(old: StepSnapshot | None, new: StepSnapshot | None) -> Json:
         "state_size": _pair(old and state_bytes(old), new and state_bytes(new)),
         "in_flight_events": _pair(old and in_flight_events(old), new and in_flight_events(new)),
         "offsets": _pairs(old.offsets if old else {}, new.offsets if new else {}),
-        "positions": _pairs(_positions(old), _positions(new)),
+        "positions": _pairs(positions(old) if old else {}, positions(new) if new else {}),
     }
-
-
-def _positions(snapshot: StepSnapshot | None) -> dict[str, int]:
-    if snapshot is None:
-        return {}
-    return {str(one): place.position for one, place in snapshot.positions.items()}
 
 
 def _pair(old: object, new: object) -> list[object]:
@@ -201,7 +194,7 @@ def _table(old: Cut, new: Cut, rows: Mapping[StepId, int | None]) -> Table:
 
 def _moves(before: StepSnapshot | None, after: StepSnapshot | None) -> list[str]:
     streams = _pairs(before.offsets if before else {}, after.offsets if after else {})
-    places = _pairs(_positions(before), _positions(after))
+    places = _pairs(positions(before) if before else {}, positions(after) if after else {})
     return [
         f"{name} {_arrow(*pair)}"
         for name, pair in {**streams, **places}.items()
