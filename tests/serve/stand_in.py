@@ -31,7 +31,7 @@ from cutwater.runtime.reporting.status import (
     RunStatus,
     StepStatus,
 )
-from cutwater.server.pipeline_view import Live, Served
+from cutwater.server.pipeline_view import Live, PipelineView
 from cutwater.store.pipeline_store import OpenStore
 from cutwater.store.records.reports import AttemptStatus
 from cutwater.store.records.targets import SinkTargets, StoredTarget
@@ -94,9 +94,11 @@ class StandIn:
         self._over = threading.Event()
         self._lock = threading.Lock()
 
-    def served(self, hint: str = "the token is in a file") -> Served:
+    def served(self, hint: str = "the token is in a file") -> PipelineView:
         store = OpenStore.of(self.stored.backend, PIPELINE)
-        return Served("orders", store, Live(self, self.plan, CheckpointOptions(), TARGETS), hint)
+        return PipelineView(
+            "orders", store, Live(self, self.plan, CheckpointOptions(), TARGETS), hint
+        )
 
     # -- what a run does
 

@@ -15,7 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from cutwater.cli.output import Table, bytes_text, counted, duration_text, say, say_json
+from cutwater.cli.output import Table, bytes_text, count_text, duration_text, say, say_json
 from cutwater.cli.render import checkpoint_json, recovery_text
 from cutwater.printable import printable
 from cutwater.views.fields import recovery_fields
@@ -87,11 +87,11 @@ def notices(before: "RunStatus | None", after: "RunStatus") -> list[Notice]:
             recovery.first_batch_ms,
         ):
             found.append(Notice("recovery", recovery_text(recovery), recovery_fields(recovery)))
-    known = {(one.id, one.status) for one in before.checkpoints} if before else set()
+    known = {(report.id, report.status) for report in before.checkpoints} if before else set()
     found += [
-        _checkpoint_notice(one)
-        for one in after.checkpoints
-        if one.status != _IN_PROGRESS and (one.id, one.status) not in known
+        _checkpoint_notice(report)
+        for report in after.checkpoints
+        if report.status != _IN_PROGRESS and (report.id, report.status) not in known
     ]
     if before is None or before.state != after.state:
         detail = f": {after.detail}" if after.detail else ""
@@ -112,8 +112,8 @@ def result_text(result: "RunResult") -> str:
         else f"the next run goes on from checkpoint {result.last_checkpoint}"
     )
     return (
-        f"{result.pipeline} {how}. {counted(result.checkpoints, 'checkpoint')}, "
-        f"{counted(result.restarts, 'restart')}; {last}."
+        f"{result.pipeline} {how}. {count_text(result.checkpoints, 'checkpoint')}, "
+        f"{count_text(result.restarts, 'restart')}; {last}."
     )
 
 
@@ -241,7 +241,7 @@ def _checkpoint_notice(report: "CheckpointReport") -> Notice:
 def _heading(status: "RunStatus") -> Text:
     parts = [f"generation {status.generation}"]
     if status.restarts:
-        parts.append(counted(status.restarts, "restart"))
+        parts.append(count_text(status.restarts, "restart"))
     if status.detail:
         parts.append(status.detail)
     about = printable(", ".join(parts))
@@ -266,16 +266,16 @@ def _channels(status: "RunStatus") -> Table:
     table.add_column("backlog", justify="right")
     for channel in status.channels:
         size = bytes_text(channel.size_bytes)
-        backlog = f"{counted(channel.messages, 'message')}, {size}"
+        backlog = f"{count_text(channel.messages, 'message')}, {size}"
         table.add_row(channel.name, channel.reader, backlog)
     return table
 
 
 def _checkpoints(status: "RunStatus") -> Text:
-    done = [one for one in status.checkpoints if one.status != _IN_PROGRESS]
+    done = [report for report in status.checkpoints if report.status != _IN_PROGRESS]
     if not done:
         return Text("no checkpoint yet")
-    newest = (_checkpoint_notice(one).text for one in done[-_FINISHED_CHECKPOINTS:])
+    newest = (_checkpoint_notice(report).text for report in done[-_FINISHED_CHECKPOINTS:])
     return Text(printable("\n".join(newest)))
 
 

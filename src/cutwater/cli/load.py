@@ -96,8 +96,8 @@ def _load(file: Path, name: str, parameters: Mapping[str, str]) -> Loaded:
     else:
         what = "no such name" if not hasattr(module, name) else "no pipeline or function"
         raise ConfigError("FILE", f"{file} has {what}: {name}; {_offer(module)}")
-    new = [sys.modules[one] for one in sorted(sys.modules.keys() - known)]
-    beside = (one for one in new if one is not module and _is_in(one, file.parent))
+    new = [sys.modules[name] for name in sorted(sys.modules.keys() - known)]
+    beside = (other for other in new if other is not module and _is_in(other, file.parent))
     return Loaded(pipeline, (module, *beside))
 
 
@@ -124,7 +124,7 @@ def _import(file: Path) -> ModuleType:
     # Before it runs: dataclasses and pickle look a class's module up by its name.
     sys.modules[name] = module
     try:
-        with _told_by_line(file):
+        with _name_failing_line(file):
             spec.loader.exec_module(module)
     except CutwaterError:
         del sys.modules[name]
@@ -169,14 +169,14 @@ def _is_in(module: ModuleType, directory: Path) -> bool:
 
 def _only_pipeline(file: Path, module: ModuleType) -> Pipeline:
     pipelines = _pipelines(module)
-    if len({id(one) for one in pipelines.values()}) == 1:
+    if len({id(pipeline) for pipeline in pipelines.values()}) == 1:
         return next(iter(pipelines.values()))
     count = "several pipelines" if pipelines else "no pipeline at its top level"
     raise ConfigError("FILE", f"{file} has {count}; {_offer(module)}")
 
 
 def _pipelines(module: ModuleType) -> Mapping[str, Pipeline]:
-    return {name: one for name, one in vars(module).items() if isinstance(one, Pipeline)}
+    return {name: value for name, value in vars(module).items() if isinstance(value, Pipeline)}
 
 
 def _offer(module: ModuleType) -> str:
@@ -184,9 +184,9 @@ def _offer(module: ModuleType) -> str:
     file = Path(str(module.__file__)).name
     makers = [
         name
-        for name, one in vars(module).items()
-        if inspect.isfunction(one)
-        and one.__annotations__.get("return") in {Pipeline, "Pipeline", "cutwater.Pipeline"}
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__annotations__.get("return") in {Pipeline, "Pipeline", "cutwater.Pipeline"}
     ]
     names = [*_pipelines(module), *makers]
     if not names:
@@ -198,7 +198,7 @@ def _call(
     file: Path, function: Callable[..., object], name: str, parameters: Mapping[str, str]
 ) -> Pipeline:
     _check_parameters(function, name, parameters)
-    with _told_by_line(file):
+    with _name_failing_line(file):
         made = function(**parameters)
     if not isinstance(made, Pipeline):
         reason = f"{file}:{name} returns {type(made).__name__}, and must return a Pipeline"
@@ -215,12 +215,12 @@ def _check_parameters(
         raise ConfigError("FILE", f"{name} does not tell its parameters") from error
     kinds = inspect.Parameter
     by_keyword = {kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY}
-    named = {one.name: one for one in takes if one.kind in by_keyword}
+    named = {parameter.name: parameter for parameter in takes if parameter.kind in by_keyword}
     listed = f"{name} takes {', '.join(named) or 'no parameters'}"
     unknown = sorted(set(parameters) - set(named))
-    if unknown and not any(one.kind is kinds.VAR_KEYWORD for one in takes):
+    if unknown and not any(parameter.kind is kinds.VAR_KEYWORD for parameter in takes):
         raise ConfigError("--param", f"{', '.join(unknown)}: no such parameter; {listed}")
-    required = (key for key, one in named.items() if one.default is kinds.empty)
+    required = (key for key, parameter in named.items() if parameter.default is kinds.empty)
     missing = [key for key in required if key not in parameters]
     if missing:
         hint = " ".join(f"--param {key}=…" for key in missing)
@@ -228,7 +228,7 @@ def _check_parameters(
 
 
 @contextmanager
-def _told_by_line(file: Path) -> Iterator[None]:
+def _name_failing_line(file: Path) -> Iterator[None]:
     """Turn whatever the user's code raises into an error that names its line."""
     try:
         yield
@@ -245,7 +245,7 @@ def _line_of(error: BaseException, file: Path) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if Path(one.filename).is_relative_to(file.parent)]
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(file.parent)]
     # An installed package can lie below the file's directory, in an environment of its own.
-    own = [one for one in own if "site-packages" not in one.filename]
+    own = [frame for frame in own if "site-packages" not in frame.filename]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else str(file)

@@ -19,7 +19,7 @@ LATEST: Final = "latest"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPipeline:
     """A pipeline in its store.
 
     Attributes:
@@ -49,7 +49,7 @@ class Found:
         return self.holding in {Holding.HELD, Holding.UNKNOWN}
 
 
-def find(url: str, pipeline: str) -> Found:
+def find(url: str, pipeline: str) -> FoundPipeline:
     """Open a pipeline by its name or its uuid, and see whether somebody runs it.
 
     Raises:
@@ -58,15 +58,15 @@ def find(url: str, pipeline: str) -> Found:
     """
     backend = existing_backend(url)
     name, identity = identify(backend, pipeline)
-    return looked_at(name, OpenStore.of(backend, identity))
+    return look_up(name, OpenStore.of(backend, identity))
 
 
-def looked_at(name: str, store: OpenStore) -> Found:
+def look_up(name: str, store: OpenStore) -> FoundPipeline:
     """See whether somebody runs a pipeline now."""
-    return Found(name, store, *look(store.backend, store.pipeline))
+    return FoundPipeline(name, store, *look(store.backend, store.pipeline))
 
 
-def checkpoint_of(found: Found, text: str) -> CheckpointId:
+def checkpoint_of(found: FoundPipeline, text: str) -> CheckpointId:
     """Return the number of a decided checkpoint: by its number, a savepoint's name, or `latest`.
 
     Raises:
@@ -77,9 +77,9 @@ def checkpoint_of(found: Found, text: str) -> CheckpointId:
     if text == LATEST and log.head is not None:
         return log.head.checkpoint_id
     if text.isdecimal():
-        if any(one.checkpoint_id == int(text) for one in log.decisions):
+        if any(decision.checkpoint_id == int(text) for decision in log.decisions):
             return CheckpointId(int(text))
-        decided = [one.checkpoint_id for one in log.decisions]
+        decided = [decision.checkpoint_id for decision in log.decisions]
         range_text = f"it has {decided[0]} to {decided[-1]}" if decided else "it has none"
         raise ConfigError("ID", f"{found.name} has no checkpoint {text}; {range_text}")
     names = found.store.savepoints.names(log)

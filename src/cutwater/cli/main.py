@@ -45,7 +45,7 @@ from cutwater.cli.output import (
     report_unexpected,
     say,
 )
-from cutwater.cli.process import Ended, end_on_signals, lost_output, outlive_readers
+from cutwater.cli.process import Ended, end_on_signals, lost_output, make_output_lossy
 from cutwater.config.settings import DEFAULT, FILE, FILE_VARIABLE, Settings, read_settings
 from cutwater.errors import CutwaterError
 
@@ -99,7 +99,7 @@ AnyArguments = TypeVar("AnyArguments", bound=_Arguments)
 
 def main() -> None:
     """Run the command line of this process, and exit."""
-    outlive_readers()
+    make_output_lossy()
     end_on_signals()
     try:
         app(prog_name="cutwater")
@@ -140,12 +140,16 @@ def _option_defaults(command: Any, settings: Settings) -> dict[str, Any]:  # noq
     """Return what options are when they are not given, command by command."""
     inner = getattr(command, "commands", None)
     if inner is not None:
-        return {name: _option_defaults(one, settings) for name, one in inner.items()}
-    known = {one: name for name in settings.all for one in (name.removeprefix("checkpoint."),)}
+        return {name: _option_defaults(subcommand, settings) for name, subcommand in inner.items()}
+    known = {
+        option_name: name
+        for name in settings.all
+        for option_name in (name.removeprefix("checkpoint."),)
+    }
     return {
-        one.name: settings.value(known[one.name])
-        for one in command.params
-        if one.name in _FROM_SETTINGS and settings.all[known[one.name]].origin != DEFAULT
+        option.name: settings.value(known[option.name])
+        for option in command.params
+        if option.name in _FROM_SETTINGS and settings.all[known[option.name]].origin != DEFAULT
     }
 
 
@@ -159,31 +163,31 @@ def _add(
     """Make a command of a function and the dataclass of its arguments."""
 
     def invoke(**values: Any) -> None:  # noqa: ANN401 - typer has checked them
-        raise typer.Exit(_guarded(command, arguments(**values)))
+        raise typer.Exit(_call_command(command, arguments(**values)))
 
     hints = get_type_hints(arguments, include_extras=True)
     invoke.__annotations__ = hints
     invoke.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter(
-                one.name,
+                argument.name,
                 inspect.Parameter.KEYWORD_ONLY,
-                annotation=hints[one.name],
-                default=_default(one),
+                annotation=hints[argument.name],
+                default=_default(argument),
             )
-            for one in fields(arguments)  # type: ignore[arg-type]
+            for argument in fields(arguments)  # type: ignore[arg-type]
         ]
     )
     group.command(name, help=text)(invoke)
 
 
-def _default(one: Any) -> object:  # noqa: ANN401 - a field of any type
-    if one.default_factory is not MISSING:
-        return one.default_factory()
-    return inspect.Parameter.empty if one.default is MISSING else one.default
+def _default(argument: Any) -> object:  # noqa: ANN401 - a field of any type
+    if argument.default_factory is not MISSING:
+        return argument.default_factory()
+    return inspect.Parameter.empty if argument.default is MISSING else argument.default
 
 
-def _guarded(command: Callable[[AnyArguments], int], arguments: AnyArguments) -> int:
+def _call_command(command: Callable[[AnyArguments], int], arguments: AnyArguments) -> int:
     """Call a command; return its exit code, or that of its error."""
     try:
         code = command(arguments)
@@ -202,13 +206,13 @@ def _guarded(command: Callable[[AnyArguments], int], arguments: AnyArguments) ->
             raise
         code = report_unexpected(error, as_json=arguments.output.value == "json")
     if code == SUCCESS and command not in _OUTLIVE_OUTPUT:
-        code = _complete_output()
+        code = _check_output()
     if code in {INTERRUPTED, TERMINATED, HUNG_UP}:
         _exit_at_once(code)
     return code
 
 
-def _complete_output() -> int:
+def _check_output() -> int:
     """Return the exit code of a command that has done what it was asked, and told of it."""
     sys.stdout.flush()
     lost = lost_output()

@@ -134,6 +134,6 @@ def duration_text(duration_ms: int) -> str:
     return f"{minutes} min {rest_ms // 1_000} s"
 
 
-def counted(count: int, noun: str) -> str:
+def count_text(count: int, noun: str) -> str:
     """Write a number with its noun: `1 restart`, `2 restarts`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

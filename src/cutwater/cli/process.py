@@ -33,35 +33,35 @@ if TYPE_CHECKING:
 FILES_MIN: Final = 1_024
 """With fewer, a small pipeline runs out of them."""
 FILES_COMFORTABLE: Final = 4_096
-_FILES_WANTED: Final = 65_536
+_FILES_TARGET: Final = 65_536
 
 
-def files_possible() -> int:
+def open_files_max() -> int:
     """Return how many files a run may have open once it has raised its limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return raised(soft, hard)
+    return best_soft_limit(soft, hard)
 
 
 def raise_open_files() -> None:
     """Raise the soft limit of this process, and of those it starts, as far as is useful."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = raised(soft, hard)
+    wanted = best_soft_limit(soft, hard)
     if wanted != soft:
         # Some systems have a lower limit of their own; then the old one stays.
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def raised(soft: int, hard: int) -> int:
+def best_soft_limit(soft: int, hard: int) -> int:
     """Return what the soft limit is to be: as high as wanted and allowed, never lower than now."""
     if soft == resource.RLIM_INFINITY:
         return soft
-    allowed = _FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, _FILES_WANTED)
+    allowed = _FILES_TARGET if hard == resource.RLIM_INFINITY else min(hard, _FILES_TARGET)
     return max(soft, allowed)
 
 
 ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
-_HEARD: Final[list[signal.Signals]] = []
+_RECEIVED: Final[list[signal.Signals]] = []
 
 
 class Ended(BaseException):
@@ -79,32 +79,32 @@ class Ended(BaseException):
 
 def end_on_signals() -> None:
     """Let the signals of `ENDING` raise `Ended` in the main thread; call it there."""
-    for number in taken():
+    for number in ending_signals():
         signal.signal(number, _end)
 
 
-def taken() -> tuple[signal.Signals, ...]:
+def ending_signals() -> tuple[signal.Signals, ...]:
     """Return the signals of `ENDING` that this process does not ignore, as under nohup(1)."""
     return tuple(
-        one
-        for one in ENDING
-        if one is signal.SIGTERM or signal.getsignal(one) is not signal.SIG_IGN
+        number
+        for number in ENDING
+        if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN
     )
 
 
-def heard() -> str:
+def received_signal() -> str:
     """Return the name of the signal that has come; empty if none has.
 
     `Ended` can be lost where Python ignores exceptions, as in a finalizer; this is not.
     """
-    return _HEARD[0].name if _HEARD else ""
+    return _RECEIVED[0].name if _RECEIVED else ""
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
     """Raise `Ended` once; what cleans up must not be ended by a second signal."""
-    if not _HEARD:
-        _HEARD.append(signal.Signals(number))
-        raise Ended(_HEARD[0])
+    if not _RECEIVED:
+        _RECEIVED.append(signal.Signals(number))
+        raise Ended(_RECEIVED[0])
 
 
 _STDOUT: Final = 1
@@ -149,11 +149,11 @@ class LossyOutput(io.RawIOBase):
                 return memoryview(data).nbytes
 
 
-def outlive_readers() -> None:
+def make_output_lossy() -> None:
     """Let stdout and stderr of this process take everything from now on."""
     _ORIGINAL.extend((sys.stdout, sys.stderr))
-    sys.stdout = _lossy(sys.stdout, _STDOUT, "<stdout>")
-    sys.stderr = _lossy(sys.stderr, _STDERR, "<stderr>")
+    sys.stdout = _lossy_stream(sys.stdout, _STDOUT, "<stdout>")
+    sys.stderr = _lossy_stream(sys.stderr, _STDERR, "<stderr>")
     # Whoever compares them finds that nothing else has taken their place, such as a live view.
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
 
@@ -164,7 +164,7 @@ def lost_output() -> OSError | None:
     return None if error is None or error.errno in {errno.EPIPE, errno.EIO} else error
 
 
-def _lossy(stream: TextIO | None, number: int, name: str) -> io.TextIOWrapper:
+def _lossy_stream(stream: TextIO | None, number: int, name: str) -> io.TextIOWrapper:
     if stream is None:
         # Closed: the next file that is opened must not get this number, and what is said.
         null = os.open(os.devnull, os.O_WRONLY)

@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from cutwater.cli.output import Table, bytes_text, counted, duration_text
+from cutwater.cli.output import Table, bytes_text, count_text, duration_text
 from cutwater.ids import StepId
 from cutwater.printable import printable
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
@@ -181,8 +181,8 @@ def steps_table(view: CheckpointView) -> Table:
             ("", "", "", "", "")
             if step is None
             else tuple(
-                duration_text(one)
-                for one in (
+                duration_text(duration_ms)
+                for duration_ms in (
                     step.start_delay_ms,
                     step.alignment_ms,
                     step.sync_ms,
@@ -197,7 +197,9 @@ def steps_table(view: CheckpointView) -> Table:
             str(snapshot.batch) if snapshot.batch >= 0 else "",
             bytes_text(state_bytes(snapshot)),
             str(len(snapshot.blobs)),
-            f"{counted(events, 'Event')}, {bytes_text(snapshot.in_flight_bytes)}" if events else "",
+            f"{count_text(events, 'Event')}, {bytes_text(snapshot.in_flight_bytes)}"
+            if events
+            else "",
             "" if step is None else bytes_text(step.uploaded_bytes),
             *times,
             moment(snapshot.watermark_ms),
@@ -209,7 +211,10 @@ def steps_table(view: CheckpointView) -> Table:
 def _reads(snapshot: StepSnapshot) -> list[str]:
     return [
         *(f"{stream} at {offset}" for stream, offset in sorted(snapshot.offsets.items())),
-        *(f"{one} at {place.position}" for one, place in sorted(snapshot.positions.items())),
+        *(
+            f"{channel} at {place.position}"
+            for channel, place in sorted(snapshot.positions.items())
+        ),
     ]
 
 
@@ -223,7 +228,9 @@ def recovery_text(report: RecoveryReport) -> str:
     phases = [
         f"choose {duration_text(report.choose_ms)}",
         f"commit replay {duration_text(report.commit_replay_ms)}"
-        + (f" ({counted(report.repeated_commits, 'commit')})" if report.repeated_commits else ""),
+        + (
+            f" ({count_text(report.repeated_commits, 'commit')})" if report.repeated_commits else ""
+        ),
         f"fetch {duration_text(report.fetch_ms)} ({bytes_text(report.fetched_bytes)} from the "
         f"store, {bytes_text(report.linked_bytes)} found here)",
         f"start {duration_text(report.start_ms)}",

@@ -23,7 +23,7 @@ from cutwater.errors import StoreError
 from cutwater.server import errors as answers
 from cutwater.server import metrics
 from cutwater.server.auth import Guard, Token
-from cutwater.server.pipeline_view import Live, Served
+from cutwater.server.pipeline_view import Live, PipelineView
 from cutwater.server.pipelines import READY, OnePipeline, Pipelines, StoredPipelines
 from cutwater.server.public_url import PublicUrl
 from cutwater.server.routes import routes
@@ -62,9 +62,9 @@ def unguarded_app(pipelines: Pipelines) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    answers.install(app)
+    answers.install_handlers(app)
     app.include_router(routes(pipelines))
-    board = metrics.Board(pipelines)
+    collector = metrics.PipelineCollector(pipelines)
 
     @app.get(
         "/metrics",
@@ -74,7 +74,7 @@ def unguarded_app(pipelines: Pipelines) -> FastAPI:
     )
     def prometheus() -> Response:
         """Return the metrics in Prometheus's text format."""
-        return Response(metrics.text_of(board), media_type=metrics.CONTENT_TYPE)
+        return Response(metrics.metrics_text(collector), media_type=metrics.CONTENT_TYPE)
 
     _add_probes(app, pipelines)
     _add_files(app)
@@ -112,9 +112,9 @@ def _add_probes(app: FastAPI, pipelines: Pipelines) -> None:
 
 def _add_files(app: FastAPI) -> None:
     found = {
-        one.name: one.read_bytes()
-        for one in files("cutwater.server").joinpath("static").iterdir()
-        if _suffix(one.name) in _TYPES
+        entry.name: entry.read_bytes()
+        for entry in files("cutwater.server").joinpath("static").iterdir()
+        if _suffix(entry.name) in _TYPES
     }
 
     async def file(request: Request) -> Response:
@@ -176,7 +176,7 @@ class RunServer:
             ConfigError: If no token can be kept.
         """
         context = run.context
-        served = Served(
+        served = PipelineView(
             context.plan.pipeline,
             OpenStore.of(context.store.backend, context.pipeline),
             Live(run, context.plan, context.options, context.targets),

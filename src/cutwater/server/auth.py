@@ -51,7 +51,7 @@ class Token:
         Raises:
             ConfigError: If the one of the environment is too short, or no file can be written.
         """
-        given = given_token()
+        given = token_from_environment()
         if given is not None:
             return cls(None, _digest(given))
         made = secrets.token_urlsafe(32)
@@ -83,7 +83,7 @@ class Token:
         return scheme.lower() == "bearer" and is_same
 
 
-def given_token() -> str | None:
+def token_from_environment() -> str | None:
     """Return the token of the environment; None if there is none.
 
     Raises:
@@ -199,7 +199,7 @@ class Guard:
         if refusal is not None:
             await _refuse(guarded, refusal)
             return
-        await self._app(scope, _bounded(receive), guarded)
+        await self._app(scope, _limit_body(receive), guarded)
 
     def refusal(self, method: str, path: str, headers: dict[str, str]) -> Refusal | None:
         """Say why a request is refused; None if it may pass.
@@ -209,9 +209,9 @@ class Guard:
             path: Its path, decoded.
             headers: Its headers, by lower-case name.
         """
-        strange = self._strange(path, headers)
-        if strange is not None:
-            return strange
+        refusal = self._check_sender(path, headers)
+        if refusal is not None:
+            return refusal
         reads = method in _READING
         is_free = path == "/" or path.startswith(_STATIC) or path in PROBES
         if self._token is None:
@@ -223,10 +223,10 @@ class Guard:
             step = f"Send it as `Authorization: Bearer TOKEN`; {self._token.hint}."
             return Refusal(401, what, step if self._is_open else "")
         if not reads:
-            return _unfit(headers)
+            return _check_body(headers)
         return None
 
-    def _strange(self, path: str, headers: dict[str, str]) -> Refusal | None:
+    def _check_sender(self, path: str, headers: dict[str, str]) -> Refusal | None:
         """Refuse what a page of another site may have sent."""
         host = headers.get("host", "")
         if self._is_local and _host_name(host) not in self._names:
@@ -250,7 +250,7 @@ class Guard:
         return _authority(origin) == host
 
 
-def _unfit(headers: dict[str, str]) -> Refusal | None:
+def _check_body(headers: dict[str, str]) -> Refusal | None:
     """Refuse a body that cannot be what is asked for."""
     length = headers.get("content-length", "0")
     if not length.isascii() or not length.isdigit() or int(length[:19]) > BODY_BYTES_MAX:
@@ -284,11 +284,11 @@ def _authority(origin: str) -> str:
     return rest.lower() if scheme in {"http", "https"} else ""
 
 
-def _bounded(receive: Receive) -> Receive:
+def _limit_body(receive: Receive) -> Receive:
     """Count what comes, whatever its header has said."""
     seen = 0
 
-    async def counted() -> Message:
+    async def receive_limited() -> Message:
         nonlocal seen
         message = await receive()
         seen += len(message.get("body", b""))
@@ -296,25 +296,25 @@ def _bounded(receive: Receive) -> Receive:
             raise TooLong
         return message
 
-    return counted
+    return receive_limited
 
 
 def _with_headers(send: Send) -> Send:
-    async def sent(message: Message) -> None:
+    async def send_changed(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", ()), *HEADERS]
         await send(message)
 
-    return sent
+    return send_changed
 
 
 def _without_body(send: Send) -> Send:
-    async def sent(message: Message) -> None:
+    async def send_changed(message: Message) -> None:
         if message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await send(message)
 
-    return sent
+    return send_changed
 
 
 async def _refuse(send: Send, refusal: Refusal) -> None:

@@ -41,7 +41,7 @@ class Limits(NamedTuple):
         return cls(max(_CONNECTIONS_MIN, min(_CONNECTIONS_MAX, share)))
 
 
-def bounded(limits: Limits) -> type[H11Protocol]:
+def limited_protocol(limits: Limits) -> type[H11Protocol]:
     """Return the protocol of a server with these limits, as uvicorn wants it: a class."""
     return type("BoundedHttp", (_BoundedHttp,), {"limits": limits})
 
@@ -59,13 +59,15 @@ class _BoundedHttp(H11Protocol):
         super().connection_made(transport)
         self._await_request()
         others = [
-            one
-            for one in self.connections
-            if isinstance(one, _BoundedHttp) and one is not self and one.is_open
+            connection
+            for connection in self.connections
+            if isinstance(connection, _BoundedHttp)
+            and connection is not self
+            and connection.is_open
         ]
         if len(others) >= self.limits.connections:
-            waiting = [one for one in others if one.waits]
-            oldest = min(waiting, key=lambda one: one.waits_since_s, default=self)
+            waiting = [connection for connection in others if connection.waits]
+            oldest = min(waiting, key=lambda connection: connection.waits_since_s, default=self)
             oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -51,14 +51,14 @@ def refuse(status: int, reason: str, *, code: str = "", next_step: str = "") -> 
     return JSONResponse(problem.model_dump(), status_code=status)
 
 
-def install(app: FastAPI) -> None:
+def install_handlers(app: FastAPI) -> None:
     """Let an application answer errors in one form."""
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         found = [
-            f"{'.'.join(str(part)[:100] for part in one['loc'])}: {one['msg'][:300]}"
-            for one in error.errors()[:_SHOWN_MAX]
+            f"{'.'.join(str(part)[:100] for part in problem['loc'])}: {problem['msg'][:300]}"
+            for problem in error.errors()[:_SHOWN_MAX]
         ]
         return JSONResponse(Problem(errors=found).model_dump(), status_code=400)
 

@@ -12,7 +12,7 @@ from cutwater.errors import ConfigError
 PARTS: Final = ("fastapi", "prometheus_client", "uvicorn")
 """What the extra installs, by the names that are imported."""
 
-_MISSING: Final = tuple(one for one in PARTS if find_spec(one) is None)
+_MISSING: Final = tuple(part for part in PARTS if find_spec(part) is None)
 
 if _MISSING:
     raise ConfigError(

@@ -40,7 +40,7 @@ class TooMany(Exception):
 class Operations(Protocol):
     """Where things are asked for."""
 
-    def ask(self, wanted: Wanted, trigger_id: str | None = None) -> str:
+    def submit(self, wanted: Wanted, trigger_id: str | None = None) -> str:
         """Ask; return the id of the answer. Asking twice with one id asks once.
 
         Raises:
@@ -106,18 +106,20 @@ class LiveOperations:
         self._lock = threading.Lock()
         self._states: OrderedDict[str, OperationState | None] = OrderedDict()
 
-    def ask(self, wanted: Wanted, trigger_id: str | None = None) -> str:
+    def submit(self, wanted: Wanted, trigger_id: str | None = None) -> str:
         """Begin in a thread of its own; see `Operations`."""
         chosen = trigger_id or uuid.uuid4().hex
         with self._lock:
             if chosen in self._states:
                 return chosen
-            if sum(one is None for one in self._states.values()) >= _limit(wanted):
+            if sum(state is None for state in self._states.values()) >= _limit(wanted):
                 raise TooMany
             self._states[chosen] = None
-            over = [one for one, state in self._states.items() if state is not None]
-            for one in over[: max(0, len(self._states) - _KEPT)]:
-                del self._states[one]
+            over = [
+                operation_id for operation_id, state in self._states.items() if state is not None
+            ]
+            for operation_id in over[: max(0, len(self._states) - _KEPT)]:
+                del self._states[operation_id]
         work = threading.Thread(
             target=self._carry_out, args=(chosen, wanted), name=f"api-{chosen[:8]}", daemon=True
         )
@@ -134,21 +136,21 @@ class LiveOperations:
 
     def _carry_out(self, trigger_id: str, wanted: Wanted) -> None:
         try:
-            operation = self._done(wanted)
+            operation = self._execute(wanted)
         except CutwaterError as error:
-            operation = _failed(error.message)
+            operation = _failure(error.message)
         except Exception as error:  # noqa: BLE001 - whoever asks gets it
-            operation = _failed(f"{type(error).__name__}: {error}")
+            operation = _failure(f"{type(error).__name__}: {error}")
         with self._lock:
-            self._states[trigger_id] = _completed(operation)
+            self._states[trigger_id] = _complete(operation)
 
-    def _done(self, wanted: Wanted) -> Operation:
+    def _execute(self, wanted: Wanted) -> Operation:
         match wanted.wish:
             case Wish.CHECKPOINT:
-                return self._taken(self._running.checkpoint(_EXPIRES_S, full=wanted.full))
+                return self._operation_for(self._running.checkpoint(_EXPIRES_S, full=wanted.full))
             case Wish.SAVEPOINT:
                 assert wanted.name is not None
-                return self._taken(self._running.savepoint(wanted.name, _EXPIRES_S))
+                return self._operation_for(self._running.savepoint(wanted.name, _EXPIRES_S))
             case Wish.ABORT:
                 abort = wanted.abort
                 assert abort is not None
@@ -159,15 +161,17 @@ class LiveOperations:
             case Wish.STOP:
                 self._running.stop(savepoint=wanted.name, drain=wanted.drain)
                 if self._running.wait(_EXPIRES_S) is None:
-                    return _failed("it has not ended in time; it will, when its batches have")
+                    return _failure("it has not ended in time; it will, when its batches have")
                 done = [
-                    one for one in self._running.status().checkpoints if one.status == "COMPLETED"
+                    report
+                    for report in self._running.status().checkpoints
+                    if report.status == "COMPLETED"
                 ]
-                return self._taken(done[-1]) if done else Operation(message="it has ended")
+                return self._operation_for(done[-1]) if done else Operation(message="it has ended")
 
-    def _taken(self, report: CheckpointReport) -> Operation:
+    def _operation_for(self, report: CheckpointReport) -> Operation:
         if report.status != "COMPLETED":
-            return _failed(report.failure)
+            return _failure(report.failure)
         return Operation(
             checkpoint_id=report.id, location=f"{self._location}/{report.id:012d}", name=report.name
         )
@@ -182,22 +186,22 @@ class StoreOperations:
         self._name = name
         self._location = location
         self._lock = threading.Lock()
-        self._asked: OrderedDict[str, str] = OrderedDict()
+        self._holders: OrderedDict[str, str] = OrderedDict()
 
-    def ask(self, wanted: Wanted, trigger_id: str | None = None) -> str:
+    def submit(self, wanted: Wanted, trigger_id: str | None = None) -> str:
         """Write a request to whoever holds the lease; see `Operations`."""
         chosen = trigger_id or uuid.uuid4().hex
         hold = look(self._store.backend, self._store.pipeline)
         if hold.lease is None or hold.holding is not Holding.HELD:
             raise NotRunning(f"pipeline {self._name} does not run.")
         with self._lock:
-            if chosen in self._asked:
+            if chosen in self._holders:
                 return chosen
             if len(self._store.requests.tokens()) >= _limit(wanted):
                 raise TooMany
-            self._asked[chosen] = hold.lease.nonce
-            while len(self._asked) > _KEPT:
-                self._asked.popitem(last=False)
+            self._holders[chosen] = hold.lease.nonce
+            while len(self._holders) > _KEPT:
+                self._holders.popitem(last=False)
         at_ms = wall_ms()
         self._store.requests.ask(
             Request(
@@ -218,21 +222,21 @@ class StoreOperations:
     def state(self, trigger_id: str) -> OperationState | None:
         """Read the answer so far; see `Operations`."""
         with self._lock:
-            if trigger_id not in self._asked:
+            if trigger_id not in self._holders:
                 return None
-            holder = self._asked[trigger_id]
+            holder = self._holders[trigger_id]
         answer = self._store.requests.answer(trigger_id)
         if answer is not None and answer.state is not AnswerState.TAKEN:
-            return _completed(self._answered(answer))
+            return _complete(self._operation_from(answer))
         hold = look(self._store.backend, self._store.pipeline)
         is_there = hold.lease is not None and hold.lease.nonce == holder
         if is_there and hold.holding is Holding.HELD:
             return _IN_PROGRESS
-        return _completed(_failed("the process that was asked has ended before it answered"))
+        return _complete(_failure("the process that was asked has ended before it answered"))
 
-    def _answered(self, answer: Answer) -> Operation:
+    def _operation_from(self, answer: Answer) -> Operation:
         if answer.state is AnswerState.FAILED:
-            return _failed(answer.message)
+            return _failure(answer.message)
         report = answer.report
         if report is None:
             return Operation(message=answer.message or "done")
@@ -251,10 +255,10 @@ def _limit(wanted: Wanted) -> int:
     return 2 * OPEN_MAX if wanted.wish is Wish.ABORT else OPEN_MAX
 
 
-def _completed(operation: Operation) -> OperationState:
+def _complete(operation: Operation) -> OperationState:
     return OperationState(status=OperationStatus(id="COMPLETED"), operation=operation)
 
 
-def _failed(reason: str) -> Operation:
+def _failure(reason: str) -> Operation:
     text = reason[:2_000] or "no reason was given"
     return Operation(failure_cause=FailureCause(message=text), message=text)

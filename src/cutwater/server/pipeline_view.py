@@ -36,7 +36,7 @@ from cutwater.store.records.lease import Holding
 from cutwater.store.records.targets import SinkTargets
 from cutwater.views.build import attempt_of, without_steps
 from cutwater.views.dag import live_dag, stored_dag
-from cutwater.views.history import History, Listed
+from cutwater.views.history import History, Listing
 from cutwater.views.models import Checkpoint, CheckpointDetail, Dag, Job
 
 _STATUS_S: Final = 0.2
@@ -64,7 +64,7 @@ class Busy(Exception):
 
 
 @dataclass(slots=True)
-class Served:
+class PipelineView:
     """One pipeline. Every method may be called from any thread.
 
     Attributes:
@@ -86,7 +86,7 @@ class Served:
     _hold: tuple[float, Hold] | None = None
     _cut: tuple[CheckpointId, Cut] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _moving: threading.Lock = field(default_factory=threading.Lock)
+    _preview_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         """Prepare; nothing is read yet."""
@@ -135,7 +135,7 @@ class Served:
         Raises:
             StoreError: If the store cannot be read.
         """
-        status, recoveries = self.status(), self.history.listed().recoveries
+        status, recoveries = self.status(), self.history.read().recoveries
         newest = recoveries[0] if recoveries else None
         hold = self.hold()
         lease = hold.lease
@@ -190,7 +190,10 @@ class Served:
         Raises:
             Unavailable: If the store does not answer.
         """
-        current = next((one for one in self.history.listed().checkpoints if one.is_current), None)
+        current = next(
+            (checkpoint for checkpoint in self.history.read().checkpoints if checkpoint.is_current),
+            None,
+        )
         if current is None:
             return None
         known = self._cut
@@ -224,34 +227,40 @@ class Served:
         status = self.status()
         if self.live is None or status is None:
             return []
-        steps = [one.name for one in self.live.plan.steps]
+        steps = [step.name for step in self.live.plan.steps]
         # Steps tell of the newest attempt that is under way.
-        opened = [one.id for one in status.checkpoints if one.status == "IN_PROGRESS"][-1:]
-        alignments = {one.name: one.alignment for one in status.steps if one.alignment is not None}
+        opened = [report.id for report in status.checkpoints if report.status == "IN_PROGRESS"][-1:]
+        alignments = {
+            step.name: step.alignment for step in status.steps if step.alignment is not None
+        }
         return [
-            attempt_of(one, steps, alignments if one.id in opened else {})
-            for one in reversed(status.checkpoints)
-            if one.id
+            attempt_of(report, steps, alignments if report.id in opened else {})
+            for report in reversed(status.checkpoints)
+            if report.id
         ]
 
-    def checkpoints(self) -> Listed:
+    def checkpoints(self) -> Listing:
         """Return all checkpoints to list, newest first.
 
         Raises:
             StoreError: If the store cannot be read.
         """
-        listed = self.history.listed()
-        recent = {one.id: without_steps(one) for one in self.recent()}
+        listed = self.history.read()
+        recent = {attempt.id: without_steps(attempt) for attempt in self.recent()}
         if not recent:
             return listed
         # The store knows best what is decided and what its sinks show; the run knows sooner.
-        known = {one.id: one for one in listed.checkpoints}
+        known = {checkpoint.id: checkpoint for checkpoint in listed.checkpoints}
         merged: dict[int, Checkpoint] = {**known}
-        for number, one in recent.items():
+        for number, attempt in recent.items():
             stored = known.get(number)
-            if stored is None or stored.status != one.status or stored.end_to_end_duration is None:
+            if (
+                stored is None
+                or stored.status != attempt.status
+                or stored.end_to_end_duration is None
+            ):
                 kept = {} if stored is None else {"is_current": stored.is_current}
-                merged[number] = one.model_copy(update=kept)
+                merged[number] = attempt.model_copy(update=kept)
         ordered = tuple(merged[number] for number in sorted(merged, reverse=True))
         return listed._replace(checkpoints=ordered)
 
@@ -261,10 +270,10 @@ class Served:
         Raises:
             StoreError: If the store cannot be read.
         """
-        live = next((one for one in self.recent() if one.id == checkpoint_id), None)
+        live = next((attempt for attempt in self.recent() if attempt.id == checkpoint_id), None)
         if live is not None and live.status == "IN_PROGRESS":
             return live
-        stored = self.history.one(checkpoint_id)
+        stored = self.history.checkpoint(checkpoint_id)
         if stored is None or (live is not None and stored.end_to_end_duration is None):
             return live or stored
         return stored
@@ -280,7 +289,7 @@ class Served:
             MoveRefused: If it cannot even be looked at.
             StoreError: If the store cannot be read.
         """
-        if not self._moving.acquire(blocking=False):
+        if not self._preview_lock.acquire(blocking=False):
             raise Busy
         try:
             try:
@@ -289,7 +298,7 @@ class Served:
                 # A running pipeline may have decided and committed between two of our reads.
                 return self._preview(to)
         finally:
-            self._moving.release()
+            self._preview_lock.release()
 
     def _preview(self, to: str) -> Rewind:
         backend = self.store.backend

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from cutwater.errors import ConfigError, Corrupt, CutwaterError, NotFound, StoreError
 from cutwater.ids import PipelineId
-from cutwater.server.pipeline_view import Served
+from cutwater.server.pipeline_view import PipelineView
 from cutwater.store.backends.backend import Backend
 from cutwater.store.pipeline_store import OpenStore
 from cutwater.store.records.catalog import find_pipeline, list_pipelines
@@ -60,20 +60,22 @@ class Unreadable:
         )
 
 
-def job_of(one: Served | Unreadable) -> Job:
+def job_of(pipeline: PipelineView | Unreadable) -> Job:
     """Return what a pipeline is and how it is, whatever is wrong with its records."""
     try:
-        return one.job()
+        return pipeline.job()
     except CutwaterError as error:
-        assert isinstance(one, Served)
-        known = Unreadable(one.name, one.store.backend.url, error).job()
-        return known.model_copy(update={"jid": one.store.pipeline, "live": one.live is not None})
+        assert isinstance(pipeline, PipelineView)
+        known = Unreadable(pipeline.name, pipeline.store.backend.url, error).job()
+        return known.model_copy(
+            update={"jid": pipeline.store.pipeline, "live": pipeline.live is not None}
+        )
 
 
 class Pipelines(Protocol):
     """The pipelines that are served."""
 
-    def all(self) -> Sequence[Served | Unreadable]:
+    def all(self) -> Sequence[PipelineView | Unreadable]:
         """Return all of them, by name.
 
         Raises:
@@ -85,7 +87,7 @@ class Pipelines(Protocol):
         """Return one word for a probe; at once, and without a look at the store."""
         ...
 
-    def find(self, text: str) -> Served:
+    def find(self, text: str) -> PipelineView:
         """Return the pipeline of that uuid or name.
 
         Raises:
@@ -98,11 +100,11 @@ class Pipelines(Protocol):
 class OnePipeline:
     """Serves the pipeline that this process runs, or will run."""
 
-    def __init__(self, served: Served | None = None) -> None:
+    def __init__(self, served: PipelineView | None = None) -> None:
         """Serve this one; None to serve none until there is one (`show`)."""
         self._served = served
 
-    def show(self, served: Served) -> None:
+    def show(self, served: PipelineView) -> None:
         """Serve this one from now on."""
         self._served = served
 
@@ -111,11 +113,11 @@ class OnePipeline:
         live = None if self._served is None else self._served.live
         return STARTING if live is None else live.running.state
 
-    def all(self) -> tuple[Served, ...]:
+    def all(self) -> tuple[PipelineView, ...]:
         """Return it."""
         return () if self._served is None else (self._served,)
 
-    def find(self, text: str) -> Served:
+    def find(self, text: str) -> PipelineView:
         """Return it, if it is meant; see `Pipelines`."""
         if self._served is None:
             raise NotServed("the pipeline of this process has not started yet")
@@ -132,23 +134,23 @@ class StoredPipelines:
         self._backend = backend
         self._token_hint = token_hint
         self._lock = threading.Lock()
-        self._served: dict[PipelineId, Served] = {}
+        self._served: dict[PipelineId, PipelineView] = {}
 
     def state(self) -> str:
         """Return that a store is served; see `Pipelines`."""
         return SERVING
 
-    def all(self) -> tuple[Served | Unreadable, ...]:
+    def all(self) -> tuple[PipelineView | Unreadable, ...]:
         """Return all of them; see `Pipelines`."""
         found = list(list_pipelines(self._backend).items())[:LISTED_MAX]
         return tuple(
-            Unreadable(name, self._backend.url, one)
-            if isinstance(one, StoreError)
-            else self._of(name, one)
-            for name, one in found
+            Unreadable(name, self._backend.url, pipeline)
+            if isinstance(pipeline, StoreError)
+            else self._of(name, pipeline)
+            for name, pipeline in found
         )
 
-    def find(self, text: str) -> Served:
+    def find(self, text: str) -> PipelineView:
         """Return one; see `Pipelines`."""
         with self._lock:
             known = self._served.get(PipelineId(text))
@@ -159,17 +161,17 @@ class StoredPipelines:
         except (ConfigError, NotFound, Corrupt):
             # By its uuid, or not at all; and other records may be damaged.
             found = list_pipelines(self._backend)
-        for name, one in found.items():
-            if text == name and isinstance(one, StoreError):
-                raise one
-            if text in {name, one} and not isinstance(one, StoreError):
-                return self._of(name, one)
+        for name, pipeline in found.items():
+            if text == name and isinstance(pipeline, StoreError):
+                raise pipeline
+            if text in {name, pipeline} and not isinstance(pipeline, StoreError):
+                return self._of(name, pipeline)
         listed = ", ".join(list(found)[:_NAMED_MAX]) or "no pipeline at all"
         raise NotServed(f"{self._backend.url} has no {text[:100]!r}; it has {listed}")
 
-    def _of(self, name: str, pipeline: PipelineId) -> Served:
+    def _of(self, name: str, pipeline: PipelineId) -> PipelineView:
         with self._lock:
             if pipeline not in self._served:
                 store = OpenStore.of(self._backend, pipeline)
-                self._served[pipeline] = Served(name, store, token_hint=self._token_hint)
+                self._served[pipeline] = PipelineView(name, store, token_hint=self._token_hint)
             return self._served[pipeline]

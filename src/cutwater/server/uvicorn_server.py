@@ -16,7 +16,7 @@ import uvicorn
 
 from cutwater.errors import ConfigError, RunError
 from cutwater.server.auth import Guard, is_loopback
-from cutwater.server.connections import BACKLOG, Limits, bounded
+from cutwater.server.connections import BACKLOG, Limits, limited_protocol
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 4080
@@ -32,12 +32,12 @@ class Endpoint(NamedTuple):
     Attributes:
         host: The address or name to bind to.
         port: The port; 0 for any that is free.
-        is_wish: Whether another port is as good, if this one is taken.
+        is_preference: Whether another port is as good, if this one is taken.
     """
 
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
-    is_wish: bool = True
+    is_preference: bool = True
 
     @classmethod
     def of(cls, text: str, option: str = "--serve") -> "Endpoint":
@@ -51,7 +51,7 @@ class Endpoint(NamedTuple):
         if found is None or port > 65_535:
             raise ConfigError(option, f"{text!r} is not [HOST:]PORT, such as 8080 or 0.0.0.0:8080")
         host = (found["host"] or DEFAULT_HOST).strip("[]")
-        return cls(host, port, is_wish=False)
+        return cls(host, port, is_preference=False)
 
 
 def bind(endpoint: Endpoint, option: str = "--serve") -> socket.socket:
@@ -61,16 +61,18 @@ def bind(endpoint: Endpoint, option: str = "--serve") -> socket.socket:
         ConfigError: If the address is taken or cannot be bound to.
     """
     reason = ""
-    tried = range(endpoint.port, endpoint.port + _TRIED) if endpoint.is_wish else [endpoint.port]
-    for port in (*tried, *([0] if endpoint.is_wish else [])):
+    tried = (
+        range(endpoint.port, endpoint.port + _TRIED) if endpoint.is_preference else [endpoint.port]
+    )
+    for port in (*tried, *([0] if endpoint.is_preference else [])):
         try:
-            return _bound(endpoint.host, port)
+            return _listen(endpoint.host, port)
         except OSError as error:
             reason = error.strerror or str(error)
     raise ConfigError(option, f"cannot listen on {endpoint.host}:{endpoint.port}: {reason}")
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -114,7 +116,7 @@ class Server:
         self.url = _url(host, listening.getsockname()[1])
         config = uvicorn.Config(
             app,
-            http=bounded(limits or Limits.of_process()),
+            http=limited_protocol(limits or Limits.of_process()),
             backlog=BACKLOG,
             access_log=False,
             log_config=None,

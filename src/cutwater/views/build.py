@@ -201,19 +201,26 @@ def settings_of(options: CheckpointOptions | None, storage: str) -> CheckpointSe
 
 def summary_of(checkpoints: Iterable[Checkpoint]) -> Summary:
     """Return how the completed ones went."""
-    done = [one for one in checkpoints if one.status == "COMPLETED" and one.rewinds_to is None]
+    done = [
+        checkpoint
+        for checkpoint in checkpoints
+        if checkpoint.status == "COMPLETED" and checkpoint.rewinds_to is None
+    ]
     return Summary(
-        **{name: spread([getattr(one, name) for one in done]) for name in Summary.model_fields}
+        **{
+            name: spread([getattr(checkpoint, name) for checkpoint in done])
+            for name in Summary.model_fields
+        }
     )
 
 
 def spread(numbers: Sequence[int | None]) -> Spread | None:
     """Return how numbers are distributed; None if none of them is known."""
-    known = sorted(one for one in numbers if one is not None)
+    known = sorted(number for number in numbers if number is not None)
     if not known:
         return None
     quantiles = (0.5, 0.9, 0.95, 0.99, 0.999)
-    p50, p90, p95, p99, p999 = (_quantile(known, one) for one in quantiles)
+    p50, p90, p95, p99, p999 = (_quantile(known, share) for share in quantiles)
     return Spread(
         min=known[0],
         max=known[-1],

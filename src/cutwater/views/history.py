@@ -33,7 +33,7 @@ _MAY_CHANGE: Final = 20
 """How many of the newest are read again until everything about them is known."""
 
 
-class Listed(NamedTuple):
+class Listing(NamedTuple):
     """What is known at one moment.
 
     Attributes:
@@ -67,9 +67,9 @@ class History:
         self._known: dict[CheckpointId, Checkpoint] = {}
         self._settled: set[CheckpointId] = set()
         self._recoveries: dict[Generation, Recovery] = {}
-        self._listed = Listed()
+        self._listing = Listing()
 
-    def listed(self) -> Listed:
+    def read(self) -> Listing:
         """Return what is known, after a look at the store if the last one was a second ago.
 
         Raises:
@@ -78,15 +78,15 @@ class History:
         is_first = self._read_s is None
         # Whoever comes while somebody reads takes what is there, unless there is nothing yet.
         if not self._lock.acquire(blocking=is_first):
-            return self._listed
+            return self._listing
         try:
             if self._read_s is None or time.monotonic() - self._read_s >= _EVERY_S:
                 self._read()
         finally:
             self._lock.release()
-        return self._listed
+        return self._listing
 
-    def one(self, checkpoint_id: CheckpointId) -> CheckpointDetail | None:
+    def checkpoint(self, checkpoint_id: CheckpointId) -> CheckpointDetail | None:
         """Read one checkpoint with its steps; None if there never was one.
 
         Raises:
@@ -102,20 +102,22 @@ class History:
     def _read(self) -> None:
         inspector = Inspector(self.store, self._is_running())
         overview = inspector.look()
-        wanted = _wanted(overview)
-        newest = frozenset(wanted[:_MAY_CHANGE])
-        missing = [one for one in wanted if one not in self._settled]
+        selected = _select_ids(overview)
+        newest = frozenset(selected[:_MAY_CHANGE])
+        missing = [
+            checkpoint_id for checkpoint_id in selected if checkpoint_id not in self._settled
+        ]
         end_s = time.monotonic() + _BUDGET_S
         while missing:
             chunk, missing = missing[:_CHUNK], missing[_CHUNK:]
-            for view in each(lambda one: inspector.view(one, overview), chunk):
+            for view in each(lambda checkpoint_id: inspector.view(checkpoint_id, overview), chunk):
                 if view is not None:
                     self._keep(view, is_old=view.id not in newest)
             if time.monotonic() >= end_s:
                 break
-        self._follow(overview, wanted)
+        self._follow(overview, selected)
         self._read_recoveries()
-        self._publish(wanted, complete=not missing)
+        self._publish(selected, complete=not missing)
         self._read_s = time.monotonic()
 
     def _keep(self, view: CheckpointView, *, is_old: bool) -> None:
@@ -126,23 +128,23 @@ class History:
         if is_over and (is_known or is_old):
             self._settled.add(view.id)
 
-    def _follow(self, overview: Overview, wanted: list[CheckpointId]) -> None:
+    def _follow(self, overview: Overview, selected: list[CheckpointId]) -> None:
         """Bring what may change of a settled one up to date: where the pipeline stands."""
         head = overview.log.head
         head_id = None if head is None else head.checkpoint_id
-        for one in wanted:
-            known = self._known.get(one)
+        for checkpoint_id in selected:
+            known = self._known.get(checkpoint_id)
             if known is None or known.status != "COMPLETED":
                 continue
-            gone = one not in overview.present
-            changes: dict[str, object] = {"is_current": one == head_id, "discarded": gone}
+            gone = checkpoint_id not in overview.present
+            changes: dict[str, object] = {"is_current": checkpoint_id == head_id, "discarded": gone}
             if gone:
                 changes["external_path"] = None
             if any(getattr(known, name) != value for name, value in changes.items()):
-                self._known[one] = known.model_copy(update=changes)
-        for one in self._known.keys() - set(wanted):
-            del self._known[one]
-            self._settled.discard(one)
+                self._known[checkpoint_id] = known.model_copy(update=changes)
+        for checkpoint_id in self._known.keys() - set(selected):
+            del self._known[checkpoint_id]
+            self._settled.discard(checkpoint_id)
 
     def _read_recoveries(self) -> None:
         paths = PipelinePaths(self.store.pipeline)
@@ -154,28 +156,36 @@ class History:
             except Corrupt:
                 continue
         # The newest may still be told anew, once its first batch is there.
-        new = [one for one in generations if one not in self._recoveries or one == generations[-1]]
+        new = [
+            generation
+            for generation in generations
+            if generation not in self._recoveries or generation == generations[-1]
+        ]
         for report in each(self.store.reports.recovery, new):
             if report is not None:
                 self._recoveries[report.generation] = recovery_of(report)
-        for one in self._recoveries.keys() - set(generations):
-            del self._recoveries[one]
+        for generation in self._recoveries.keys() - set(generations):
+            del self._recoveries[generation]
 
-    def _publish(self, wanted: list[CheckpointId], *, complete: bool) -> None:
-        before = self._listed
-        checkpoints = tuple(self._known[one] for one in wanted if one in self._known)
-        recoveries = tuple(one for _, one in sorted(self._recoveries.items(), reverse=True))
+    def _publish(self, selected: list[CheckpointId], *, complete: bool) -> None:
+        before = self._listing
+        checkpoints = tuple(
+            self._known[checkpoint_id] for checkpoint_id in selected if checkpoint_id in self._known
+        )
+        recoveries = tuple(
+            recovery for _, recovery in sorted(self._recoveries.items(), reverse=True)
+        )
         made = (checkpoints, recoveries, complete)
         changed = made != (before.checkpoints, before.recoveries, before.complete)
-        self._listed = Listed(checkpoints, recoveries, before.version + changed, complete)
+        self._listing = Listing(checkpoints, recoveries, before.version + changed, complete)
 
 
-def _wanted(overview: Overview) -> list[CheckpointId]:
+def _select_ids(overview: Overview) -> list[CheckpointId]:
     """Return the numbers to list, newest first: the newest of all, and older savepoints."""
     ids = overview.ids
     saved = [
-        one.checkpoint_id
-        for one in overview.log.decisions
-        if one.kind is CheckpointKind.SAVEPOINT and one.checkpoint_id in overview.present
+        decision.checkpoint_id
+        for decision in overview.log.decisions
+        if decision.kind is CheckpointKind.SAVEPOINT and decision.checkpoint_id in overview.present
     ]
     return sorted({*ids[-LISTED_MAX:], *saved[-SAVEPOINTS_MAX:]}, reverse=True)

@@ -24,19 +24,19 @@ Format = Annotated[Literal["CANONICAL", "NATIVE"], Field(alias="formatType")]
 _TARGET = Field(validation_alias=AliasChoices("target-directory", "targetDirectory"))
 
 
-class Form(BaseModel):
+class ResponseModel(BaseModel):
     """Base of all answers."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
 
-class Question(BaseModel):
+class RequestModel(BaseModel):
     """Base of all that is asked: what is not known is refused, and 1 is not `true`."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="forbid", strict=True)
 
 
-class Problem(Form):
+class Problem(ResponseModel):
     """Why a request was not answered. `errors` is as in Flink."""
 
     errors: list[str]
@@ -44,7 +44,7 @@ class Problem(Form):
     next_step: str = ""
 
 
-class Spread(Form):
+class Spread(ResponseModel):
     """How a number was distributed over checkpoints."""
 
     min: int
@@ -57,7 +57,7 @@ class Spread(Form):
     p999: float
 
 
-class Task(Form):
+class Task(ResponseModel):
     """One step's part of a checkpoint."""
 
     id: int
@@ -88,7 +88,7 @@ class Task(Form):
     objects: int | None = None
 
 
-class Checkpoint(Form):
+class Checkpoint(ResponseModel):
     """One attempt to take a checkpoint, or a rewind."""
 
     class_name: Annotated[str, Field(alias="className")]
@@ -129,7 +129,7 @@ class CheckpointDetail(Checkpoint):
     tasks: dict[str, Task] = Field(default_factory=dict)
 
 
-class Restored(Form):
+class Restored(ResponseModel):
     """Where the newest generation began."""
 
     id: int
@@ -138,7 +138,7 @@ class Restored(Form):
     external_path: str | None = None
 
 
-class Counts(Form):
+class Counts(ResponseModel):
     """How many checkpoints there were, among those that are listed."""
 
     restored: int
@@ -148,7 +148,7 @@ class Counts(Form):
     failed: int
 
 
-class Latest(Form):
+class Latest(ResponseModel):
     """The newest of each kind."""
 
     completed: Checkpoint | None = None
@@ -157,7 +157,7 @@ class Latest(Form):
     restored: Restored | None = None
 
 
-class Summary(Form):
+class Summary(ResponseModel):
     """How the completed checkpoints that are listed went; null for a number nobody knows."""
 
     checkpointed_size: Spread | None = None
@@ -169,7 +169,7 @@ class Summary(Form):
     persisted_data: Spread | None = None
 
 
-class CheckpointList(Form):
+class CheckpointList(ResponseModel):
     """The newest checkpoints, newest first, with what they have in common."""
 
     counts: Counts
@@ -182,14 +182,14 @@ class CheckpointList(Form):
     """Whether all that was asked for has been read from the store yet."""
 
 
-class Externalization(Form):
+class Externalization(ResponseModel):
     """What becomes of checkpoints when the pipeline ends: they stay."""
 
     enabled: bool = True
     delete_on_cancellation: bool = False
 
 
-class CheckpointSettings(Form):
+class CheckpointSettings(ResponseModel):
     """How checkpoints are taken; null where nobody runs the pipeline and so nobody knows."""
 
     mode: str = "exactly_once"
@@ -213,14 +213,14 @@ class CheckpointSettings(Form):
     state_changelog_enabled: bool = False
 
 
-class Phased(Form):
+class Phased(ResponseModel):
     """What a step did while it could not go on, and after."""
 
     sync: int | None = None
     async_: Annotated[int | None, Field(alias="async")] = None
 
 
-class Alignment(Form):
+class Alignment(ResponseModel):
     """How a step's inputs met the barrier."""
 
     buffered: int = 0
@@ -229,7 +229,7 @@ class Alignment(Form):
     duration: int | None = None
 
 
-class Subtask(Form):
+class Subtask(ResponseModel):
     """A step as its own only subtask."""
 
     index: int = 0
@@ -251,7 +251,7 @@ class TaskDetail(Task):
     subtasks: list[Subtask]
 
 
-class CheckpointQuestion(Question):
+class CheckpointQuestion(RequestModel):
     """Asks for a checkpoint."""
 
     checkpoint_type: Annotated[
@@ -260,7 +260,7 @@ class CheckpointQuestion(Question):
     trigger_id: TriggerId = None
 
 
-class AbortQuestion(Question):
+class AbortQuestion(RequestModel):
     """Asks for the end of a pending checkpoint, without a checkpoint."""
 
     reason: Annotated[str, Field(min_length=1, max_length=REASON_MAX)]
@@ -268,7 +268,7 @@ class AbortQuestion(Question):
     trigger_id: TriggerId = None
 
 
-class SavepointQuestion(Question):
+class SavepointQuestion(RequestModel):
     """Asks for a savepoint."""
 
     name: Name | None = None
@@ -278,7 +278,7 @@ class SavepointQuestion(Question):
     trigger_id: TriggerId = None
 
 
-class StopQuestion(Question):
+class StopQuestion(RequestModel):
     """Asks for the end, with a last checkpoint, or with a savepoint if it names one."""
 
     savepoint: Name | None = None
@@ -288,25 +288,25 @@ class StopQuestion(Question):
     trigger_id: TriggerId = None
 
 
-class Triggered(Form):
+class Triggered(ResponseModel):
     """Where to ask what becomes of it."""
 
     request_id: Annotated[str, Field(alias="request-id")]
 
 
-class OperationStatus(Form):
+class OperationStatus(ResponseModel):
     """How far it is."""
 
     id: Literal["IN_PROGRESS", "COMPLETED"]
 
 
-class FailureCause(Form):
+class FailureCause(ResponseModel):
     """Why it failed."""
 
     message: str
 
 
-class Operation(Form):
+class Operation(ResponseModel):
     """What became of it."""
 
     checkpoint_id: Annotated[int | None, Field(alias="checkpointId")] = None
@@ -316,14 +316,14 @@ class Operation(Form):
     failure_cause: Annotated[FailureCause | None, Field(alias="failure-cause")] = None
 
 
-class OperationState(Form):
+class OperationState(ResponseModel):
     """How far something is that was asked for; `operation` is null until it is over."""
 
     status: OperationStatus
     operation: Operation | None = None
 
 
-class InputAlignment(Form):
+class InputAlignment(ResponseModel):
     """How the inputs of a step meet the barrier of the open checkpoint; sizes in bytes."""
 
     inputs: int
@@ -338,7 +338,7 @@ class InputAlignment(Form):
     """What the barrier has overtaken so far; it is stored with the checkpoint."""
 
 
-class StepNode(Form):
+class StepNode(ResponseModel):
     """A step of the DAG, with what it does just now where somebody runs it."""
 
     id: str
@@ -359,7 +359,7 @@ class StepNode(Form):
     alignment: InputAlignment | None = None
 
 
-class ChannelEdge(Form):
+class ChannelEdge(ResponseModel):
     """A channel as read by one step."""
 
     channel: str
@@ -374,7 +374,7 @@ class ChannelEdge(Form):
     """Whether the open checkpoint's barrier is in it: sent, and not yet sent on by the reader."""
 
 
-class Dag(Form):
+class Dag(ResponseModel):
     """The steps and channels of a pipeline; sources first, each step after those it reads."""
 
     jid: str
@@ -386,13 +386,13 @@ class Dag(Form):
     channels: list[ChannelEdge]
 
 
-class ChannelList(Form):
+class ChannelList(ResponseModel):
     """All channels."""
 
     channels: list[ChannelEdge]
 
 
-class Vertex(Form):
+class Vertex(ResponseModel):
     """A step, as Flink lists it."""
 
     id: str
@@ -402,7 +402,7 @@ class Vertex(Form):
     metrics: dict[str, int] = Field(default_factory=dict)
 
 
-class Job(Form):
+class Job(ResponseModel):
     """A pipeline."""
 
     jid: str
@@ -431,13 +431,13 @@ class JobDetail(Job):
     vertices: list[Vertex]
 
 
-class JobList(Form):
+class JobList(ResponseModel):
     """All pipelines that are served."""
 
     jobs: list[Job]
 
 
-class Now(Form):
+class Now(ResponseModel):
     """All of a pipeline that changes from second to second, in one answer."""
 
     job: Job
@@ -449,13 +449,13 @@ class Now(Form):
     at: int
 
 
-class State(Form):
+class State(ResponseModel):
     """What a probe is told."""
 
     state: str
 
 
-class Recovery(Form):
+class Recovery(ResponseModel):
     """How a generation came to run, phase by phase."""
 
     generation: int
@@ -472,13 +472,13 @@ class Recovery(Form):
     state_size: int
 
 
-class RecoveryList(Form):
+class RecoveryList(ResponseModel):
     """The newest recoveries, newest first."""
 
     recoveries: list[Recovery]
 
 
-class SinkTable(Form):
+class SinkTable(ResponseModel):
     """A sink's target."""
 
     sink: str
@@ -486,7 +486,7 @@ class SinkTable(Form):
     target: str
 
 
-class TablesAt(Form):
+class TablesAt(ResponseModel):
     """What the sinks showed at one cut."""
 
     checkpoint: int
@@ -496,14 +496,14 @@ class TablesAt(Form):
     versions: dict[str, str]
 
 
-class TableList(Form):
+class TableList(ResponseModel):
     """The sinks, and what they showed at the newest cuts at which they committed."""
 
     sinks: list[SinkTable]
     cuts: list[TablesAt]
 
 
-class StepBack(Form):
+class StepBack(ResponseModel):
     """What a rewind does to a step."""
 
     step: str
@@ -513,7 +513,7 @@ class StepBack(Form):
     in_flight_bytes: int
 
 
-class SourceBack(Form):
+class SourceBack(ResponseModel):
     """Where reading goes on after a rewind."""
 
     stream: str
@@ -522,7 +522,7 @@ class SourceBack(Form):
     checked: bool
 
 
-class SinkBack(Form):
+class SinkBack(ResponseModel):
     """What a rewind does to a sink."""
 
     sink: str
@@ -535,7 +535,7 @@ class SinkBack(Form):
     obstacle: str | None
 
 
-class RewindPreview(Form):
+class RewindPreview(ResponseModel):
     """What a rewind would do; it is done by the command, while nobody runs the pipeline."""
 
     pipeline: str

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cutwater.cli.lookup import Found, checkpoint_of, find
+from cutwater.cli.lookup import FoundPipeline, checkpoint_of, find
 from cutwater.cli.options import (
     DEFAULT_STORE,
     CheckpointName,
@@ -18,7 +18,7 @@ from cutwater.cli.options import (
     PipelineName,
     StoreUrl,
 )
-from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, counted, say, say_json
+from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, count_text, say, say_json
 from cutwater.cli.render import (
     moment,
     notes,
@@ -99,8 +99,8 @@ def list_command(arguments: ListArguments) -> int:
     if arguments.output is Output.JSON:
         say_json(
             {
-                "checkpoints": [view_json(one) for one in views],
-                "recoveries": [recovery_fields(one) for one in recoveries],
+                "checkpoints": [view_json(view) for view in views],
+                "recoveries": [recovery_fields(recovery) for recovery in recoveries],
             },
             indent=2,
         )
@@ -111,11 +111,11 @@ def list_command(arguments: ListArguments) -> int:
         say(f"{found.name} has taken no checkpoint yet.")
     if recoveries:
         show(f"Last recovery: {recovery_text(recoveries[-1])}")
-    show(_who_runs(found))
+    show(_holder_line(found))
     return SUCCESS
 
 
-def _who_runs(found: Found) -> str:
+def _holder_line(found: FoundPipeline) -> str:
     lease = found.lease
     if found.problem:
         whether = f"Nobody can tell whether {found.name} ({found.store.pipeline}) runs"
@@ -140,17 +140,19 @@ def show_command(arguments: ShowArguments) -> int:
     show(f"checkpoint {view.id}: {view.status.value}, {kind}{name}, {moment(view.started_at_ms)}")
     show(*(f"  {note}" for note in notes(view)))
     if view.versions:
-        show("  sinks: " + ", ".join(f"{one} at {at}" for one, at in sorted(view.versions.items())))
+        show(
+            "  sinks: " + ", ".join(f"{sink} at {at}" for sink, at in sorted(view.versions.items()))
+        )
     cut = view.cut
     if cut is not None:
-        waiting = sum(len(one) for one in cut.carried.values())
+        waiting = sum(len(batches) for batches in cut.carried.values())
         if waiting:
-            show(f"  {counted(waiting, 'batch')} of output wait for the next commit point")
+            show(f"  {count_text(waiting, 'batch')} of output wait for the next commit point")
         show(f"  {bytes_text(cut.size_bytes)} in all", "", steps_table(view))
     return SUCCESS
 
 
-def _view(found: Found, text: str) -> CheckpointView:
+def _view(found: FoundPipeline, text: str) -> CheckpointView:
     inspector = Inspector(found.store, found.may_run)
     # An attempt that was never decided has a number too, and somebody may ask what became of it.
     view = inspector.one(CheckpointId(int(text))) if text.isdecimal() else None
@@ -165,11 +167,11 @@ def verify_command(arguments: VerifyArguments) -> int:
     found = find(arguments.store, arguments.pipeline)
     inspector = Inspector(found.store, found.may_run)
     results = []
-    for chosen in _chosen(found, inspector, arguments):
+    for chosen in _choose_views(found, inspector, arguments):
         view, damages = inspector.verified(chosen)
         results.append((view, damages))
         if arguments.output is Output.TEXT:
-            for line in _verified_lines(view, damages):
+            for line in _verdict_lines(view, damages):
                 say(line)
     # One that a person has named must be there; of all others it is enough that none is damaged.
     gone = any(view.discarded for view, _ in results) and bool(arguments.checkpoints)
@@ -181,7 +183,9 @@ def verify_command(arguments: VerifyArguments) -> int:
                 "name": view.name,
                 "sound": not damages and not view.discarded,
                 "discarded": view.discarded,
-                "damages": [{"object": one.name, "problem": one.problem} for one in damages],
+                "damages": [
+                    {"object": damage.name, "problem": damage.problem} for damage in damages
+                ],
             }
             for view, damages in results
         ]
@@ -189,7 +193,7 @@ def verify_command(arguments: VerifyArguments) -> int:
     return FAILED if bad or gone else SUCCESS
 
 
-def _verified_lines(view: CheckpointView, damages: Sequence[Damage]) -> Iterator[str]:
+def _verdict_lines(view: CheckpointView, damages: Sequence[Damage]) -> Iterator[str]:
     said = f"checkpoint {view.id}" + (f" ({view.name})" if view.name else "")
     for damage in damages:
         yield f"{said} is DAMAGED: {damage.name}: {damage.problem}"
@@ -199,16 +203,18 @@ def _verified_lines(view: CheckpointView, damages: Sequence[Damage]) -> Iterator
         yield f"{said} is gone: it is no longer kept, and was deleted."
         return
     objects = len(view.cut.blobs(committed=True)) if view.cut is not None else 0
-    yield f"{said} is sound: {counted(objects, 'object')} read."
+    yield f"{said} is sound: {count_text(objects, 'object')} read."
 
 
-def _chosen(found: Found, inspector: Inspector, arguments: VerifyArguments) -> list[CheckpointView]:
+def _choose_views(
+    found: FoundPipeline, inspector: Inspector, arguments: VerifyArguments
+) -> list[CheckpointView]:
     if arguments.everything and arguments.checkpoints:
         raise ConfigError("--all", "contradicts a list of checkpoints")
     if arguments.checkpoints:
-        ids = [checkpoint_of(found, one) for one in arguments.checkpoints]
-        return [view for one in ids if (view := inspector.one(one)) is not None]
-    views = [one for one in inspector.checkpoints() if one.status is Status.COMPLETED]
+        ids = [checkpoint_of(found, name) for name in arguments.checkpoints]
+        return [view for checkpoint_id in ids if (view := inspector.one(checkpoint_id)) is not None]
+    views = [view for view in inspector.checkpoints() if view.status is Status.COMPLETED]
     if not views:
         raise ConfigError("ID", f"{found.name} has no checkpoint yet")
-    return views if arguments.everything else [one for one in views if one.is_head]
+    return views if arguments.everything else [view for view in views if view.is_head]

@@ -12,14 +12,14 @@ from typing import Annotated, Final
 
 import typer
 
-from cutwater.cli.lookup import Found, checkpoint_of, find
+from cutwater.cli.lookup import FoundPipeline, checkpoint_of, find
 from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
 from cutwater.cli.output import (
     SUCCESS,
     Output,
     Table,
     bytes_text,
-    counted,
+    count_text,
     duration_text,
     say,
     say_json,
@@ -56,8 +56,8 @@ def diff_command(arguments: DiffArguments) -> int:
     """Compare two checkpoints; return the exit code."""
     found = find(arguments.store, arguments.pipeline)
     (before, old), (after, new) = (
-        _readable(found, arguments.before),
-        _readable(found, arguments.after),
+        _read_cut(found, arguments.before),
+        _read_cut(found, arguments.after),
     )
     changes = difference(old, new)
     rows = {name: _rows(before, after, name) for name in sorted({*old.snapshots, *new.snapshots})}
@@ -75,19 +75,19 @@ def diff_command(arguments: DiffArguments) -> int:
     say(f"From checkpoint {before.id} to {after.id}, {duration_text(max(0, took_ms))} later:")
     show(_table(old, new, rows))
     for sink, versions in sorted((after.versions or {}).items()):
-        told = "" if sink_rows is None else f", {counted(sink_rows.get(sink, 0), 'row')}"
+        told = "" if sink_rows is None else f", {count_text(sink_rows.get(sink, 0), 'row')}"
         say(f"sink {sink}: {(before.versions or {}).get(sink, 'nothing')} -> {versions}{told}")
     say(f"state: {bytes_text(_state(old))} -> {bytes_text(_state(new))}")
     added, removed = _blobs(new) - _blobs(old), _blobs(old) - _blobs(new)
     say(
-        f"{counted(len(added), 'object')} came ({bytes_text(size_of(added))}), "
+        f"{count_text(len(added), 'object')} came ({bytes_text(size_of(added))}), "
         f"{len(removed)} went ({bytes_text(size_of(removed))}), "
         f"{len(_blobs(old) & _blobs(new))} are shared."
     )
     return SUCCESS
 
 
-def _readable(found: Found, text: str) -> tuple[CheckpointView, Cut]:
+def _read_cut(found: FoundPipeline, text: str) -> tuple[CheckpointView, Cut]:
     view = Inspector(found.store).one(checkpoint_of(found, text))
     if view is None or view.cut is None:
         reason = view.problem if view is not None and view.problem else "it was deleted"
@@ -100,7 +100,7 @@ def difference(old: Cut, new: Cut) -> Json:
     added, removed = _blobs(new) - _blobs(old), _blobs(old) - _blobs(new)
     steps = sorted(old.snapshots.keys() | new.snapshots.keys())
     return {
-        "steps": {one: _step(old.snapshots.get(one), new.snapshots.get(one)) for one in steps},
+        "steps": {step: _step(old.snapshots.get(step), new.snapshots.get(step)) for step in steps},
         "state_size": _pair(_state(old), _state(new)),
         "objects": {
             "added": len(added),
@@ -128,29 +128,29 @@ def _pair(old: object, new: object) -> list[object]:
 
 
 def _pairs(old: Mapping[str, object], new: Mapping[str, object]) -> Json:
-    return {one: _pair(old.get(one), new.get(one)) for one in sorted(old.keys() | new.keys())}
+    return {name: _pair(old.get(name), new.get(name)) for name in sorted(old.keys() | new.keys())}
 
 
 def _state(cut: Cut) -> int:
-    return sum(state_bytes(one) for one in cut.snapshots.values())
+    return sum(state_bytes(snapshot) for snapshot in cut.snapshots.values())
 
 
 def _blobs(cut: Cut) -> frozenset[BlobRef]:
-    return frozenset(ref for one in cut.snapshots.values() for ref in one.blobs)
+    return frozenset(ref for snapshot in cut.snapshots.values() for ref in snapshot.blobs)
 
 
 def _rows(before: CheckpointView, after: CheckpointView, step: StepId) -> int | None:
-    """Return how many rows a step has put out in between; None if nobody counted all of them."""
+    """Return how many rows a step has put out in between; None if not all of them were counted."""
     if before.generation != after.generation or before.report is None or after.report is None:
         return None
-    old, new = (one.steps.get(step) for one in (before.report, after.report))
+    old, new = (report.steps.get(step) for report in (before.report, after.report))
     if old is None or new is None or old.rows is None or new.rows is None:
         return None
     return new.rows - old.rows
 
 
 def _sink_rows(
-    found: Found, before: CheckpointView, after: CheckpointView
+    found: FoundPipeline, before: CheckpointView, after: CheckpointView
 ) -> dict[SinkId, int] | None:
     """Return how many rows each sink has committed in between; None if a manifest is gone."""
     if before.decision is None or after.decision is None:
@@ -167,7 +167,9 @@ def _sink_rows(
         if view is None or view.cut is None or decision.kind is CheckpointKind.REWIND:
             return None
         for sink, committed in view.cut.commit.items() if decision.commit_point else ():
-            counts[sink] = counts.get(sink, 0) + sign * sum(one.rows for one in committed)
+            counts[sink] = counts.get(sink, 0) + sign * sum(
+                committable.rows for committable in committed
+            )
     return counts
 
 

@@ -10,9 +10,9 @@ from typing import Annotated, Final
 
 import typer
 
-from cutwater.cli.lookup import Found, checkpoint_of, find
+from cutwater.cli.lookup import FoundPipeline, checkpoint_of, find
 from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
-from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, counted, say, say_json
+from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, count_text, say, say_json
 from cutwater.config.options import CheckpointConfig
 from cutwater.errors import ConfigError
 from cutwater.ids import CheckpointId
@@ -70,16 +70,18 @@ def prune_command(arguments: PruneArguments) -> int:
     return FAILED if going.unreadable else SUCCESS
 
 
-def _savepoint(found: Found, text: str) -> CheckpointId:
+def _savepoint(found: FoundPipeline, text: str) -> CheckpointId:
     checkpoint_id = checkpoint_of(found, text)
     decisions = found.store.log.read().decisions
-    kinds = {one.checkpoint_id: one.kind for one in decisions}
+    kinds = {decision.checkpoint_id: decision.kind for decision in decisions}
     if kinds[checkpoint_id] is not CheckpointKind.SAVEPOINT:
         raise ConfigError("--savepoint", f"checkpoint {checkpoint_id} is not a savepoint")
     return checkpoint_id
 
 
-def _leave_to_driver(found: Found, checkpoint_id: CheckpointId, arguments: PruneArguments) -> int:
+def _leave_to_driver(
+    found: FoundPipeline, checkpoint_id: CheckpointId, arguments: PruneArguments
+) -> int:
     """Give a savepoint up while somebody runs the pipeline: he deletes it at his next turn."""
     if arguments.yes:
         found.store.savepoints.drop(checkpoint_id)
@@ -98,7 +100,7 @@ def _show(going: Prospect, arguments: PruneArguments, *, deleted: bool) -> None:
         say_json(
             {
                 "deleted": deleted,
-                "keep": [one.checkpoint_id for one in going.keep],
+                "keep": [decision.checkpoint_id for decision in going.keep],
                 "checkpoints": list(going.checkpoints),
                 "attempts": list(going.attempts),
                 "objects": len(going.objects),
@@ -117,9 +119,10 @@ def _show(going: Prospect, arguments: PruneArguments, *, deleted: bool) -> None:
     goes, stays = ("went", "stay") if deleted else ("go", "stay")
     listed = ", ".join(map(str, going.checkpoints)) or "none"
     say(f"Checkpoints that {would}{goes}: {listed}.")
-    say(f"Checkpoints that {stays}: {', '.join(str(one.checkpoint_id) for one in going.keep)}.")
+    kept = ", ".join(str(decision.checkpoint_id) for decision in going.keep)
+    say(f"Checkpoints that {stays}: {kept}.")
     say(
-        f"{counted(len(going.objects), 'object')}, {bytes_text(going.freed_bytes)}, "
+        f"{count_text(len(going.objects), 'object')}, {bytes_text(going.freed_bytes)}, "
         f"{would}{goes} with them; {len(going.orphans)} of them were left by attempts that failed."
     )
     if not deleted:

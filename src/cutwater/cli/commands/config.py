@@ -62,13 +62,14 @@ def show_command(arguments: ShowArguments) -> int:
     settings = read_settings(os.environ, arguments.file, flags)
     if arguments.output is Output.JSON:
         found = {
-            name: {"value": one.shown, "origin": one.origin} for name, one in settings.all.items()
+            name: {"value": setting.shown, "origin": setting.origin}
+            for name, setting in settings.all.items()
         }
         say_json({"settings": found}, indent=2)
         return SUCCESS
     table = Table("setting", "value", "origin", box=None, pad_edge=False, header_style="bold")
-    for name, one in settings.all.items():
-        said = "none" if one.shown is None else str(one.shown)
-        table.add_row(name, said, one.origin)
+    for name, setting in settings.all.items():
+        said = "none" if setting.shown is None else str(setting.shown)
+        table.add_row(name, said, setting.origin)
     show(table, f"In the environment: {variable('checkpoint.interval')}, and so on.")
     return SUCCESS

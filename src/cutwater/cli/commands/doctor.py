@@ -25,7 +25,7 @@ from cutwater.cli.commands.self_test import Phase, SelfTest
 from cutwater.cli.load import parse_pairs
 from cutwater.cli.options import DEFAULT_STORE, Conf, Debug, Master, OutputForm, store_location
 from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, duration_text, say, say_json
-from cutwater.cli.process import FILES_COMFORTABLE, FILES_MIN, files_possible
+from cutwater.cli.process import FILES_COMFORTABLE, FILES_MIN, open_files_max
 from cutwater.config.settings import MASTER_DEFAULT
 from cutwater.errors import CutwaterError, SessionError
 from cutwater.runtime.private_directory import private_path, private_problem
@@ -106,7 +106,7 @@ def doctor_command(arguments: DoctorArguments) -> int:
     """
     conf = parse_pairs("--conf", arguments.conf)
     findings = [check(arguments) for check in CHECKS]
-    wrong = sum(one.status == "wrong" for one in findings)
+    wrong = sum(finding.status == "wrong" for finding in findings)
     as_json = arguments.output is Output.JSON
     if not as_json:
         _show(findings)
@@ -120,9 +120,12 @@ def doctor_command(arguments: DoctorArguments) -> int:
             tell=_show_nothing if as_json else _show_phase,
         )
         phases = test.run()
-        wrong = sum(not one.ok for one in phases)
+        wrong = sum(not phase.ok for phase in phases)
     if as_json:
-        shown: dict[str, object] = {"ok": not wrong, "checks": [asdict(one) for one in findings]}
+        shown: dict[str, object] = {
+            "ok": not wrong,
+            "checks": [asdict(finding) for finding in findings],
+        }
         if arguments.self_test:
             shown["self_test"] = _self_test_json(phases)
         say_json(shown, indent=2)
@@ -132,11 +135,11 @@ def doctor_command(arguments: DoctorArguments) -> int:
 
 
 def _show(findings: Sequence[Finding]) -> None:
-    width = max(len(one.name) for one in findings)
-    for one in findings:
-        say(f"{one.status:<5}  {one.name:<{width}}  {one.found}")
-        if one.advice:
-            say(f"{'':<{width + 7}}  {one.advice}")
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        say(f"{finding.status:<5}  {finding.name:<{width}}  {finding.found}")
+        if finding.advice:
+            say(f"{'':<{width + 7}}  {finding.advice}")
 
 
 def _show_phase(phase: Phase) -> None:
@@ -163,7 +166,7 @@ def _self_test_json(phases: tuple[Phase, ...]) -> dict[str, object] | None:
     return {
         "supported": last.ok,
         "reason": None if last.ok else f"{last.name}: {last.found}",
-        "phases": [asdict(one) for one in phases],
+        "phases": [asdict(phase) for phase in phases],
     }
 
 
@@ -258,7 +261,7 @@ def _remove_empty(path: Path) -> None:
 
 
 def _check_files(_: DoctorArguments) -> Finding:
-    count = files_possible()
+    count = open_files_max()
     if count == resource.RLIM_INFINITY:
         return Finding("Open files", "ok", "as many as there is room for")
     found = f"at most {count:,}"
@@ -281,26 +284,30 @@ def _check_spark_files(arguments: DoctorArguments) -> Finding:
     """Look at where Spark keeps shuffled rows, as `embedded_session` would let it."""
     name = "Spark's files"
     conf = parse_pairs("--conf", arguments.conf)
-    setting = next((one for one in _LOCAL_DIRECTORIES if os.environ.get(one) or conf.get(one)), "")
+    setting = next(
+        (name for name in _LOCAL_DIRECTORIES if os.environ.get(name) or conf.get(name)), ""
+    )
     if not setting:
         advice = "Set TMPDIR to a directory of your own."
         if private_problem():
             return Finding(name, "wrong", private_problem(), advice)
         return _check_room(name, private_path("spark"), advice)
     named = os.environ.get(setting) or conf[setting]
-    directories = [Path(one.strip()) for one in named.split(",") if one.strip()]
+    directories = [Path(text.strip()) for text in named.split(",") if text.strip()]
     advice = f"Change {setting}, or leave it out."
-    rooms = [_check_room(name, one, advice) for one in directories]
-    worst = next((one for one in rooms if one.status != "ok"), None)
+    rooms = [_check_room(name, directory, advice) for directory in directories]
+    worst = next((finding for finding in rooms if finding.status != "ok"), None)
     if worst is not None or not rooms:
         return worst or Finding(name, "wrong", f"{setting} names no directory", advice)
-    readable = [one for one in directories if _nearest(one).stat().st_mode & 0o055]
+    readable = [
+        directory for directory in directories if _nearest(directory).stat().st_mode & 0o055
+    ]
     if readable:
         listed = ", ".join(map(str, readable))
         hint = f"chmod 700 it, or leave {setting} out"
         advice = f"Other users can read what Spark keeps in {listed}: {hint}."
         return Finding(name, "note", named, advice)
-    return Finding(name, "ok", "; ".join(one.found for one in rooms))
+    return Finding(name, "ok", "; ".join(finding.found for finding in rooms))
 
 
 def _check_room(name: str, path: Path, advice: str) -> Finding:
@@ -322,7 +329,9 @@ def _check_room(name: str, path: Path, advice: str) -> Finding:
 
 def _nearest(path: Path) -> Path:
     """Return the directory itself, or the one above it that is there."""
-    return next(one for one in (path.absolute(), *path.absolute().parents) if exists(one))
+    return next(
+        directory for directory in (path.absolute(), *path.absolute().parents) if exists(directory)
+    )
 
 
 CHECKS: Final[tuple[Callable[[DoctorArguments], Finding], ...]] = (

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
-from cutwater.cli.output import SUCCESS, Output, bytes_text, counted, say, say_json
+from cutwater.cli.output import SUCCESS, Output, bytes_text, count_text, say, say_json
 from cutwater.operations.fork import fork
 from cutwater.operations.rewind.target import time_text
 
@@ -76,7 +76,7 @@ def fork_command(arguments: ForkArguments) -> int:
         say_json(asdict(made))
         return SUCCESS
     say(f"{made.new} begins from {made.title} of {made.pipeline}, taken {time_text(made.at_ms)}")
-    copied = f"{counted(made.objects, 'object')}, {bytes_text(made.size_bytes)}"
+    copied = f"{count_text(made.objects, 'object')}, {bytes_text(made.size_bytes)}"
     say(f"  copied: {copied}, to {made.store}")
     for stream, position in made.positions.items():
         say(f"  source {stream}: from {position}")

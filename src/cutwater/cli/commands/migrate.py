@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from cutwater.cli.load import load, parse_pairs
-from cutwater.cli.lookup import LATEST, Found, checkpoint_of, find
+from cutwater.cli.lookup import LATEST, FoundPipeline, checkpoint_of, find
 from cutwater.cli.options import (
     DEFAULT_STORE,
     Conf,
@@ -33,7 +33,7 @@ from cutwater.cli.options import (
     Target,
     store_location,
 )
-from cutwater.cli.output import SUCCESS, Output, bytes_text, counted, say, say_json
+from cutwater.cli.output import SUCCESS, Output, bytes_text, count_text, say, say_json
 from cutwater.config.settings import MASTER_DEFAULT
 from cutwater.errors import AdoptionRefused, ConfigError, NotFound, RecoveryError
 from cutwater.planning.planner import plan
@@ -120,20 +120,20 @@ def adopt_command(arguments: AdoptArguments) -> int:
     loaded = load(arguments.target, parse_pairs("--param", arguments.param), session)
     planned = plan(loaded.pipeline)
     _check_new(arguments.store, planned.pipeline)
-    looked = _looked(planned.pipeline, given)
+    examined = _examine_queries(planned.pipeline, given)
     began_s = time.monotonic()
     forms = look(planned, session())
     time.sleep(max(0.0, WATCHED_S - (time.monotonic() - began_s)))
-    adoption = examine(planned, forms, looked, allow_uncommitted=arguments.allow_uncommitted)
+    adoption = examine(planned, forms, examined, allow_uncommitted=arguments.allow_uncommitted)
     if arguments.output is Output.TEXT:
-        say(_text(adoption, arguments.store))
+        say(_adoption_text(adoption, arguments.store))
     decision = None
     if arguments.yes:
         backend = backend_for_writing(arguments.store)
         store = OpenStore.of(backend, open_pipeline(backend, planned.pipeline))
         decision = adopt(adoption, store, stored_targets(planned))
     if arguments.output is Output.JSON:
-        say_json(_json(adoption, decision), indent=2)
+        say_json(_adoption_json(adoption, decision), indent=2)
     elif decision is None:
         say("Nothing was written. Add --yes to do it.")
     else:
@@ -162,7 +162,7 @@ def _check_new(url: str, pipeline: str) -> None:
         raise AdoptionRefused(pipeline, has_checkpoints(pipeline))
 
 
-def _looked(pipeline: str, given: Mapping[str, str]) -> dict[str, "Looked"]:
+def _examine_queries(pipeline: str, given: Mapping[str, str]) -> dict[str, "Looked"]:
     from cutwater.operations.migration.adopt import Looked  # noqa: PLC0415 - as above
     from cutwater.operations.migration.plain_query import look, trace  # noqa: PLC0415 - as above
 
@@ -184,11 +184,11 @@ def _looked(pipeline: str, given: Mapping[str, str]) -> dict[str, "Looked"]:
 # -- what is said
 
 
-def _text(adoption: "Adoption", store: str) -> str:
+def _adoption_text(adoption: "Adoption", store: str) -> str:
     lines = [f"pipeline {adoption.plan.pipeline}"]
-    for one in adoption.steps:
-        lines += ["", f"  {one.step}  goes on with {one.query.directory}"]
-        lines += [f"    {name:<12}{text}" for name, text in _facts(one)]
+    for step in adoption.steps:
+        lines += ["", f"  {step.step}  goes on with {step.query.directory}"]
+        lines += [f"    {name:<12}{text}" for name, text in _step_facts(step)]
     lines.append("")
     if adoption.empty:
         lines.append(f"  start empty   {', '.join(adoption.empty)}")
@@ -205,14 +205,14 @@ def _text(adoption: "Adoption", store: str) -> str:
     return "\n".join(lines)
 
 
-def _facts(one: "AdoptedStep") -> Iterator[tuple[str, str]]:
-    query = one.query
+def _step_facts(step: "AdoptedStep") -> Iterator[tuple[str, str]]:
+    query = step.query
     yield "batch", f"{query.batch} is the last one committed"
-    for at, (stream, line) in enumerate(zip(one.streams, one.offsets, strict=True)):
+    for at, (stream, line) in enumerate(zip(step.streams, step.offsets, strict=True)):
         if stream.description:
             yield "source", f"{at}:{stream.name}  {stream.description}"
             yield "", f"at {line or 'its beginning'}"
-    yield "watermark", _moment(query.watermark_ms) or "none"
+    yield "watermark", _time_text(query.watermark_ms) or "none"
     if query.operators:
         for operator in query.operators:
             yield "state", f"{operator.name or 'operator'} {operator.id}"
@@ -220,38 +220,38 @@ def _facts(one: "AdoptedStep") -> Iterator[tuple[str, str]]:
         yield "partitions", str(query.partitions or "unknown")
     else:
         yield "state", "none"
-    yield "size", f"{bytes_text(query.size_bytes)} in {counted(len(query.files), 'file')}"
-    for note in one.notes:
+    yield "size", f"{bytes_text(query.size_bytes)} in {count_text(len(query.files), 'file')}"
+    for note in step.notes:
         yield "note", note
 
 
-def _moment(at_ms: int) -> str | None:
+def _time_text(at_ms: int) -> str | None:
     if not at_ms:
         return None
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def _json(adoption: "Adoption", decision: "Decision | None") -> dict[str, object]:
+def _adoption_json(adoption: "Adoption", decision: "Decision | None") -> dict[str, object]:
     return {
         "pipeline": adoption.plan.pipeline,
         "adopted": None if decision is None else decision.checkpoint_id,
         "queries": [
             {
-                "step": one.step,
-                "directory": str(one.query.directory),
-                "batch": one.query.batch,
-                "uncommitted_batch": one.query.planned,
-                "offsets": dict(one.positions),
-                "watermark": _moment(one.query.watermark_ms),
-                "state_operators": [operator.name for operator in one.query.operators],
-                "state_provider": one.query.provider or None,
-                "state_format": one.query.format,
-                "partitions": one.query.partitions,
-                "files": len(one.query.files),
-                "size": one.query.size_bytes,
-                "notes": list(one.notes),
+                "step": step.step,
+                "directory": str(step.query.directory),
+                "batch": step.query.batch,
+                "uncommitted_batch": step.query.planned,
+                "offsets": dict(step.positions),
+                "watermark": _time_text(step.query.watermark_ms),
+                "state_operators": [operator.name for operator in step.query.operators],
+                "state_provider": step.query.provider or None,
+                "state_format": step.query.format,
+                "partitions": step.query.partitions,
+                "files": len(step.query.files),
+                "size": step.query.size_bytes,
+                "notes": list(step.notes),
             }
-            for one in adoption.steps
+            for step in adoption.steps
         ],
         "start_empty": list(adoption.empty),
     }
@@ -297,7 +297,7 @@ def eject_command(arguments: EjectArguments) -> int:
     from cutwater.operations.migration.eject import README, as_json, eject  # noqa: PLC0415 - slow
 
     found = find(arguments.store, arguments.pipeline)
-    decision = _decision(found, arguments.checkpoint)
+    decision = _find_decision(found, arguments.checkpoint)
     ejection = eject(found.name, found.store, decision, arguments.to)
     if arguments.output is Output.JSON:
         say_json(as_json(ejection), indent=2)
@@ -305,13 +305,13 @@ def eject_command(arguments: EjectArguments) -> int:
     say(f"checkpoint {decision.checkpoint_id} of {arguments.pipeline} is in {ejection.directory}")
     if ejection.warning:
         say(ejection.warning)
-    for one in ejection.steps:
-        say(f"\n  {one.step}: {one.ending.value}\n    {one.explanation}")
+    for step in ejection.steps:
+        say(f"\n  {step.step}: {step.ending.value}\n    {step.explanation}")
     say(f"\n{ejection.directory / README} says the same.")
     return SUCCESS
 
 
-def _decision(found: Found, text: str) -> Decision:
+def _find_decision(found: FoundPipeline, text: str) -> Decision:
     """Return the decision that is named, if its cut is still kept."""
     log = found.store.log.read()
     if log.head is None:
@@ -321,4 +321,4 @@ def _decision(found: Found, text: str) -> Decision:
     chosen = checkpoint_of(found, text)
     if chosen not in found.store.manifests.ids():
         raise ConfigError("--checkpoint", f"{text} was pruned; see cutwater checkpoints list")
-    return next(one for one in log.decisions if one.checkpoint_id == chosen)
+    return next(decision for decision in log.decisions if decision.checkpoint_id == chosen)

@@ -118,7 +118,7 @@ def plan_command(arguments: PlanArguments) -> int:
     planned = plan(loaded.pipeline)
     if arguments.against is not None:
         return show_change(planned, arguments, arguments.against, conf)
-    facts = _ask(planned, arguments.master, conf) if arguments.spark else {}
+    facts = _analyze(planned, arguments.master, conf) if arguments.spark else {}
     if arguments.output is PlanOutput.JSON:
         say_json(as_json(planned, facts), indent=2)
     else:
@@ -133,7 +133,7 @@ def _start_spark(master: str, conf: Mapping[str, str]) -> None:
     embedded_session(master, app_name="cutwater plan", conf=conf)
 
 
-def _ask(planned: PhysicalPlan, master: str, conf: Mapping[str, str]) -> AllFacts:
+def _analyze(planned: PhysicalPlan, master: str, conf: Mapping[str, str]) -> AllFacts:
     """Return what Spark says, and let the sinks' targets be looked at.
 
     What is not there to be asked is said, and is no error.
@@ -154,7 +154,7 @@ def _ask(planned: PhysicalPlan, master: str, conf: Mapping[str, str]) -> AllFact
     else:
         forms = look(planned, spark)
         facts = facts_of(planned, forms, spark)
-        rows = {name: one.rows.schema for name, one in forms.items()}
+        rows = {name: form.rows.schema for name, form in forms.items()}
     for warning in check_targets(planned, rows):
         complain(warning)
     return facts
@@ -208,9 +208,9 @@ def _last_cut(store: str, name: str) -> Cut:
 
 def change_lines(change: Change) -> Iterator[str]:
     """Give one line for each step, for what is worth knowing of it, and for what is against it."""
-    for one in change.fates:
-        yield f"step {one.step} {_WORDS[one.fate]}"
-        yield from (f"  {note}" for note in one.notes)
+    for fate in change.fates:
+        yield f"step {fate.step} {_WORDS[fate.fate]}"
+        yield from (f"  {note}" for note in fate.notes)
     for refusal in change.refusals:
         yield f"refused: {refusal}"
 
@@ -227,15 +227,15 @@ def change_json(change: Change) -> dict[str, object]:
         "possible": not change.refusals,
         "steps": [
             {
-                "name": one.step,
-                "fate": one.fate.value,
-                "notes": list(one.notes),
-                "rebuilt": one.step in change.queries,
+                "name": fate.step,
+                "fate": fate.fate.value,
+                "notes": list(fate.notes),
+                "rebuilt": fate.step in change.queries,
             }
-            for one in change.fates
+            for fate in change.fates
         ],
         "refusals": [
-            {"subject": one.subject, "reason": one.reason, "next_step": one.next_step}
-            for one in change.refusals
+            {"subject": refusal.subject, "reason": refusal.reason, "next_step": refusal.next_step}
+            for refusal in change.refusals
         ],
     }

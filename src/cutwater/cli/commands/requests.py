@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import typer
 from msgspec import UNSET
 
-from cutwater.cli.lookup import Found, find, looked_at
+from cutwater.cli.lookup import FoundPipeline, find, look_up
 from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
 from cutwater.cli.output import SUCCESS, Output, bytes_text, duration_text, say, say_json
 from cutwater.cli.render import report_json
@@ -162,8 +162,8 @@ class StopArguments:
 def checkpoint_command(arguments: CheckpointArguments) -> int:
     """Ask for a checkpoint; return the exit code."""
     timeout_ms = milliseconds(arguments.timeout, "--timeout")
-    desk = _Desk(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
-    answer = desk.ask(Wanted(Wish.CHECKPOINT, full=arguments.full))
+    client = RequestClient(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
+    answer = client.send(Wanted(Wish.CHECKPOINT, full=arguments.full))
     return _show_checkpoint(
         answer, CheckpointKind.FULL if arguments.full else CheckpointKind.CHECKPOINT, arguments
     )
@@ -174,8 +174,8 @@ def savepoint_command(arguments: SavepointArguments) -> int:
     timeout_ms = milliseconds(arguments.timeout, "--timeout")
     name = arguments.name or f"savepoint-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     savepoint_name(name, "--name")
-    desk = _Desk(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
-    answer = desk.ask(Wanted(Wish.SAVEPOINT, name=name))
+    client = RequestClient(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
+    answer = client.send(Wanted(Wish.SAVEPOINT, name=name))
     return _show_checkpoint(answer, CheckpointKind.SAVEPOINT, arguments)
 
 
@@ -184,15 +184,16 @@ def abort_command(arguments: AbortArguments) -> int:
     timeout_ms = milliseconds(arguments.timeout, "--timeout")
     reason = abort_reason(arguments.reason, "--reason")
     number = None if arguments.checkpoint is None else CheckpointId(arguments.checkpoint)
-    desk = _Desk(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
-    answer = desk.ask(Wanted(Wish.ABORT, abort=Abort(checkpoint_id=number, reason=reason)))
+    client = RequestClient(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
+    answer = client.send(Wanted(Wish.ABORT, abort=Abort(checkpoint_id=number, reason=reason)))
     report = answer.report
     assert report is not None
     savepoint = CheckpointKind.SAVEPOINT if report.name else CheckpointKind.CHECKPOINT
     if arguments.output is Output.JSON:
         say_json({"aborted": True, "checkpoint": report_json(report, savepoint)})
     else:
-        say(f"{_called(report, savepoint)} aborted after {duration_text(report.duration_ms)}.")
+        title = _checkpoint_title(report, savepoint)
+        say(f"{title} aborted after {duration_text(report.duration_ms)}.")
     return SUCCESS
 
 
@@ -202,16 +203,20 @@ def stop_command(arguments: StopArguments) -> int:
     if arguments.savepoint is not None:
         savepoint_name(arguments.savepoint, "--savepoint")
     found = find(arguments.store, arguments.pipeline)
-    desk = _Desk(found, arguments.output, timeout_ms)
-    answer = desk.ask(Wanted(Wish.STOP, name=arguments.savepoint, drain=arguments.drain))
-    desk.wait_for_release()
+    client = RequestClient(found, arguments.output, timeout_ms)
+    answer = client.send(Wanted(Wish.STOP, name=arguments.savepoint, drain=arguments.drain))
+    client.wait_for_release()
     savepoint = CheckpointKind.SAVEPOINT if arguments.savepoint else CheckpointKind.CHECKPOINT
     if arguments.output is Output.JSON:
         checkpoint = answer.report and report_json(answer.report, savepoint)
         say_json({"stopped": True, "checkpoint": checkpoint, "message": answer.message})
         return SUCCESS
     report = answer.report
-    last = f"the next run goes on from {_called(report, savepoint)}" if report else answer.message
+    last = (
+        f"the next run goes on from {_checkpoint_title(report, savepoint)}"
+        if report
+        else answer.message
+    )
     say(f"{found.name} has stopped; {last or 'it had taken no checkpoint'}.")
     return SUCCESS
 
@@ -226,26 +231,26 @@ def _show_checkpoint(
     else:
         took = duration_text(report.duration_ms)
         sizes = f"{bytes_text(report.uploaded_bytes)} uploaded"
-        say(f"{_called(report, kind)} completed in {took}, {sizes}.")
+        say(f"{_checkpoint_title(report, kind)} completed in {took}, {sizes}.")
     return SUCCESS
 
 
-def _called(report: AttemptReport, kind: CheckpointKind) -> str:
+def _checkpoint_title(report: AttemptReport, kind: CheckpointKind) -> str:
     if kind is CheckpointKind.SAVEPOINT:
         return f"savepoint {report.name} (checkpoint {report.checkpoint_id})"
     return f"checkpoint {report.checkpoint_id}"
 
 
-class _Desk:
+class RequestClient:
     """The command's side of the conversation."""
 
-    def __init__(self, found: Found, output: Output, timeout_ms: int) -> None:
+    def __init__(self, found: FoundPipeline, output: Output, timeout_ms: int) -> None:
         self._found = found
         self._says = output is Output.TEXT
         self._timeout_ms = timeout_ms
         self._requests = found.store.requests
 
-    def ask(self, wanted: Wanted) -> Answer:
+    def send(self, wanted: Wanted) -> Answer:
         """Ask and wait.
 
         Raises:
@@ -254,7 +259,7 @@ class _Desk:
         """
         lease = self._found.lease
         if lease is None or not self._found.is_running:
-            raise self._not_running(_whereabouts(self._found))
+            raise self._not_running(_holder_text(self._found))
         at_ms = wall_ms()
         request = Request(
             token=uuid.uuid4().hex,
@@ -270,7 +275,7 @@ class _Desk:
         )
         what = wanted.wish.value
         article = "an" if wanted.wish is Wish.ABORT else "a"
-        self._tell(f"asking process {lease.process} on {lease.host} for {article} {what}")
+        self._report(f"asking process {lease.process} on {lease.host} for {article} {what}")
         try:
             self._requests.ask(request)
             answer = self._wait(request)
@@ -291,7 +296,7 @@ class _Desk:
                 return answer
             if answer is not None and not is_taken:
                 is_taken = True
-                self._tell("it has begun; waiting")
+                self._report("it has begun; waiting")
             if answer is None or is_taken:
                 self._check_alive(request)
             if time.monotonic() >= end_s:
@@ -305,17 +310,17 @@ class _Desk:
 
     def _check_alive(self, request: Request) -> None:
         """See that whoever was asked still runs; a last answer may have come just before."""
-        now = looked_at(self._found.name, self._found.store)
+        now = look_up(self._found.name, self._found.store)
         if now.is_running and now.lease is not None and now.lease.nonce == request.holder:
             return
         answer = self._requests.answer(request.token)
         if answer is None or answer.state is AnswerState.TAKEN:
-            raise self._not_running(f"{_whereabouts(now)}, before it had answered")
+            raise self._not_running(f"{_holder_text(now)}, before it had answered")
 
     def wait_for_release(self) -> None:
         """Wait until the process that has ended has given the pipeline back, for a moment."""
         end_s = time.monotonic() + _RELEASE_S
-        while looked_at(self._found.name, self._found.store).is_running:
+        while look_up(self._found.name, self._found.store).is_running:
             if time.monotonic() >= end_s:
                 return
             time.sleep(_LOOK_S)
@@ -326,12 +331,12 @@ class _Desk:
     def _failed(self, reason: str) -> RequestFailed:
         return RequestFailed(f"pipeline {self._found.name}: {reason.rstrip('.')}.")
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         if self._says:
             say(text)
 
 
-def _whereabouts(found: Found) -> str:
+def _holder_text(found: FoundPipeline) -> str:
     lease = found.lease
     if found.holding is Holding.UNKNOWN:
         return f"as far as anybody can tell, since its lease cannot be read: {found.problem}"

@@ -16,7 +16,7 @@ from cutwater.cli.output import (
     SUCCESS,
     Output,
     bytes_text,
-    counted,
+    count_text,
     say,
     say_json,
 )
@@ -96,7 +96,7 @@ def rewind_command(arguments: RewindArguments) -> int:
 
 def as_json(found: Rewind) -> dict[str, Any]:
     """Return a rewind as plain data."""
-    sinks = [{**asdict(one), "rows_removed": one.rows_removed} for one in found.sinks]
+    sinks = [{**asdict(sink), "rows_removed": sink.rows_removed} for sink in found.sinks]
     return {**asdict(found), "sinks": sinks, "done": found.done}
 
 
@@ -104,7 +104,7 @@ def lines_of(found: Rewind) -> Iterator[str]:
     """Describe a rewind to people."""
     verb = "went back" if found.done else "would go back"
     yield f"{found.pipeline} {verb} to {found.title}, taken {time_text(found.at_ms)}"
-    undone = ", ".join(str(one) for one in found.undone)
+    undone = ", ".join(str(checkpoint_id) for checkpoint_id in found.undone)
     yield f"  it stood on checkpoint {found.head}; left behind: {undone or 'nothing'}"
     for step in found.steps:
         size = bytes_text(step.state_bytes)
@@ -134,11 +134,11 @@ def _sink_text(sink: SinkMove) -> str:
         return f"{sink.target} cannot go back to {then}: {sink.obstacle}"
     removed = sink.rows_removed
     if sink.left:
-        twice = "rows after it come" if removed is None else f"{counted(removed, 'row')} come"
+        twice = "rows after it come" if removed is None else f"{count_text(removed, 'row')} come"
         return f"{sink.target} is left at {now}; {twice} a second time"
     change = "an unknown number of rows disappears"
     if removed is not None and removed >= 0:
-        change = f"{counted(removed, 'row')} of {sink.rows:,} disappear"
+        change = f"{count_text(removed, 'row')} of {sink.rows:,} disappear"
     elif removed is not None:
-        change = f"{counted(-removed, 'row')} come back"
+        change = f"{count_text(-removed, 'row')} come back"
     return f"{sink.target} {now} -> {then}, {change}"

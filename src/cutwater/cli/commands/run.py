@@ -46,7 +46,7 @@ from cutwater.cli.options import (
     store_location,
 )
 from cutwater.cli.output import INTERRUPTED, SUCCESS, UNSAVED, Output
-from cutwater.cli.process import heard, raise_open_files, taken
+from cutwater.cli.process import ending_signals, raise_open_files, received_signal
 from cutwater.config.options import CheckpointConfig, Unaligned
 from cutwater.config.settings import MASTER_DEFAULT, Settings, read_settings
 from cutwater.errors import ConfigError, CutwaterError
@@ -261,12 +261,12 @@ def run_command(arguments: RunArguments) -> int:
         ship_by_value(loaded.modules)
         screen.tell(f"starting {pipeline}; its checkpoints are in {options.store}")
         run = start(loaded.pipeline, spark, options)
-        with _listening() as asked:
+        with _handle_signals() as request:
             if run.change is not None and run.change.is_change:
                 for line in change_lines(run.change):
                     screen.tell(line)
-            with serving.of(run, screen.tell):
-                result = _follow(run, screen, duration_s, asked)
+            with serving.serve(run, screen.tell):
+                result = _follow(run, screen, duration_s, request)
         if result is None:
             # The JVM goes with this process; to wait for it would not be "at once".
             return INTERRUPTED
@@ -285,20 +285,20 @@ def _check_consent(arguments: RunArguments, pipeline: str) -> None:
 
 
 def _follow(
-    run: "PipelineRun", screen: Screen, duration_s: float | None, asked: "_Asked"
+    run: "PipelineRun", screen: Screen, duration_s: float | None, request: "_StopRequest"
 ) -> "RunResult | None":
     """Show the run until it ends; return how it did, or None if it was ended at once."""
     end_s = None if duration_s is None else time.monotonic() + duration_s
     is_stopping = False
     while (result := run.wait(_LOOK_S)) is None:
         screen.show(run.status())
-        if asked.kill:
+        if request.kill:
             screen.tell("stopped at once, without a checkpoint")
             run.kill()
             return None
         is_over = end_s is not None and time.monotonic() >= end_s
-        if not is_stopping and (asked.stop or is_over):
-            why = asked.stop or f"{duration_s:g} s are over"
+        if not is_stopping and (request.stop or is_over):
+            why = request.stop or f"{duration_s:g} s are over"
             screen.tell(f"{why}: taking a final checkpoint; Ctrl-C again to stop at once")
             run.stop(checkpoint=True)
             is_stopping = True
@@ -308,7 +308,7 @@ def _follow(
 
 
 @dataclass(slots=True)
-class _Asked:
+class _StopRequest:
     """What signals have asked for.
 
     Attributes:
@@ -319,7 +319,7 @@ class _Asked:
     stop: str = ""
     kill: bool = False
 
-    def hear(self, number: int, _frame: FrameType | None) -> None:
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Note a signal. A third Ctrl-C does not even wait for the loop."""
         if number == signal.SIGINT and self.kill:
             os._exit(INTERRUPTED)
@@ -328,18 +328,18 @@ class _Asked:
 
 
 @contextmanager
-def _listening() -> Iterator[_Asked]:
+def _handle_signals() -> Iterator[_StopRequest]:
     """Hear signals; after Spark has started, which installs a handler of its own.
 
     SIGTERM and SIGHUP are heard until the process ends: one that comes while Spark is stopped must
     not spoil the exit code of a run that has ended.
     """
-    asked = _Asked(heard())
-    before = signal.signal(signal.SIGINT, asked.hear)
-    for number in taken():
-        signal.signal(number, asked.hear)
+    request = _StopRequest(received_signal())
+    before = signal.signal(signal.SIGINT, request.on_signal)
+    for number in ending_signals():
+        signal.signal(number, request.on_signal)
     try:
-        yield asked
+        yield request
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -359,13 +359,13 @@ def _duration_s(text: str | None) -> float | None:
 def _checkpoint_config(arguments: RunArguments, settings: Settings) -> CheckpointConfig:
     if arguments.forced and arguments.unaligned is False:
         raise ConfigError("--forced", "contradicts --no-unaligned")
-    told: Unaligned | None = "forced" if arguments.forced else arguments.unaligned
+    chosen: Unaligned | None = "forced" if arguments.forced else arguments.unaligned
     try:
         return replace(
             settings.checkpoint,
             interval=arguments.interval,
             alignment_timeout=arguments.alignment_timeout,
-            unaligned=settings.value("checkpoint.unaligned") if told is None else told,
+            unaligned=settings.value("checkpoint.unaligned") if chosen is None else chosen,
         )
     except ConfigError as error:
         flag = f"--{error.option.replace('_', '-')}"
@@ -375,7 +375,7 @@ def _checkpoint_config(arguments: RunArguments, settings: Settings) -> Checkpoin
 class Serving:
     """How a run is served: its probes from now on, the rest from `of` on."""
 
-    def __init__(self, wish: str, public_url: str | None = None) -> None:
+    def __init__(self, address: str, public_url: str | None = None) -> None:
         """Listen and answer probes, if that is wished.
 
         Raises:
@@ -384,32 +384,32 @@ class Serving:
         """
         self._made: RunServer | None = None
         self._problem = ""
-        if wish == OFF:
+        if address == OFF:
             return
         try:
             # Here, since it needs an extra, and costs time that `--serve off` need not spend.
             from cutwater.server import app  # noqa: PLC0415
         except ConfigError as error:
-            if wish != AUTO:
+            if address != AUTO:
                 raise ConfigError("--serve", error.reason) from error
             self._problem = f"no dashboard: {error.reason}"
             return
-        from cutwater.server.auth import given_token  # noqa: PLC0415
+        from cutwater.server.auth import token_from_environment  # noqa: PLC0415
         from cutwater.server.public_url import PublicUrl  # noqa: PLC0415
         from cutwater.server.uvicorn_server import Endpoint, bind  # noqa: PLC0415
 
         public = None if public_url is None else PublicUrl.of(public_url)
-        endpoint = Endpoint() if wish == AUTO else Endpoint.of(wish)
+        endpoint = Endpoint() if address == AUTO else Endpoint.of(address)
         try:
-            given_token()
+            token_from_environment()
             self._made = app.RunServer(bind(endpoint), endpoint.host, public)
         except (CutwaterError, OSError) as error:
-            if wish != AUTO:
+            if address != AUTO:
                 raise
             self._problem = f"no dashboard: {_reason(error)}"
 
     @contextmanager
-    def of(self, run: "PipelineRun", tell: Callable[[str], None]) -> Iterator[None]:
+    def serve(self, run: "PipelineRun", tell: Callable[[str], None]) -> Iterator[None]:
         """Serve a run meanwhile, and nothing any more in the end."""
         try:
             self._show(run, tell)

@@ -77,10 +77,10 @@ class SelfTest:
         with tempfile.TemporaryDirectory(
             prefix="cutwater-self-test-", dir=self.scratch, ignore_cleanup_errors=True
         ) as made:
-            bench = _Bench(self, Path(made))
+            bench = _Phases(self, Path(made))
             try:
                 for name, act in bench.phases():
-                    phases.append(_timed(name, act))
+                    phases.append(_run_phase(name, act))
                     self.tell(phases[-1])
                     if not phases[-1].ok:
                         break
@@ -93,7 +93,7 @@ class _Unsupported(Exception):
     """What was seen is not what must be."""
 
 
-def _timed(name: str, act: Callable[[], str]) -> Phase:
+def _run_phase(name: str, act: Callable[[], str]) -> Phase:
     began = time.monotonic()
     try:
         found, is_ok = act(), True
@@ -107,7 +107,7 @@ def _timed(name: str, act: Callable[[], str]) -> Phase:
 
 
 @dataclass(slots=True)
-class _Bench:
+class _Phases:
     """What the phases hand on to each other."""
 
     test: SelfTest
@@ -131,7 +131,7 @@ class _Bench:
         test = self.test
         self.spark = embedded_session(test.master, app_name="cutwater self-test", conf=test.conf)
         found = f"Spark {self.spark.version} on {self.spark.sparkContext.master}"
-        return " ".join([found, *(f"Warning: {one}" for one in check_session(self.spark))])
+        return " ".join([found, *(f"Warning: {warning}" for warning in check_session(self.spark))])
 
     def take_checkpoint(self) -> str:
         # Small batches at a steady pace first, so that the end comes in the middle of the work.

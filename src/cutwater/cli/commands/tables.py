@@ -50,8 +50,10 @@ def tables_command(arguments: TablesArguments) -> int:
         return SUCCESS
     say(f"{found.name} at checkpoint {view.checkpoint_id}:")
     table = Table("sink", "format", "version", "where", box=None, pad_edge=False)
-    for sink, one in sorted(view.tables.items()):
-        table.add_row(sink, one.target.format, one.version, one.target.uri)
+    for sink, table_version in sorted(view.tables.items()):
+        table.add_row(
+            sink, table_version.target.format, table_version.version, table_version.target.uri
+        )
     show(table)
     for note in view.notes:
         complain(f"Beware: {note}.")
@@ -62,7 +64,11 @@ def _json(view: ConsistentView) -> dict[str, object]:
     return {
         "checkpoint": view.checkpoint_id,
         "tables": {
-            sink: {"format": one.target.format, "uri": one.target.uri, "version": one.version}
-            for sink, one in sorted(view.tables.items())
+            sink: {
+                "format": table_version.target.format,
+                "uri": table_version.target.uri,
+                "version": table_version.version,
+            }
+            for sink, table_version in sorted(view.tables.items())
         },
     }
