@@ -2,10 +2,10 @@
 
 The file is imported as a module under its own name, with its directory on the path, as if it were
 run. `Loaded.modules` are the modules that exist on this machine only: a worker cannot import them,
-so they must be shipped by value. What goes wrong inside the file is told by the file's own line.
+so they must be shipped by value. An error in the file names the file's own line.
 
-Most files need no Spark to be loaded. One that has `@udf("long")` or `F.col("x")` at its top level
-does; it is loaded again with Spark running, so that nobody else waits for it.
+Most files can be loaded without Spark. A file with `@udf("long")` or `F.col("x")` at its top level
+cannot; only such a file is loaded again after Spark has started.
 """
 
 import importlib.util
@@ -33,7 +33,7 @@ class Loaded:
 
     Attributes:
         pipeline: The pipeline.
-        modules: The file itself, and the modules beside it that it has imported.
+        modules: The file itself, and the modules of its directory that it has imported.
     """
 
     pipeline: Pipeline
@@ -41,10 +41,10 @@ class Loaded:
 
 
 def parse_pairs(option: str, texts: Sequence[str]) -> Mapping[str, str]:
-    """Return what `key=value` texts say.
+    """Parse `key=value` texts.
 
     Raises:
-        ConfigError: If one has no `=` or no key, or a key comes twice.
+        ConfigError: If a text has no `=` or no key, or a key is repeated.
     """
     pairs: dict[str, str] = {}
     for text in texts:
@@ -65,7 +65,7 @@ def load(target: str, parameters: Mapping[str, str], start_spark: Callable[[], o
     Args:
         target: `FILE`, for the only pipeline in it; `FILE:NAME`, for the pipeline or the function
             of that name.
-        parameters: What such a function is called with.
+        parameters: The arguments for such a function.
         start_spark: Called if the file cannot be loaded without Spark.
 
     Raises:
@@ -133,16 +133,16 @@ def _import(file: Path) -> ModuleType:
 
 
 def _needs_spark(error: BaseException | None) -> bool:
-    """Say whether an error comes from pyspark for want of a session, as far as it can be told."""
+    """Return whether pyspark raised this error because there is no session."""
     if error is None or "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
         return error is not None
-    # Functions such as `col` assert that there is a context, and say nothing.
+    # Functions such as `col` assert that there is a context, without a message.
     innermost = traceback.extract_tb(error.__traceback__)[-1].filename
     return isinstance(error, AssertionError) and "pyspark" in Path(innermost).parts
 
 
 def _module_name(file: Path) -> str:
-    """Return the file's stem, or one with a prefix if that is the name of something else."""
+    """Return the file's stem, with a prefix if another module has that name."""
     stem = re.sub(r"\W", "_", file.stem)
     if stem in sys.modules:
         return _PREFIX + stem
@@ -156,7 +156,7 @@ def _module_name(file: Path) -> str:
 
 
 def _is_in(module: ModuleType, directory: Path) -> bool:
-    """Say whether a module was found by its name in this very directory, not installed below it."""
+    """Return whether a module lies in this directory itself, not in packages installed below it."""
     if not getattr(module, "__file__", None):
         return False
     top = module.__name__.partition(".")[0]
@@ -180,7 +180,7 @@ def _pipelines(module: ModuleType) -> Mapping[str, Pipeline]:
 
 
 def _offer(module: ModuleType) -> str:
-    """Say what could have been named."""
+    """List the names that the target could have had."""
     file = Path(str(module.__file__)).name
     makers = [
         name
@@ -229,7 +229,7 @@ def _check_parameters(
 
 @contextmanager
 def _name_failing_line(file: Path) -> Iterator[None]:
-    """Turn whatever the user's code raises into an error that names its line."""
+    """Turn an error of the user's code into one that names its line."""
     try:
         yield
     except CutwaterError:
@@ -241,11 +241,11 @@ def _name_failing_line(file: Path) -> Iterator[None]:
 
 
 def _line_of(error: BaseException, file: Path) -> str:
-    """Return the innermost line of the user's own code, in this file or beside it."""
+    """Return the innermost line of the user's own code, in this file or its directory."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(file.parent)]
-    # An installed package can lie below the file's directory, in an environment of its own.
+    # A virtual environment can lie below the file's directory.
     own = [frame for frame in own if "site-packages" not in frame.filename]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else str(file)

@@ -25,10 +25,10 @@ class FoundPipeline:
     Attributes:
         name: Its name.
         store: What the store holds of it.
-        lease: Who runs it, or did last; None if nobody ever did.
-        holding: Whether somebody runs it now.
-        age_s: How long ago whoever runs it showed a sign of life.
-        problem: Why nobody can tell whether somebody runs it; empty if that is known.
+        lease: The lease of the process that runs it, or ran it last; None if none ever did.
+        holding: Whether a process runs it now.
+        age_s: The age of the holder's last heartbeat.
+        problem: Why it is unknown whether a process runs it; empty if it is known.
     """
 
     name: str
@@ -40,20 +40,20 @@ class FoundPipeline:
 
     @property
     def is_running(self) -> bool:
-        """Whether some process runs the pipeline."""
+        """Whether a process runs the pipeline."""
         return self.holding is Holding.HELD
 
     @property
     def may_run(self) -> bool:
-        """Whether some process runs it, as far as anybody can tell."""
+        """Whether a process runs the pipeline, or that is unknown."""
         return self.holding in {Holding.HELD, Holding.UNKNOWN}
 
 
 def find(url: str, pipeline: str) -> FoundPipeline:
-    """Open a pipeline by its name or its uuid, and see whether somebody runs it.
+    """Open a pipeline by its name or its uuid, and read its lease.
 
     Raises:
-        ConfigError: If there is no such store or pipeline; it lists what is there.
+        ConfigError: If there is no such store or pipeline; the error lists the pipelines.
         StoreError: If the store cannot be read.
     """
     backend = existing_backend(url)
@@ -62,7 +62,7 @@ def find(url: str, pipeline: str) -> FoundPipeline:
 
 
 def look_up(name: str, store: OpenStore) -> FoundPipeline:
-    """See whether somebody runs a pipeline now."""
+    """Read a pipeline's lease: does a process run it now."""
     return FoundPipeline(name, store, *look(store.backend, store.pipeline))
 
 
@@ -70,7 +70,7 @@ def checkpoint_of(found: FoundPipeline, text: str) -> CheckpointId:
     """Return the number of a decided checkpoint: by its number, a savepoint's name, or `latest`.
 
     Raises:
-        ConfigError: If there is none; it lists the savepoints.
+        ConfigError: If there is none; the error lists the savepoints.
         StoreError: If the store cannot be read.
     """
     log = found.store.log.read()

@@ -1,8 +1,8 @@
-"""The command `cutwater`: which commands there are, and what happens to their errors.
+"""The program `cutwater`: its commands, and the handling of their errors.
 
-A command is a function of one dataclass, whose fields are its arguments; `_add` lets typer see them
-as parameters. Whatever goes wrong is one sentence with a code and a next step; the trace behind it
-is shown by the hidden option `--debug` alone.
+A command is a function of one dataclass, whose fields are its arguments; `_add` presents them to
+typer as parameters. An error is one sentence with a code and a next step; only the hidden option
+`--debug` shows its stack trace.
 """
 
 import inspect
@@ -55,7 +55,7 @@ def _group(name: str, text: str) -> typer.Typer:
         name=name,
         help=text,
         no_args_is_help=True,
-        # Of the whole command only: `cutwater --install-completion`.
+        # Only at the top level: `cutwater --install-completion`.
         add_completion=name == "cutwater",
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -73,7 +73,7 @@ app.add_typer(state_app)
 
 
 class _Arguments(Protocol):
-    """What every command is asked."""
+    """The arguments that every command has."""
 
     @property
     def output(self) -> Enum: ...
@@ -92,7 +92,7 @@ _FROM_SETTINGS: Final = frozenset(
 """The options whose values may come from a file or the environment."""
 
 _OUTLIVE_OUTPUT: Final = (run.run_command, ui.ui_command)
-"""The commands whose output is beside the point: what they do goes on without it."""
+"""The commands that continue when their output cannot be written."""
 
 AnyArguments = TypeVar("AnyArguments", bound=_Arguments)
 
@@ -126,7 +126,7 @@ def _top(
         say(f"cutwater {__version__}")
         raise typer.Exit
     if file is not None:
-        # Where every command looks, and `cutwater run` in particular.
+        # Every command reads this variable.
         os.environ[FILE_VARIABLE] = str(file)
     if context.invoked_subcommand not in {None, "config"}:
         try:
@@ -137,7 +137,7 @@ def _top(
 
 
 def _option_defaults(command: Any, settings: Settings) -> dict[str, Any]:  # noqa: ANN401 - click's
-    """Return what options are when they are not given, command by command."""
+    """Return the defaults of options that settings provide, by command."""
     inner = getattr(command, "commands", None)
     if inner is not None:
         return {name: _option_defaults(subcommand, settings) for name, subcommand in inner.items()}
@@ -213,7 +213,7 @@ def _call_command(command: Callable[[AnyArguments], int], arguments: AnyArgument
 
 
 def _check_output() -> int:
-    """Return the exit code of a command that has done what it was asked, and told of it."""
+    """Return the exit code of a command that has succeeded: FAILED if output was lost."""
     sys.stdout.flush()
     lost = lost_output()
     if lost is None:

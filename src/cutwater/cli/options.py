@@ -1,6 +1,6 @@
 """Options and arguments that several commands share, each declared once with its help text.
 
-A command's own options are declared beside it, in `cli.commands`.
+The options of a single command are declared in its module, in `cli.commands`.
 """
 
 from typing import Annotated, Final
@@ -81,10 +81,10 @@ PublicUrlOption = Annotated[
 
 
 def store_location(text: str) -> Location:
-    """Return the place that `--store` names.
+    """Parse `--store`.
 
     Raises:
-        ConfigError: If it is no place for a store, or for one that outlives this command.
+        ConfigError: If it is not the address of a store, or of one that outlives this command.
     """
     location = Location.of(text, "--store")
     if location.kind == "memory":

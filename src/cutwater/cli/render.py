@@ -1,6 +1,6 @@
-"""How checkpoints look: as JSON by the names of Flink's REST interface, and as tables for people.
+"""Checkpoints as the commands print them: as JSON (`views.fields`), and as tables.
 
-Values only: whoever calls has read the store.
+Does no I/O on the store: the caller has read it.
 """
 
 import sys
@@ -30,7 +30,7 @@ from cutwater.views.fields import (
 )
 
 _WIDE: Final = 240
-"""Wide enough for every line where nobody looks at a terminal."""
+"""Wide enough for every line when stdout is not a terminal."""
 
 
 def show(*parts: Table | str) -> None:
@@ -42,7 +42,7 @@ def show(*parts: Table | str) -> None:
 
 
 def moment(at_ms: int | None) -> str:
-    """Write a time as people here read it."""
+    """Write a time in the local time zone."""
     if at_ms is None:
         return ""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
@@ -114,7 +114,7 @@ def _tasks_json(cut: Cut | None, steps: Mapping[StepId, StepReport]) -> Fields:
 
 
 def size_of(blobs: Iterable[BlobRef]) -> int:
-    """Return how many bytes objects have."""
+    """Return the total size of objects."""
     return sum(blob.size_bytes for blob in blobs)
 
 
@@ -147,7 +147,7 @@ def table_of(views: Iterable[CheckpointView]) -> Table:
 
 
 def notes(view: CheckpointView) -> list[str]:
-    """Return what else there is to say of a checkpoint."""
+    """Return further notes on a checkpoint."""
     found = []
     if view.failure:
         found.append(view.failure)
@@ -219,7 +219,7 @@ def _reads(snapshot: StepSnapshot) -> list[str]:
 
 
 def recovery_text(report: RecoveryReport) -> str:
-    """Return how a recovery went in one line."""
+    """Describe a recovery in one line."""
     where = (
         f"from checkpoint {report.checkpoint_id}"
         if report.checkpoint_id is not None

@@ -51,13 +51,13 @@ _ABOUT: Final = (
 
 
 def unguarded_app(pipelines: Pipelines) -> FastAPI:
-    """Return the application without its guard, as tests look into it."""
+    """Return the application without its guard, for tests."""
     app = FastAPI(
         title="Cutwater",
         version=__version__,
         description=_ABOUT,
         openapi_url="/openapi.json",
-        # Their pages load scripts from elsewhere.
+        # Their pages load scripts from other sites.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -84,27 +84,27 @@ def unguarded_app(pipelines: Pipelines) -> FastAPI:
 def make_app(
     pipelines: Pipelines, token: Token | None, host: str, public_url: PublicUrl | None = None
 ) -> Guard:
-    """Return the application as it is served.
+    """Return the application with its guard.
 
     Args:
-        pipelines: What it shows.
-        token: What changes need; None to answer probes alone until there is one.
-        host: The address that it is bound to, which says who can reach it.
+        pipelines: The pipelines it shows.
+        token: The token for changes; None to accept only probes until there is one.
+        host: The address that it is bound to, which decides which machines can reach it.
         public_url: The address of a proxy in front of it; None if there is none.
     """
     return Guard(unguarded_app(pipelines), token, host, public_url)
 
 
 def _add_probes(app: FastAPI, pipelines: Pipelines) -> None:
-    # On the server's loop, and not on its threads: a probe is answered while all of them wait.
+    # On the server's loop and not on its threads: probes work while all threads wait.
     @app.get("/livez", operation_id="isLive")
     async def livez() -> State:
-        """Say that the process lives; it does as long as it answers, whatever its state is."""
+        """Return 200: a process that responds is alive, whatever its state."""
         return State(state=pipelines.state())
 
     @app.get("/readyz", operation_id="isReady", responses={503: {"model": State}})
     async def readyz(response: Response) -> State:
-        """Say whether the pipeline runs and its sinks commit; 503 if not."""
+        """Return 200 if the pipeline runs and its sinks commit; 503 if not."""
         state = pipelines.state()
         response.status_code = 200 if state in READY else 503
         return State(state=state)
@@ -139,20 +139,20 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class RunServer:
-    """Serves the run of this process: its probes at once, the rest when there is a run.
+    """Serves the run of this process: probes at once, the rest when there is a run.
 
     Attributes:
         server: The server.
-        url: Where people find it: at its proxy, if it has one.
+        url: Its public address: that of the proxy, if there is one.
     """
 
     def __init__(
         self, listening: socket.socket, host: str, public_url: PublicUrl | None = None
     ) -> None:
-        """Begin to answer probes.
+        """Start the server, for probes only.
 
         Args:
-            listening: A socket that listens; it is closed with the server.
+            listening: A listening socket; it is closed with the server.
             host: The address that it is bound to, as the user wrote it.
             public_url: The address of a proxy in front of it; None if there is none.
 
@@ -170,10 +170,10 @@ class RunServer:
             raise
 
     def show(self, run: "PipelineRun") -> Token:
-        """Serve a run, and tell its address in the store; return the token that changes need.
+        """Serve a run, and write its address to the store; return the token for changes.
 
         Raises:
-            ConfigError: If no token can be kept.
+            ConfigError: If no token can be written.
         """
         context = run.context
         served = PipelineView(
@@ -181,7 +181,7 @@ class RunServer:
             OpenStore.of(context.store.backend, context.pipeline),
             Live(run, context.plan, context.options, context.targets),
         )
-        # Before the token: a run is ready even if no token can be kept.
+        # Before the token: a run is ready even if no token can be written.
         self._pipeline.show(served)
         token = Token.of(context.scratch)
         served.token_hint = token.hint
@@ -210,10 +210,10 @@ def serve_run(
         public_url: The address of a proxy in front of it; None if there is none.
 
     Returns:
-        The server, which answers already, and the token that changes need.
+        The server, which is already responding, and the token for changes.
 
     Raises:
-        ConfigError: If the address cannot be bound to, or no token can be kept.
+        ConfigError: If the address cannot be bound, or no token can be written.
     """
     where = endpoint or Endpoint()
     public = None if public_url is None else PublicUrl.of(public_url, "public_url")
@@ -231,19 +231,19 @@ def serve_store(
     endpoint: Endpoint | None = None,
     public_url: PublicUrl | None = None,
 ) -> tuple[Server, Token]:
-    """Serve all pipelines of a store, whoever runs them, until the server is stopped.
+    """Serve all pipelines of a store, whether they run or not, until the server is stopped.
 
     Args:
         backend: The store.
-        directory: Where the token's file is made.
+        directory: Where the token's file is written.
         endpoint: Where to listen; None for a free port of this machine.
         public_url: The address of a proxy in front of it; None if there is none.
 
     Returns:
-        The server, which answers already, and the token that changes need.
+        The server, which is already responding, and the token for changes.
 
     Raises:
-        ConfigError: If the address cannot be bound to, or no token can be kept.
+        ConfigError: If the address cannot be bound, or no token can be written.
     """
     where = endpoint or Endpoint()
     listening = bind(where, "--listen")

@@ -37,8 +37,8 @@ class Token:
     """A token.
 
     Attributes:
-        file: Where people find it; None if it came from the environment.
-        digest: Its hash, which is all that is kept in memory beside the secret's own copy.
+        file: The file that holds it; None if it came from the environment.
+        digest: Its hash; the token itself is not kept.
     """
 
     file: Path | None
@@ -46,10 +46,10 @@ class Token:
 
     @classmethod
     def of(cls, directory: Path) -> "Token":
-        """Return the token of the environment, or make one in a file in a directory.
+        """Return the token of the environment, or generate one and write it to a directory.
 
         Raises:
-            ConfigError: If the one of the environment is too short, or no file can be written.
+            ConfigError: If the environment's token is too short, or no file can be written.
         """
         given = token_from_environment()
         if given is not None:
@@ -58,7 +58,7 @@ class Token:
         path = directory / FILE_NAME
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            # Created with that mode, never wider for a moment; a stranger's file is not reused.
+            # Created with mode 0600, never wider; an existing file is not reused.
             path.unlink(missing_ok=True)
             number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(number, "w") as file:
@@ -70,15 +70,15 @@ class Token:
 
     @property
     def hint(self) -> str:
-        """Where people find it, as a sentence."""
+        """Where users find it, as a clause."""
         if self.file is None:
             return f"the token is the one of the environment variable {VARIABLE}"
         return f"the token is in {self.file}"
 
     def accepts(self, authorization: str | None) -> bool:
-        """Say whether a request's Authorization header carries the token."""
+        """Return whether an Authorization header carries the token."""
         scheme, _, given = (authorization or "").partition(" ")
-        # Hashed first, so that not even the length can be found by trying.
+        # Hashed first, so that the time reveals not even the length.
         is_same = hmac.compare_digest(_digest(given.strip()), self.digest)
         return scheme.lower() == "bearer" and is_same
 
@@ -110,7 +110,7 @@ _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _STATIC: Final = ("/static/", "/favicon.ico")
 PROBES: Final = frozenset({"/livez", "/readyz"})
-"""What a supervisor of processes asks, without a token: they tell a state and nothing else."""
+"""The probes of a process supervisor. They need no token, and return only a state."""
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -127,7 +127,7 @@ HEADERS: Final = (
 
 
 class Refusal(NamedTuple):
-    """Why a request is not answered."""
+    """Why a request is refused."""
 
     status: int
     reason: str
@@ -140,7 +140,7 @@ _STARTING: Final = Refusal(
 
 
 class TooLong(HTTPException):
-    """The body of a request is longer than anything that can be asked for."""
+    """The body of a request is too long."""
 
     def __init__(self) -> None:
         """Say how long it may be."""
@@ -148,7 +148,7 @@ class TooLong(HTTPException):
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether an address that is bound to can be reached from this machine alone."""
+    """Return whether an address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -158,7 +158,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """Stands in front of an application."""
+    """ASGI middleware that checks every request to an application."""
 
     def __init__(
         self, app: App, token: Token | None, host: str, public_url: PublicUrl | None = None
@@ -167,24 +167,24 @@ class Guard:
 
         Args:
             app: The application.
-            token: What changes need; None if there is no token yet (`admit`).
+            token: The token for changes; None if there is none yet (`admit`).
             host: The address that the server is bound to.
             public_url: The address of a proxy in front of it; None if there is none.
         """
         self._app = app
         self._token = token
         self._is_local = is_loopback(host)
-        # Through a proxy anyone may come, wherever the server is bound to.
+        # A proxy forwards requests from other machines, whatever address the server has.
         self._is_open = self._is_local and public_url is None
         self._names = _LOOPBACK_NAMES | {host} | ({public_url.host} if public_url else set())
         self._public = public_url
 
     def admit(self, token: Token) -> None:
-        """Begin to answer more than probes: there is something to show, and this is the token."""
+        """Accept all requests from now on, with this token, and no longer only probes."""
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or refuse it."""
+        """Forward one request to the application, or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -194,7 +194,7 @@ class Guard:
         refusal = self.refusal(scope["method"], scope["path"], headers)
         guarded = _with_headers(send)
         if scope["method"] == "HEAD":
-            # Answered like a GET, by everything that answers one.
+            # Handled like a GET, by every handler of a GET.
             scope, guarded = {**scope, "method": "GET"}, _without_body(guarded)
         if refusal is not None:
             await _refuse(guarded, refusal)
@@ -202,7 +202,7 @@ class Guard:
         await self._app(scope, _limit_body(receive), guarded)
 
     def refusal(self, method: str, path: str, headers: dict[str, str]) -> Refusal | None:
-        """Say why a request is refused; None if it may pass.
+        """Return why a request is refused; None if it is accepted.
 
         Args:
             method: Its method.
@@ -227,7 +227,7 @@ class Guard:
         return None
 
     def _check_sender(self, path: str, headers: dict[str, str]) -> Refusal | None:
-        """Refuse what a page of another site may have sent."""
+        """Refuse requests that a page of another site may have sent."""
         host = headers.get("host", "")
         if self._is_local and _host_name(host) not in self._names:
             return Refusal(403, "the Host header is not an address of this machine")
@@ -241,17 +241,17 @@ class Guard:
         return None
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Say whether a request comes from a page of this server."""
+        """Return whether a request comes from a page of this server."""
         if self._public is not None and (
             origin == self._public.origin or host == self._public.authority
         ):
-            # Not by the other scheme: such a page may come from whoever is on the way.
+            # Not by the other scheme: such a page may come from an attacker on the network.
             return origin == self._public.origin
         return _authority(origin) == host
 
 
 def _check_body(headers: dict[str, str]) -> Refusal | None:
-    """Refuse a body that cannot be what is asked for."""
+    """Refuse a body that is too long or not JSON."""
     length = headers.get("content-length", "0")
     if not length.isascii() or not length.isdigit() or int(length[:19]) > BODY_BYTES_MAX:
         return Refusal(413, f"a body has at most {BODY_BYTES_MAX} bytes")
@@ -266,7 +266,7 @@ def _headers(scope: Scope) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
         key = name.decode("latin-1").lower()
-        # Of a header that is sent twice, both are seen: neither hides behind the other.
+        # Both values of a repeated header are kept: neither hides the other.
         text = value.decode("latin-1")
         found[key] = f"{found[key]}, {text}" if key in found else text
     return found
@@ -285,7 +285,7 @@ def _authority(origin: str) -> str:
 
 
 def _limit_body(receive: Receive) -> Receive:
-    """Count what comes, whatever its header has said."""
+    """Count the bytes of the body, whatever its Content-Length says."""
     seen = 0
 
     async def receive_limited() -> Message:
@@ -324,7 +324,7 @@ async def _refuse(send: Send, refusal: Refusal) -> None:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        # The body was not read: what follows on this connection would be taken for a request.
+        # The body was not read: the rest of it would be parsed as the next request.
         (b"connection", b"close"),
     ]
     if refusal.status == 401:

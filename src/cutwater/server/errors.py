@@ -1,7 +1,7 @@
-"""Errors as answers: each with a status, a sentence and, where there is one, a next step.
+"""Errors as responses: each with a status, a sentence and, where there is one, a next step.
 
-Whoever sends nonsense gets a 4xx that says what is wrong with it and never an echo of it; a store
-that cannot be read is a 503. What nobody expected is logged and answered without its details.
+A malformed request gets a 4xx that says what is wrong with it and never echoes it. A store that
+cannot be read is a 503. An unexpected error is logged, and its response has no details.
 """
 
 import logging
@@ -46,13 +46,13 @@ RESPONSES: Final[dict[int | str, dict[str, object]]] = {
 
 
 def refuse(status: int, reason: str, *, code: str = "", next_step: str = "") -> JSONResponse:
-    """Return an answer that says why there is none."""
+    """Return a response that says why a request is refused."""
     problem = Problem(errors=[reason[:2_000]], code=code, next_step=next_step)
     return JSONResponse(problem.model_dump(), status_code=status)
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Let an application answer errors in one form."""
+    """Make an application respond to all errors in one form."""
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -95,7 +95,7 @@ def install_handlers(app: FastAPI) -> None:
 
 
 def status_of(error: CutwaterError) -> int:
-    """Return the status that an error is answered with."""
+    """Return the HTTP status of an error."""
     match error:
         case ConfigError():
             return 400

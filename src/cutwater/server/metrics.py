@@ -1,9 +1,9 @@
-"""Prometheus metrics: made from what is known at the moment they are asked for.
+"""Prometheus metrics, collected when they are scraped.
 
-`METRICS` is the one table of names, kinds, labels and meanings; docs/reference/metrics.md repeats
-it and a test compares the two. A counter begins at zero with its process, or with its generation
-where the table says so, and Prometheus knows how to read that. A pipeline that another process
-runs, or nobody, shows what its store tells.
+`METRICS` is the only table of names, kinds, labels and meanings; docs/reference/metrics.md repeats
+it and a test compares the two. A counter starts at zero with its process, or with its generation
+where the table says so; Prometheus handles such resets. The metrics of a pipeline that this process
+does not run come from the store.
 """
 
 from collections.abc import Iterator
@@ -35,14 +35,14 @@ STATES: Final = (
 
 
 class Kind(StrEnum):
-    """What a number does."""
+    """The kind of a metric."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
 
 
 class MetricInfo(NamedTuple):
-    """A metric: its name, kind, what it means and by what it is divided."""
+    """A metric: its name, kind, meaning and labels."""
 
     name: str
     kind: Kind
@@ -128,18 +128,18 @@ METRICS: Final = (
 
 
 class PipelineCollector(Collector):
-    """Answers Prometheus for some pipelines."""
+    """Collects the metrics of some pipelines."""
 
     def __init__(self, pipelines: Pipelines) -> None:
-        """Make metrics of these, whenever somebody asks."""
+        """Collect the metrics of these pipelines on every scrape."""
         self._pipelines = pipelines
 
     def describe(self) -> Iterator[Metric]:
-        """Describe nothing: whoever registers this must not ask the pipelines."""
+        """Describe nothing: registering the collector must not read the pipelines."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
-        """Make all metrics.
+        """Collect all metrics.
 
         Raises:
             StoreError: If a store cannot be listed.
@@ -164,22 +164,22 @@ def metrics_text(collector: PipelineCollector) -> bytes:
 
 
 class _Values(list[tuple[str, float | None, dict[str, str]]]):
-    """Values that are collected before any of them is shown."""
+    """The values of one pipeline, collected before any of them is shown."""
 
     def add(self, name: str, value: float | None, **labels: str) -> None:
-        """Add a value; one that nobody knows may be None."""
+        """Add a value; an unknown value is None."""
         self.append((name, value, labels))
 
 
 class _Families:
-    """Metrics that are being filled in."""
+    """The metric families of one scrape."""
 
     def __init__(self, families: dict[str, CounterMetricFamily | GaugeMetricFamily]) -> None:
         self._families = families
         self._labels = {metric.name: metric.labels for metric in METRICS}
 
     def add(self, name: str, value: float | None, **labels: str) -> None:
-        """Add a value; one that nobody knows is left out."""
+        """Add a value; an unknown value is left out."""
         if value is not None:
             self._families[name].add_metric([labels[label] for label in self._labels[name]], value)
 
@@ -192,7 +192,7 @@ def _family(metric: MetricInfo) -> CounterMetricFamily | GaugeMetricFamily:
 
 
 def _fill(sheet: _Families, pipeline: PipelineView | Unreadable) -> None:
-    """Add all metrics of a pipeline; or, if its records cannot be read, only that."""
+    """Add all metrics of a pipeline, or only the unreadable flag if its records are."""
     values = _Values()
     try:
         if isinstance(pipeline, PipelineView):

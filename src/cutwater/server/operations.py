@@ -1,8 +1,8 @@
-"""What can be asked of a pipeline: a checkpoint, a savepoint, a stop; and what became of it.
+"""Requests to a pipeline: a checkpoint, a savepoint, a stop, an abort; and their results.
 
-Asking returns an id at once, and the answer is fetched by it, as in Flink. The process that runs
-the pipeline carries it out in a thread of its own; any other sends it through the store, like the
-commands do. Both are bounded: so many at a time, so many answers kept.
+Submitting returns an id at once, and the result is read with that id, as in Flink. The process that
+runs the pipeline executes a request in a thread of its own. Any other process sends the request
+through the store, as the commands do. Both limit the open requests and the results they keep.
 """
 
 import os
@@ -25,50 +25,50 @@ from cutwater.store.records.requests import Answer, AnswerState, Request, Wanted
 from cutwater.views.models import FailureCause, Operation, OperationState, OperationStatus
 
 OPEN_MAX: Final = 16
-"""How many may be under way at a time."""
+"""How many requests may be open at a time."""
 
 _KEPT: Final = 256
 _EXPIRES_S: Final = 86_400.0
-"""How long an answer is waited for. An attempt ends by its own deadline, `timeout` or
-`savepoint_timeout`; this is longer than any sensible one."""
+"""How long to wait for a result. An attempt ends by its own deadline, `timeout` or
+`savepoint_timeout`; this is longer than any sensible deadline."""
 
 
 class TooMany(Exception):
-    """So many are under way already that one more is refused; ask again in a while."""
+    """Too many requests are open; try again later."""
 
 
 class Operations(Protocol):
-    """Where things are asked for."""
+    """Accepts requests to one pipeline."""
 
     def submit(self, wanted: Wanted, trigger_id: str | None = None) -> str:
-        """Ask; return the id of the answer. Asking twice with one id asks once.
+        """Submit a request; return its id. Submitting an id again has no effect.
 
         Raises:
-            TooMany: If too many are under way.
-            NotRunning: If nobody runs the pipeline.
-            StoreError: If it has to go through the store and could not.
+            TooMany: If too many requests are open.
+            NotRunning: If no process runs the pipeline.
+            StoreError: If the request could not be written to the store.
         """
         ...
 
     def state(self, trigger_id: str) -> OperationState | None:
-        """Return how far something is; None if nothing of that id was asked for.
+        """Return the state of a request; None if the id is unknown.
 
         Raises:
-            StoreError: If it has to be read from the store and cannot.
+            StoreError: If the result cannot be read from the store.
         """
         ...
 
 
 class Running(Protocol):
-    """A pipeline that runs in this process, as `cutwater.run.PipelineRun` is one."""
+    """A pipeline that runs in this process, such as `cutwater.run.PipelineRun`."""
 
     @property
     def state(self) -> str:
-        """Its state, at once: no lock is waited for."""
+        """Its state, without waiting for a lock."""
         ...
 
     def status(self) -> RunStatus:
-        """Return how things are; cheap."""
+        """Return its status; cheap."""
         ...
 
     def checkpoint(self, timeout_s: float | None = None, *, full: bool = False) -> CheckpointReport:
@@ -88,7 +88,7 @@ class Running(Protocol):
     def stop(
         self, *, checkpoint: bool = True, savepoint: str | None = None, drain: bool = False
     ) -> None:
-        """Ask for the end."""
+        """Request a stop."""
         ...
 
     def wait(self, timeout_s: float | None = None) -> RunResult | None:
@@ -97,17 +97,17 @@ class Running(Protocol):
 
 
 class LiveOperations:
-    """Carries things out in the process that runs the pipeline."""
+    """Executes requests in the process that runs the pipeline."""
 
     def __init__(self, running: Running, location: str) -> None:
-        """Ask this run; `location` is the address of the pipeline's manifests."""
+        """Send requests to this run; `location` is the address of the pipeline's manifests."""
         self._running = running
         self._location = location
         self._lock = threading.Lock()
         self._states: OrderedDict[str, OperationState | None] = OrderedDict()
 
     def submit(self, wanted: Wanted, trigger_id: str | None = None) -> str:
-        """Begin in a thread of its own; see `Operations`."""
+        """Start a thread for the request; see `Operations`."""
         chosen = trigger_id or uuid.uuid4().hex
         with self._lock:
             if chosen in self._states:
@@ -127,7 +127,7 @@ class LiveOperations:
         return chosen
 
     def state(self, trigger_id: str) -> OperationState | None:
-        """Return how far it is; see `Operations`."""
+        """Return the state of a request; see `Operations`."""
         with self._lock:
             if trigger_id not in self._states:
                 return None
@@ -139,7 +139,7 @@ class LiveOperations:
             operation = self._execute(wanted)
         except CutwaterError as error:
             operation = _failure(error.message)
-        except Exception as error:  # noqa: BLE001 - whoever asks gets it
+        except Exception as error:  # noqa: BLE001 - it becomes the result
             operation = _failure(f"{type(error).__name__}: {error}")
         with self._lock:
             self._states[trigger_id] = _complete(operation)
@@ -178,7 +178,7 @@ class LiveOperations:
 
 
 class StoreOperations:
-    """Asks the process that runs the pipeline, wherever it is, through the store."""
+    """Sends requests through the store to the process that runs the pipeline."""
 
     def __init__(self, store: OpenStore, name: str, location: str) -> None:
         """Write requests into this store; `location` is the address of the manifests."""
@@ -189,7 +189,7 @@ class StoreOperations:
         self._holders: OrderedDict[str, str] = OrderedDict()
 
     def submit(self, wanted: Wanted, trigger_id: str | None = None) -> str:
-        """Write a request to whoever holds the lease; see `Operations`."""
+        """Write a request to the holder of the lease; see `Operations`."""
         chosen = trigger_id or uuid.uuid4().hex
         hold = look(self._store.backend, self._store.pipeline)
         if hold.lease is None or hold.holding is not Holding.HELD:
@@ -220,7 +220,7 @@ class StoreOperations:
         return chosen
 
     def state(self, trigger_id: str) -> OperationState | None:
-        """Read the answer so far; see `Operations`."""
+        """Read the result so far; see `Operations`."""
         with self._lock:
             if trigger_id not in self._holders:
                 return None
@@ -241,7 +241,7 @@ class StoreOperations:
         if report is None:
             return Operation(message=answer.message or "done")
         if report.status is AttemptStatus.FAILED:
-            # An abort is done when the attempt has failed; there is nothing to go back to.
+            # An abort has succeeded when the attempt has failed; it has no location.
             return Operation(checkpoint_id=report.checkpoint_id, message=answer.message)
         where = f"{self._location}/{report.checkpoint_id:012d}"
         return Operation(checkpoint_id=report.checkpoint_id, location=where, name=report.name)
@@ -251,7 +251,7 @@ _IN_PROGRESS: Final = OperationState(status=OperationStatus(id="IN_PROGRESS"))
 
 
 def _limit(wanted: Wanted) -> int:
-    # What all the others may be waiting for can still be aborted.
+    # An abort must get through when the open requests wait for the pending checkpoint.
     return 2 * OPEN_MAX if wanted.wish is Wish.ABORT else OPEN_MAX
 
 

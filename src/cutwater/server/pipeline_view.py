@@ -1,8 +1,8 @@
-"""A pipeline as it is served: by the process that runs it, or out of its store by any other.
+"""One pipeline as the server shows it: with its run, or from its store alone.
 
-What is over comes from the store (`history`), what is under way from the run; the two are put
-together here, so that a checkpoint shows in the list from the moment it begins. Nothing here is
-called on a thread that the pipeline needs.
+Finished checkpoints come from the store (`history`), those in progress from the run. They are
+merged here, so that a checkpoint is in the list from its start. Nothing here is called on a thread
+that the pipeline needs.
 """
 
 import threading
@@ -60,7 +60,7 @@ class Live(NamedTuple):
 
 
 class Busy(Exception):
-    """The same is being done for somebody else; ask again in a while."""
+    """The same preview is being made for another client; try again later."""
 
 
 @dataclass(slots=True)
@@ -69,11 +69,11 @@ class PipelineView:
 
     Attributes:
         name: Its name.
-        store: The pipeline in its store, opened for this alone.
+        store: The pipeline's store, opened for this object only.
         live: Its run, if this process runs it.
-        token_hint: Where people find the token for changes.
-        history: Its checkpoints, as the store tells of them.
-        operations: Where things are asked for.
+        token_hint: Where users find the token for changes.
+        history: Its checkpoints, as the store records them.
+        operations: Accepts requests to it.
     """
 
     name: str
@@ -99,10 +99,10 @@ class PipelineView:
             else LiveOperations(self.live.running, where)
         )
 
-    # -- how it is
+    # -- status
 
     def status(self) -> RunStatus | None:
-        """Return how the run of this process is; None if it has none."""
+        """Return the status of the run in this process; None if there is none."""
         if self.live is None:
             return None
         with self._lock:
@@ -112,7 +112,7 @@ class PipelineView:
             return self._status[1]
 
     def hold(self) -> Hold:
-        """Return who holds the pipeline, as it was at most a second ago.
+        """Return the holder of the pipeline, at most a second old.
 
         Raises:
             StoreError: If the lease cannot be read.
@@ -126,11 +126,11 @@ class PipelineView:
 
     @property
     def is_running(self) -> bool:
-        """Whether this process or another one runs it."""
+        """Whether any process runs it."""
         return self.live is not None or self.hold().holding is Holding.HELD
 
     def job(self) -> Job:
-        """Return what it is and how it is.
+        """Return its overview.
 
         Raises:
             StoreError: If the store cannot be read.
@@ -162,7 +162,7 @@ class PipelineView:
             token_hint=self.token_hint,
         )
 
-    # -- its shape
+    # -- DAG
 
     def dag(self) -> Dag:
         """Return its steps and channels.
@@ -178,14 +178,14 @@ class PipelineView:
         )
 
     def _identities(self) -> Mapping[StepId, StepIdentity]:
-        """Return what a checkpoint says of the steps; it does not change while they run."""
+        """Return the identities in the current checkpoint; they do not change during a run."""
         if self._cut is not None:
             return self._cut[1].identities
         cut = self.head()
         return {} if cut is None else cut.identities
 
     def head(self) -> Cut | None:
-        """Return the cut the pipeline stands on; None if there is none that can be read.
+        """Return the current cut; None if there is none that can be read.
 
         Raises:
             Unavailable: If the store does not answer.
@@ -220,15 +220,15 @@ class PipelineView:
             return self.live.targets
         return self.store.targets.newest(self.store.log.read()) or {}
 
-    # -- its checkpoints
+    # -- checkpoints
 
     def recent(self) -> list[CheckpointDetail]:
-        """Return the attempts of the run of this process, newest first."""
+        """Return the attempts of the run in this process, newest first."""
         status = self.status()
         if self.live is None or status is None:
             return []
         steps = [step.name for step in self.live.plan.steps]
-        # Steps tell of the newest attempt that is under way.
+        # Steps report the alignment of the newest open attempt.
         opened = [report.id for report in status.checkpoints if report.status == "IN_PROGRESS"][-1:]
         alignments = {
             step.name: step.alignment for step in status.steps if step.alignment is not None
@@ -240,7 +240,7 @@ class PipelineView:
         ]
 
     def checkpoints(self) -> Listing:
-        """Return all checkpoints to list, newest first.
+        """Return the list of checkpoints, newest first.
 
         Raises:
             StoreError: If the store cannot be read.
@@ -249,7 +249,7 @@ class PipelineView:
         recent = {attempt.id: without_steps(attempt) for attempt in self.recent()}
         if not recent:
             return listed
-        # The store knows best what is decided and what its sinks show; the run knows sooner.
+        # The store is authoritative about decisions and table versions; the run is earlier.
         known = {checkpoint.id: checkpoint for checkpoint in listed.checkpoints}
         merged: dict[int, Checkpoint] = {**known}
         for number, attempt in recent.items():
@@ -265,7 +265,7 @@ class PipelineView:
         return listed._replace(checkpoints=ordered)
 
     def checkpoint(self, checkpoint_id: CheckpointId) -> CheckpointDetail | None:
-        """Return one of them with its steps; None if there never was one.
+        """Return one checkpoint with its steps; None if it never existed.
 
         Raises:
             StoreError: If the store cannot be read.
@@ -281,12 +281,12 @@ class PipelineView:
     # -- rewinding
 
     def preview(self, to: str) -> Rewind:
-        """Say what a rewind would do; reads every object of the checkpoint.
+        """Return what a rewind would do; reads every object of the checkpoint.
 
         Raises:
-            Busy: If that is being done already.
+            Busy: If another preview is being made.
             ConfigError: If there is no such checkpoint.
-            MoveRefused: If it cannot even be looked at.
+            MoveRefused: If the pipeline cannot be opened for a rewind.
             StoreError: If the store cannot be read.
         """
         if not self._preview_lock.acquire(blocking=False):
@@ -295,7 +295,7 @@ class PipelineView:
             try:
                 return self._preview(to)
             except MoveRefused:
-                # A running pipeline may have decided and committed between two of our reads.
+                # A running pipeline may have decided and committed between two reads.
                 return self._preview(to)
         finally:
             self._preview_lock.release()

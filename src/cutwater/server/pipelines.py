@@ -1,6 +1,6 @@
-"""Which pipelines are served: the one that this process runs, or all that a store holds.
+"""The pipelines that a server shows: the one that this process runs, or all in a store.
 
-A pipeline is named by its uuid or its name, in an address as in a command.
+A path identifies a pipeline by its uuid or its name, as a command does.
 """
 
 import threading
@@ -18,23 +18,23 @@ from cutwater.views.models import Job
 
 LISTED_MAX: Final = 500
 UNREADABLE: Final = "UNREADABLE"
-"""The state of a pipeline whose records are damaged, or of a newer version."""
+"""The state of a pipeline whose records are damaged, or written by a newer version."""
 
 STARTING: Final = "STARTING"
 SERVING: Final = "SERVING"
 READY: Final = frozenset({"RUNNING", SERVING})
-"""The states in which a process does what it is there for, as `/readyz` tells."""
+"""The states in which `/readyz` reports a process as ready."""
 
 _NAMED_MAX: Final = 20
 
 
 class NotServed(Exception):
-    """There is no such pipeline here; the text says which there are."""
+    """There is no such pipeline here; the text names the pipelines that there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A pipeline of which the store can tell nothing but this.
+    """A pipeline whose records cannot be read.
 
     Attributes:
         name: Its name, or its uuid if that is all that is known.
@@ -47,7 +47,7 @@ class Unreadable:
     error: CutwaterError
 
     def job(self) -> Job:
-        """Return what there is to show of it."""
+        """Return the little that is known of it."""
         return Job(
             jid=self.name,
             name=self.name,
@@ -61,7 +61,7 @@ class Unreadable:
 
 
 def job_of(pipeline: PipelineView | Unreadable) -> Job:
-    """Return what a pipeline is and how it is, whatever is wrong with its records."""
+    """Return a pipeline's overview, also if its records cannot be read."""
     try:
         return pipeline.job()
     except CutwaterError as error:
@@ -73,7 +73,7 @@ def job_of(pipeline: PipelineView | Unreadable) -> Job:
 
 
 class Pipelines(Protocol):
-    """The pipelines that are served."""
+    """The pipelines of a server."""
 
     def all(self) -> Sequence[PipelineView | Unreadable]:
         """Return all of them, by name.
@@ -84,7 +84,7 @@ class Pipelines(Protocol):
         ...
 
     def state(self) -> str:
-        """Return one word for a probe; at once, and without a look at the store."""
+        """Return the state for a probe, at once and without reading the store."""
         ...
 
     def find(self, text: str) -> PipelineView:
@@ -101,11 +101,11 @@ class OnePipeline:
     """Serves the pipeline that this process runs, or will run."""
 
     def __init__(self, served: PipelineView | None = None) -> None:
-        """Serve this one; None to serve none until there is one (`show`)."""
+        """Serve this pipeline; None to serve none until `show` is called."""
         self._served = served
 
     def show(self, served: PipelineView) -> None:
-        """Serve this one from now on."""
+        """Serve this pipeline from now on."""
         self._served = served
 
     def state(self) -> str:
@@ -114,11 +114,11 @@ class OnePipeline:
         return STARTING if live is None else live.running.state
 
     def all(self) -> tuple[PipelineView, ...]:
-        """Return it."""
+        """Return the pipeline, if it has started."""
         return () if self._served is None else (self._served,)
 
     def find(self, text: str) -> PipelineView:
-        """Return it, if it is meant; see `Pipelines`."""
+        """Return the pipeline, if this is its uuid or name; see `Pipelines`."""
         if self._served is None:
             raise NotServed("the pipeline of this process has not started yet")
         if text not in {self._served.name, self._served.store.pipeline}:
@@ -130,14 +130,14 @@ class StoredPipelines:
     """Serves all pipelines of a store."""
 
     def __init__(self, backend: Backend, token_hint: str = "") -> None:
-        """Serve what this store holds, now and later."""
+        """Serve all pipelines of this store, also later ones."""
         self._backend = backend
         self._token_hint = token_hint
         self._lock = threading.Lock()
         self._served: dict[PipelineId, PipelineView] = {}
 
     def state(self) -> str:
-        """Return that a store is served; see `Pipelines`."""
+        """Return SERVING; see `Pipelines`."""
         return SERVING
 
     def all(self) -> tuple[PipelineView | Unreadable, ...]:
@@ -159,7 +159,7 @@ class StoredPipelines:
         try:
             return self._of(text, find_pipeline(self._backend, text))
         except (ConfigError, NotFound, Corrupt):
-            # By its uuid, or not at all; and other records may be damaged.
+            # It may be a uuid; and records of other pipelines may be damaged.
             found = list_pipelines(self._backend)
         for name, pipeline in found.items():
             if text == name and isinstance(pipeline, StoreError):

@@ -1,8 +1,8 @@
-"""The REST API: Flink's paths and fields for checkpoints, and what a pipeline has beside them.
+"""The REST API: Flink's paths and fields for checkpoints, and paths for the rest of a pipeline.
 
-Every handler is a plain function, so that it runs on a thread of the server's pool: what waits for
-a store or a lock holds up neither the server's loop nor the pipeline. Answers are bounded. What
-each path means to people is in docs/reference/api.md.
+Every handler is a plain function, so that it runs on a thread of the server's pool: a handler that
+waits for the store or a lock blocks neither the server's loop nor the pipeline. Responses are
+bounded. docs/reference/api.md describes each path.
 """
 
 import re
@@ -61,7 +61,7 @@ def _add_jobs(router: APIRouter, pipelines: Pipelines) -> None:
 
     @router.get("/jobs/{jobid}/dag", operation_id="getDag")
     def dag(jobid: JobId) -> models.Dag:
-        """Return the steps and channels, with what they do just now."""
+        """Return the steps and channels, with their current activity."""
         return pipelines.find(jobid).dag()
 
     @router.get("/jobs/{jobid}/channels", operation_id="getChannels")
@@ -71,7 +71,7 @@ def _add_jobs(router: APIRouter, pipelines: Pipelines) -> None:
 
     @router.get("/jobs/{jobid}/now", operation_id="getNow")
     def now(jobid: JobId) -> models.Now:
-        """Return all that changes from second to second, for whoever shows it."""
+        """Return everything that changes every second, for a dashboard."""
         pipeline = pipelines.find(jobid)
         return models.Now(
             job=pipeline.job(),
@@ -83,7 +83,7 @@ def _add_jobs(router: APIRouter, pipelines: Pipelines) -> None:
 
     @router.get("/jobs/{jobid}/recoveries", operation_id="getRecoveries")
     def recoveries(jobid: JobId) -> models.RecoveryList:
-        """Return how the newest generations came to run, phase by phase."""
+        """Return the newest recoveries, phase by phase."""
         return models.RecoveryList(recoveries=list(pipelines.find(jobid).checkpoints().recoveries))
 
 
@@ -120,19 +120,19 @@ def _add_checkpoints(router: APIRouter, pipelines: Pipelines) -> None:
 
     @router.get("/jobs/{jobid}/checkpoints/{triggerid}", operation_id="getCheckpointTrigger")
     def checkpoint_trigger(jobid: JobId, triggerid: TriggerId) -> models.OperationState:
-        """Say what became of a checkpoint, or of an abort, that was asked for."""
+        """Return the state of a request for a checkpoint or an abort."""
         return _state(pipelines.find(jobid), triggerid)
 
     @router.get("/jobs/{jobid}/savepoints/{triggerid}", operation_id="getSavepointTrigger")
     def savepoint_trigger(jobid: JobId, triggerid: TriggerId) -> models.OperationState:
-        """Say what became of a savepoint or a stop that was asked for."""
+        """Return the state of a request for a savepoint or a stop."""
         return _state(pipelines.find(jobid), triggerid)
 
 
 def _add_tables(router: APIRouter, pipelines: Pipelines) -> None:
     @router.get("/jobs/{jobid}/tables", operation_id="getTables")
     def tables(jobid: JobId, limit: Limit = 100) -> models.TableList:
-        """Return what the sinks showed at the newest cuts at which they committed."""
+        """Return the table versions at the newest cuts at which the sinks committed."""
         pipeline = pipelines.find(jobid)
         sinks = [
             models.SinkTable(sink=sink, format=target.format, target=target.uri)
@@ -163,7 +163,7 @@ def _add_tables(router: APIRouter, pipelines: Pipelines) -> None:
             ),
         ],
     ) -> models.RewindPreview:
-        """Say what a rewind would do to every step, source and sink, and how to do it."""
+        """Return what a rewind would do to every step, source and sink, and how to do it."""
         if not _TEXT.fullmatch(to):
             raise HTTPException(400, "to: a number, a name or a time has no control characters")
         pipeline = pipelines.find(jobid)
@@ -188,7 +188,7 @@ def _add_changes(router: APIRouter, pipelines: Pipelines) -> None:
 
     @router.post("/jobs/{jobid}/savepoints", status_code=202, operation_id="triggerSavepoint")
     def savepoint(jobid: JobId, body: models.SavepointQuestion | None = None) -> models.Triggered:
-        """Take a savepoint now; with `cancel-job`, and then end."""
+        """Take a savepoint now; with `cancel-job`, then stop."""
         request = body or models.SavepointQuestion()
         _check_target(request.target_directory)
         name = savepoint_name(request.name or _default_name(), "name")
@@ -197,7 +197,7 @@ def _add_changes(router: APIRouter, pipelines: Pipelines) -> None:
 
     @router.post("/jobs/{jobid}/stop", status_code=202, operation_id="stopJob")
     def stop(jobid: JobId, body: models.StopQuestion | None = None) -> models.Triggered:
-        """End, with a last checkpoint, or with a savepoint."""
+        """Stop with a last checkpoint, or with a savepoint."""
         request = body or models.StopQuestion()
         _check_target(request.target_directory)
         name = None if request.savepoint is None else savepoint_name(request.savepoint, "savepoint")
@@ -246,7 +246,7 @@ def _list(pipeline: PipelineView, limit: int) -> models.CheckpointList:
 
 
 def _brief(detail: models.CheckpointDetail) -> models.CheckpointDetail:
-    """Leave the steps of what is over out: it is asked for every second."""
+    """Leave the steps of finished attempts out: the response is requested every second."""
     return detail if detail.status == "IN_PROGRESS" else detail.model_copy(update={"tasks": {}})
 
 

@@ -1,7 +1,7 @@
-"""The server: uvicorn on a thread of its own, on an address that is known before it answers.
+"""The server: uvicorn on its own thread, on an address that is known before it responds.
 
-The socket is bound by whoever starts the server, so that a taken port is an error there and not in
-a log; the thread is a daemon, so that nobody who looks keeps a process from ending.
+The caller binds the socket, so that a port in use is an error of the caller and not a line in a
+log. The thread is a daemon, so that an open dashboard does not keep the process from ending.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ class Endpoint(NamedTuple):
 
     Attributes:
         host: The address or name to bind to.
-        port: The port; 0 for any that is free.
-        is_preference: Whether another port is as good, if this one is taken.
+        port: The port; 0 for any free port.
+        is_preference: Whether another port will do if this one is in use.
     """
 
     host: str = DEFAULT_HOST
@@ -41,10 +41,10 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def of(cls, text: str, option: str = "--serve") -> "Endpoint":
-        """Return what `[HOST:]PORT` means.
+        """Parse `[HOST:]PORT`.
 
         Raises:
-            ConfigError: If it means nothing.
+            ConfigError: If the text has another form.
         """
         found = _FORM.fullmatch(text.strip())
         port = int(found["port"]) if found else -1
@@ -55,10 +55,10 @@ class Endpoint(NamedTuple):
 
 
 def bind(endpoint: Endpoint, option: str = "--serve") -> socket.socket:
-    """Listen; the next free port if any will do.
+    """Listen on the endpoint, or on the next free port if any will do.
 
     Raises:
-        ConfigError: If the address is taken or cannot be bound to.
+        ConfigError: If the address is in use or cannot be bound.
     """
     reason = ""
     tried = (
@@ -88,7 +88,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _url(host: str, port: int) -> str:
-    # Bound to every address, it is known by the machine's name.
+    # A server on every address is reached by the machine's name.
     name = socket.gethostname() if host in {"0.0.0.0", "::"} else host
     return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
@@ -97,19 +97,19 @@ class Server:
     """Serves one application until it is stopped.
 
     Attributes:
-        url: Where it answers.
+        url: Its address.
     """
 
     def __init__(
         self, app: Guard, listening: socket.socket, host: str, limits: Limits | None = None
     ) -> None:
-        """Prepare; nothing is answered yet.
+        """Prepare; the server does not respond before `start`.
 
         Args:
-            app: What answers.
-            listening: A socket that listens; the server closes it.
+            app: The application.
+            listening: A listening socket; the server closes it.
             host: The address that it is bound to, as the user wrote it.
-            limits: What connections may take; None for what fits this process.
+            limits: Limits of connections; None for limits that fit this process.
         """
         self._socket = listening
         self._host = host
@@ -120,7 +120,7 @@ class Server:
             backlog=BACKLOG,
             access_log=False,
             log_config=None,
-            # Below that it tells of every request that is none, as often as one is sent.
+            # Below ERROR, uvicorn logs every malformed request.
             log_level=logging.ERROR,
             lifespan="off",
             timeout_graceful_shutdown=1,
@@ -137,10 +137,10 @@ class Server:
         return is_loopback(self._host)
 
     def start(self) -> None:
-        """Begin to answer; returns when it does.
+        """Start; return when the server responds.
 
         Raises:
-            RunError: If it does not in time.
+            RunError: If it does not start in time.
         """
         self._thread.start()
         end_s = time.monotonic() + _START_S
@@ -151,13 +151,13 @@ class Server:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """End; waits for a moment at most."""
+        """Stop; waits a few seconds at most."""
         self._server.should_exit = True
         self._thread.join(_STOP_S)
         self._socket.close()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until it has ended, or for some time."""
+        """Wait until the server has ended, or until the timeout."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:

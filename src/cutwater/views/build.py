@@ -1,7 +1,7 @@
-"""From what the store and a running pipeline tell to what the API answers; values only.
+"""Builds the API's models from the records of the store and the status of a run; does no I/O.
 
-A checkpoint is known twice: as the store tells of it, which is the truth about what was decided,
-and as the process that takes it tells, which knows of it earlier and while it is under way.
+A checkpoint has two descriptions. The store's is authoritative about what was decided. That of the
+process that takes it exists earlier, while the checkpoint is in progress.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ _CLASS: Final = {"COMPLETED": "completed", "FAILED": "failed", "IN_PROGRESS": "i
 _NO_ALIGNMENTS: Final[Mapping[str, AlignmentStatus]] = {}
 _TEXT_MAX: Final = 2_000
 _OFFSET_MAX: Final = 500
-"""A Kafka offset names every partition; nobody reads further than this."""
+"""A Kafka offset names every partition, which is too long to show."""
 
 
 def checkpoint_of(view: CheckpointView, location: str) -> CheckpointDetail:
@@ -129,7 +129,7 @@ def _detail(fields: Fields, tasks: Mapping[str, Task], **more: object) -> Checkp
 
 
 def _aligning(task: Task, found: AlignmentStatus) -> dict[str, int]:
-    """Return what alignment adds to a step's part of a checkpoint that is under way."""
+    """Return what alignment adds to a step's part of a checkpoint in progress."""
     counts = {
         "inputs": found.inputs,
         "aligned_inputs": len(found.aligned),
@@ -175,7 +175,7 @@ def recovery_of(report: RecoveryReport) -> Recovery:
 
 
 def settings_of(options: CheckpointOptions | None, storage: str) -> CheckpointSettings:
-    """Return how checkpoints are taken; what nobody knows is left out."""
+    """Return how checkpoints are taken; unknown values are left out."""
     if options is None:
         return CheckpointSettings(checkpoint_storage=storage)
     return CheckpointSettings(
@@ -200,7 +200,7 @@ def settings_of(options: CheckpointOptions | None, storage: str) -> CheckpointSe
 
 
 def summary_of(checkpoints: Iterable[Checkpoint]) -> Summary:
-    """Return how the completed ones went."""
+    """Return statistics of the completed checkpoints."""
     done = [
         checkpoint
         for checkpoint in checkpoints
@@ -215,7 +215,7 @@ def summary_of(checkpoints: Iterable[Checkpoint]) -> Summary:
 
 
 def spread(numbers: Sequence[int | None]) -> Spread | None:
-    """Return how numbers are distributed; None if none of them is known."""
+    """Return the distribution of the known numbers; None if there are none."""
     known = sorted(number for number in numbers if number is not None)
     if not known:
         return None
@@ -234,7 +234,7 @@ def spread(numbers: Sequence[int | None]) -> Spread | None:
 
 
 def _quantile(known: Sequence[int], share: float) -> float:
-    """Return the number below which a share of them lies, between neighbours in proportion."""
+    """Return a quantile, interpolated between its neighbours."""
     at = share * (len(known) - 1)
     low = int(at)
     high = min(low + 1, len(known) - 1)

@@ -1,8 +1,8 @@
-"""The DAG of a pipeline, as it is drawn, with what it does just now.
+"""The DAG of a pipeline, as the dashboard draws it, with its current activity.
 
-From the plan and the status of one that runs, or from the cut that a stopped one stands on. Values
-only. Where the barrier is follows from what the steps tell: it is in a channel when its
-producer has sent it and the reader has not sent it on.
+Built from the plan and the status of a running pipeline, or from the current cut of a stopped one.
+Does no I/O. The position of the barrier follows from the status of the steps: it is in a channel
+when the channel's producer has sent it and the reader has not forwarded it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,9 +33,9 @@ def live_dag(
     Args:
         pipeline_id: The pipeline's uuid.
         plan: Its plan.
-        status: How it is just now.
+        status: Its current status.
         targets: Where its sinks write.
-        identities: What its steps are, as far as a checkpoint has said it.
+        identities: The identities of its steps, as far as a checkpoint has recorded them.
     """
     now = {step_status.name: step_status for step_status in status.steps}
     opened = [report.id for report in status.checkpoints if report.status == "IN_PROGRESS"]
@@ -75,12 +75,12 @@ def live_dag(
 
 
 def stored_dag(pipeline_id: str, name: str, cut: Cut | None, targets: SinkTargets) -> Dag:
-    """Return the DAG of a pipeline as a cut remembers it.
+    """Return the DAG of a stopped pipeline, from a cut.
 
     Args:
         pipeline_id: The pipeline's uuid.
         name: Its name.
-        cut: The cut it stands on; None if it has none.
+        cut: Its current cut; None if it has none.
         targets: Where its sinks write.
     """
     if cut is None:
@@ -150,7 +150,7 @@ class _LiveFields(TypedDict, total=False):
 
 
 def _live_fields(now: StepStatus | None) -> _LiveFields:
-    """Return what a step does just now, as far as it is known."""
+    """Return the current activity of a step, as far as it is known."""
     if now is None:
         return {"kind": "query"}
     return {
@@ -205,7 +205,7 @@ def _reads(cut: Cut, step: StepId) -> list[str]:
 
 
 def _in_order(reads: Mapping[StepId, list[str]]) -> list[StepId]:
-    """Return the steps, each after those it reads; a cycle, which no plan has, by name."""
+    """Return the steps in topological order; by name in a cycle, which no plan has."""
     ordered: list[StepId] = []
     left = sorted(reads)
     while left:

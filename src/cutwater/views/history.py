@@ -1,9 +1,10 @@
-"""The checkpoints of a pipeline as its store tells of them, read once and kept.
+"""The checkpoints of a pipeline as its store records them, read once and cached.
 
-A list of hundreds of checkpoints is asked for every second by every open dashboard; what is over
-does not change, so only what is new is read. A look costs three lists and the new records, at most
-once a second however many ask, and never runs on a thread that the pipeline needs. Newest first:
-a store that answers late shows the newest at once and the rest in a while.
+Every open dashboard requests a list of hundreds of checkpoints every second. A finished checkpoint
+does not change, so only new records are read. One refresh costs three listings and the new records,
+happens at most once a second for any number of clients, and never runs on a thread that the
+pipeline needs. The newest checkpoints are read first: with a slow store they appear at once and the
+older ones later.
 """
 
 import threading
@@ -30,17 +31,17 @@ _EVERY_S: Final = 1.0
 _BUDGET_S: Final = 1.0
 _CHUNK: Final = 50
 _MAY_CHANGE: Final = 20
-"""How many of the newest are read again until everything about them is known."""
+"""How many of the newest checkpoints are read again until everything about them is known."""
 
 
 class Listing(NamedTuple):
-    """What is known at one moment.
+    """The history at one moment.
 
     Attributes:
         checkpoints: Newest first.
         recoveries: Newest first.
-        version: Another one when any of it is another.
-        complete: Whether everything was read that is to be listed.
+        version: Changes whenever any other attribute changes.
+        complete: Whether everything in the list has been read.
     """
 
     checkpoints: tuple[Checkpoint, ...] = ()
@@ -50,14 +51,14 @@ class Listing(NamedTuple):
 
 
 class History:
-    """One pipeline's. Every method may be called from any thread."""
+    """The history of one pipeline. Every method may be called from any thread."""
 
     def __init__(self, store: OpenStore, is_running: Callable[[], bool]) -> None:
         """Prepare; nothing is read yet.
 
         Args:
-            store: The pipeline, opened for this alone: its log is read here.
-            is_running: Says whether somebody runs it.
+            store: The pipeline's store, opened for this object only: it reads the decision log.
+            is_running: Returns whether a process runs the pipeline.
         """
         self.store = store
         self.location = f"{store.backend.url}/{PipelinePaths(store.pipeline).manifests}"
@@ -70,13 +71,13 @@ class History:
         self._listing = Listing()
 
     def read(self) -> Listing:
-        """Return what is known, after a look at the store if the last one was a second ago.
+        """Return the history, after a refresh if the last one was at least a second ago.
 
         Raises:
             StoreError: If the store cannot be read.
         """
         is_first = self._read_s is None
-        # Whoever comes while somebody reads takes what is there, unless there is nothing yet.
+        # A caller that arrives during a refresh gets the last result, unless there is none yet.
         if not self._lock.acquire(blocking=is_first):
             return self._listing
         try:
@@ -87,17 +88,17 @@ class History:
         return self._listing
 
     def checkpoint(self, checkpoint_id: CheckpointId) -> CheckpointDetail | None:
-        """Read one checkpoint with its steps; None if there never was one.
+        """Read one checkpoint with its steps; None if it never existed.
 
         Raises:
             StoreError: If the store cannot be read.
         """
-        # Its own log: that of the list may be read by another thread at this moment.
+        # With a log of its own: another thread may be reading the log of the list.
         store = OpenStore.of(self.store.backend, self.store.pipeline)
         view = Inspector(store, self._is_running()).one(checkpoint_id)
         return None if view is None else checkpoint_of(view, self.location)
 
-    # -- reading, by whoever holds the lock
+    # -- reading, with the lock held
 
     def _read(self) -> None:
         inspector = Inspector(self.store, self._is_running())
@@ -129,7 +130,7 @@ class History:
             self._settled.add(view.id)
 
     def _follow(self, overview: Overview, selected: list[CheckpointId]) -> None:
-        """Bring what may change of a settled one up to date: where the pipeline stands."""
+        """Update what can still change of a settled checkpoint: is it current, is it deleted."""
         head = overview.log.head
         head_id = None if head is None else head.checkpoint_id
         for checkpoint_id in selected:
@@ -155,7 +156,7 @@ class History:
                 generations.append(paths.generation_of_recovery(path))
             except Corrupt:
                 continue
-        # The newest may still be told anew, once its first batch is there.
+        # The newest report is written again after the first batch.
         new = [
             generation
             for generation in generations
@@ -181,7 +182,7 @@ class History:
 
 
 def _select_ids(overview: Overview) -> list[CheckpointId]:
-    """Return the numbers to list, newest first: the newest of all, and older savepoints."""
+    """Return the ids to list, newest first: the newest of all kinds, and older savepoints."""
     ids = overview.ids
     saved = [
         decision.checkpoint_id

@@ -20,24 +20,28 @@ Name = Annotated[str, Field(min_length=1, max_length=100)]
 TriggerId = Annotated[str | None, Field(alias="triggerId", pattern="^[0-9a-f]{32}$")]
 Format = Annotated[Literal["CANONICAL", "NATIVE"], Field(alias="formatType")]
 
-# Flink writes it in one way for savepoints and in another for stops; both are understood.
+# Flink spells it in one way for savepoints and in another for stops; both are accepted.
 _TARGET = Field(validation_alias=AliasChoices("target-directory", "targetDirectory"))
 
 
 class ResponseModel(BaseModel):
-    """Base of all answers."""
+    """Base of all response bodies."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
 
 class RequestModel(BaseModel):
-    """Base of all that is asked: what is not known is refused, and 1 is not `true`."""
+    """Base of all request bodies: unknown fields are refused, and 1 is not `true`.
+
+    The names of the classes below are schema names in the OpenAPI document, which generated clients
+    use; hence `CheckpointQuestion` and not `CheckpointRequest`.
+    """
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="forbid", strict=True)
 
 
 class Problem(ResponseModel):
-    """Why a request was not answered. `errors` is as in Flink."""
+    """Why a request failed. `errors` is as in Flink."""
 
     errors: list[str]
     code: str = ""
@@ -45,7 +49,7 @@ class Problem(ResponseModel):
 
 
 class Spread(ResponseModel):
-    """How a number was distributed over checkpoints."""
+    """The distribution of a number over checkpoints."""
 
     min: int
     max: int
@@ -130,7 +134,7 @@ class CheckpointDetail(Checkpoint):
 
 
 class Restored(ResponseModel):
-    """Where the newest generation began."""
+    """The checkpoint that the newest generation was restored from."""
 
     id: int
     restore_timestamp: int
@@ -139,7 +143,7 @@ class Restored(ResponseModel):
 
 
 class Counts(ResponseModel):
-    """How many checkpoints there were, among those that are listed."""
+    """How many checkpoints there are, among those in the list."""
 
     restored: int
     total: int
@@ -158,7 +162,7 @@ class Latest(ResponseModel):
 
 
 class Summary(ResponseModel):
-    """How the completed checkpoints that are listed went; null for a number nobody knows."""
+    """Statistics of the completed checkpoints in the list; null for an unknown number."""
 
     checkpointed_size: Spread | None = None
     state_size: Spread | None = None
@@ -170,27 +174,27 @@ class Summary(ResponseModel):
 
 
 class CheckpointList(ResponseModel):
-    """The newest checkpoints, newest first, with what they have in common."""
+    """The newest checkpoints, newest first, with counts and statistics."""
 
     counts: Counts
     summary: Summary
     latest: Latest
     history: list[Checkpoint]
     version: int
-    """Changes when anything in the list has."""
+    """Changes whenever anything in the list changes."""
     complete: bool
-    """Whether all that was asked for has been read from the store yet."""
+    """Whether the whole list has been read from the store."""
 
 
 class Externalization(ResponseModel):
-    """What becomes of checkpoints when the pipeline ends: they stay."""
+    """What happens to checkpoints when the pipeline ends: they are kept."""
 
     enabled: bool = True
     delete_on_cancellation: bool = False
 
 
 class CheckpointSettings(ResponseModel):
-    """How checkpoints are taken; null where nobody runs the pipeline and so nobody knows."""
+    """How checkpoints are taken; null where unknown, because no process runs the pipeline."""
 
     mode: str = "exactly_once"
     interval: int | None = None
@@ -214,14 +218,14 @@ class CheckpointSettings(ResponseModel):
 
 
 class Phased(ResponseModel):
-    """What a step did while it could not go on, and after."""
+    """The durations of a step's synchronous and asynchronous parts."""
 
     sync: int | None = None
     async_: Annotated[int | None, Field(alias="async")] = None
 
 
 class Alignment(ResponseModel):
-    """How a step's inputs met the barrier."""
+    """The alignment of a step's inputs."""
 
     buffered: int = 0
     processed: int = 0
@@ -230,7 +234,7 @@ class Alignment(ResponseModel):
 
 
 class Subtask(ResponseModel):
-    """A step as its own only subtask."""
+    """The only subtask of a step."""
 
     index: int = 0
     status: str
@@ -252,7 +256,7 @@ class TaskDetail(Task):
 
 
 class CheckpointQuestion(RequestModel):
-    """Asks for a checkpoint."""
+    """Requests a checkpoint."""
 
     checkpoint_type: Annotated[
         Literal["CONFIGURED", "FULL", "INCREMENTAL"], Field(alias="checkpointType")
@@ -261,7 +265,7 @@ class CheckpointQuestion(RequestModel):
 
 
 class AbortQuestion(RequestModel):
-    """Asks for the end of a pending checkpoint, without a checkpoint."""
+    """Requests that a pending checkpoint is aborted."""
 
     reason: Annotated[str, Field(min_length=1, max_length=REASON_MAX)]
     checkpoint_id: Annotated[int | None, Field(alias="checkpointId", ge=1, le=COUNT_MAX)] = None
@@ -269,7 +273,7 @@ class AbortQuestion(RequestModel):
 
 
 class SavepointQuestion(RequestModel):
-    """Asks for a savepoint."""
+    """Requests a savepoint."""
 
     name: Name | None = None
     cancel_job: Annotated[bool, Field(alias="cancel-job")] = False
@@ -279,7 +283,7 @@ class SavepointQuestion(RequestModel):
 
 
 class StopQuestion(RequestModel):
-    """Asks for the end, with a last checkpoint, or with a savepoint if it names one."""
+    """Requests a stop with a last checkpoint, or with a savepoint if it names one."""
 
     savepoint: Name | None = None
     drain: bool = False
@@ -289,25 +293,25 @@ class StopQuestion(RequestModel):
 
 
 class Triggered(ResponseModel):
-    """Where to ask what becomes of it."""
+    """The id under which the state of a request can be read."""
 
     request_id: Annotated[str, Field(alias="request-id")]
 
 
 class OperationStatus(ResponseModel):
-    """How far it is."""
+    """Whether a request is completed."""
 
     id: Literal["IN_PROGRESS", "COMPLETED"]
 
 
 class FailureCause(ResponseModel):
-    """Why it failed."""
+    """Why a request failed."""
 
     message: str
 
 
 class Operation(ResponseModel):
-    """What became of it."""
+    """The result of a request."""
 
     checkpoint_id: Annotated[int | None, Field(alias="checkpointId")] = None
     location: str | None = None
@@ -317,21 +321,21 @@ class Operation(ResponseModel):
 
 
 class OperationState(ResponseModel):
-    """How far something is that was asked for; `operation` is null until it is over."""
+    """The state of a request; `operation` is null until it is completed."""
 
     status: OperationStatus
     operation: Operation | None = None
 
 
 class InputAlignment(ResponseModel):
-    """How the inputs of a step meet the barrier of the open checkpoint; sizes in bytes."""
+    """How far the inputs of a step are aligned for the open checkpoint; sizes in bytes."""
 
     inputs: int
     aligned: list[str]
     """The inputs that were read up to their barrier, each as its ordinal and channel."""
     waiting: list[str]
     held: int
-    """What has arrived behind the barrier on aligned inputs, and waits for the others."""
+    """What has arrived after the barrier on aligned inputs, and waits for the others."""
     behind: int
     """What is still to be read before the barriers that have arrived."""
     recorded: int
@@ -339,7 +343,7 @@ class InputAlignment(ResponseModel):
 
 
 class StepNode(ResponseModel):
-    """A step of the DAG, with what it does just now where somebody runs it."""
+    """A step of the DAG, with its current activity if a process runs the pipeline."""
 
     id: str
     kind: str
@@ -371,7 +375,7 @@ class ChannelEdge(ResponseModel):
     backlog_messages: int | None = None
     backlog_bytes: int | None = None
     barrier: bool = False
-    """Whether the open checkpoint's barrier is in it: sent, and not yet sent on by the reader."""
+    """Whether the open checkpoint's barrier is in it: sent, and not yet forwarded by the reader."""
 
 
 class Dag(ResponseModel):
@@ -381,7 +385,7 @@ class Dag(ResponseModel):
     name: str
     live: bool
     checkpoint: int | None = None
-    """The checkpoint whose barrier is under way."""
+    """The checkpoint in progress."""
     steps: list[StepNode]
     channels: list[ChannelEdge]
 
@@ -413,16 +417,16 @@ class Job(ResponseModel):
     restarts: int = 0
     detail: str = ""
     live: bool
-    """Whether the process that answers runs it."""
+    """Whether the process that responds runs it."""
     url: str | None = None
-    """Where the process that runs it answers, if that is another one and it has said so."""
+    """The API of the process that runs it, if that is another process with a known address."""
     holder: str | None = None
-    """Which process runs it, or did last."""
+    """The process that runs it, or ran it last."""
     store: str
     can_change: bool
-    """Whether checkpoints, savepoints and stops can be asked for."""
+    """Whether checkpoints, savepoints and stops can be requested."""
     token_hint: str = ""
-    """Where the token for changes is found."""
+    """Where to find the token for changes."""
 
 
 class JobDetail(Job):
@@ -432,31 +436,31 @@ class JobDetail(Job):
 
 
 class JobList(ResponseModel):
-    """All pipelines that are served."""
+    """All pipelines of this server."""
 
     jobs: list[Job]
 
 
 class Now(ResponseModel):
-    """All of a pipeline that changes from second to second, in one answer."""
+    """Everything about a pipeline that changes every second, in one response."""
 
     job: Job
     dag: Dag
     recent: list[CheckpointDetail]
-    """The newest attempts of the running process, newest first; steps of what is under way."""
+    """The newest attempts of the running process, newest first; with steps if in progress."""
     version: int
-    """That of the list of checkpoints."""
+    """The version of the list of checkpoints."""
     at: int
 
 
 class State(ResponseModel):
-    """What a probe is told."""
+    """The response to a probe."""
 
     state: str
 
 
 class Recovery(ResponseModel):
-    """How a generation came to run, phase by phase."""
+    """The recovery that a generation started with, phase by phase."""
 
     generation: int
     checkpoint_id: int | None
@@ -487,7 +491,7 @@ class SinkTable(ResponseModel):
 
 
 class TablesAt(ResponseModel):
-    """What the sinks showed at one cut."""
+    """The visible table versions at one cut."""
 
     checkpoint: int
     timestamp: int | None
@@ -497,7 +501,7 @@ class TablesAt(ResponseModel):
 
 
 class TableList(ResponseModel):
-    """The sinks, and what they showed at the newest cuts at which they committed."""
+    """The sinks, and their table versions at the newest cuts at which they committed."""
 
     sinks: list[SinkTable]
     cuts: list[TablesAt]
@@ -514,7 +518,7 @@ class StepBack(ResponseModel):
 
 
 class SourceBack(ResponseModel):
-    """Where reading goes on after a rewind."""
+    """Where a source resumes after a rewind."""
 
     stream: str
     position: str | None
@@ -536,7 +540,7 @@ class SinkBack(ResponseModel):
 
 
 class RewindPreview(ResponseModel):
-    """What a rewind would do; it is done by the command, while nobody runs the pipeline."""
+    """What a rewind would do; only the command does it, while no process runs the pipeline."""
 
     pipeline: str
     to: int

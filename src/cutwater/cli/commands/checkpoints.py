@@ -1,4 +1,4 @@
-"""`cutwater checkpoints list`, `show` and `verify`: look at what a store holds of a pipeline.
+"""`cutwater checkpoints list`, `show` and `verify`: show a pipeline's checkpoints in its store.
 
 None of them needs Spark or a running pipeline, and none changes anything.
 """
@@ -54,7 +54,7 @@ the exit code is then 1. So it is for one that was asked for and is no longer ke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListArguments:
-    """What `cutwater checkpoints list` was asked."""
+    """The arguments of `cutwater checkpoints list`."""
 
     pipeline: PipelineName
     everything: Annotated[
@@ -67,7 +67,7 @@ class ListArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowArguments:
-    """What `cutwater checkpoints show` was asked."""
+    """The arguments of `cutwater checkpoints show`."""
 
     pipeline: PipelineName
     checkpoint: CheckpointName
@@ -78,7 +78,7 @@ class ShowArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyArguments:
-    """What `cutwater checkpoints verify` was asked."""
+    """The arguments of `cutwater checkpoints verify`."""
 
     pipeline: PipelineName
     checkpoints: Annotated[
@@ -154,7 +154,7 @@ def show_command(arguments: ShowArguments) -> int:
 
 def _view(found: FoundPipeline, text: str) -> CheckpointView:
     inspector = Inspector(found.store, found.may_run)
-    # An attempt that was never decided has a number too, and somebody may ask what became of it.
+    # An attempt that was never decided has a number too, and can be shown.
     view = inspector.one(CheckpointId(int(text))) if text.isdecimal() else None
     if view is None:
         view = inspector.one(checkpoint_of(found, text))
@@ -173,7 +173,7 @@ def verify_command(arguments: VerifyArguments) -> int:
         if arguments.output is Output.TEXT:
             for line in _verdict_lines(view, damages):
                 say(line)
-    # One that a person has named must be there; of all others it is enough that none is damaged.
+    # A named checkpoint must exist; of the others it is enough that none is damaged.
     gone = any(view.discarded for view, _ in results) and bool(arguments.checkpoints)
     bad = any(damages for _, damages in results)
     if arguments.output is Output.JSON:

@@ -1,9 +1,9 @@
 """`cutwater checkpoints diff A B`: what has changed from one checkpoint to another.
 
-A pure comparison of two manifests: where every step stands, what its sources and its watermark
-say, how its state has grown, how many rows it has put out, which objects came and went, and what
-the sinks showed. Rows are counted by reports, within one generation; what sinks committed is in the
-manifests between the two. Where either is not known, it says so.
+Compares two manifests: the batch, offsets and watermark of every step, the size of its state, the
+rows it has emitted, added and removed objects, and the table versions of the sinks. Rows are
+counted by reports, within one generation; the rows that sinks committed are in the manifests
+between the two. An unknown number is null in JSON.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffArguments:
-    """What `cutwater checkpoints diff` was asked."""
+    """The arguments of `cutwater checkpoints diff`."""
 
     pipeline: PipelineName
     before: Annotated[str, typer.Argument(metavar="A", help="The number or name of one.")]
@@ -140,7 +140,7 @@ def _blobs(cut: Cut) -> frozenset[BlobRef]:
 
 
 def _rows(before: CheckpointView, after: CheckpointView, step: StepId) -> int | None:
-    """Return how many rows a step has put out in between; None if not all of them were counted."""
+    """Return how many rows a step has emitted in between; None if not all of them were counted."""
     if before.generation != after.generation or before.report is None or after.report is None:
         return None
     old, new = (report.steps.get(step) for report in (before.report, after.report))
@@ -163,7 +163,7 @@ def _sink_rows(
         if not low < decision.slot <= high:
             continue
         view = inspector.one(decision.checkpoint_id)
-        # A rewind takes rows back, and how many is the sink's secret.
+        # A rewind removes rows, and the manifests do not say how many.
         if view is None or view.cut is None or decision.kind is CheckpointKind.REWIND:
             return None
         for sink, committed in view.cut.commit.items() if decision.commit_point else ():

@@ -1,7 +1,7 @@
-"""`cutwater checkpoints prune`: show what retention would delete, and delete it only when told.
+"""`cutwater checkpoints prune`: show what retention would delete, and delete it with --yes.
 
-Deletes neither what the pipeline stands on, nor a savepoint that was not named, nor an object that
-any checkpoint left needs. Refuses while somebody runs the pipeline: whoever runs it prunes it.
+Never deletes the current checkpoint, a savepoint that was not named, or an object that a remaining
+checkpoint needs. Refuses while a process runs the pipeline: that process prunes it.
 """
 
 import uuid
@@ -36,7 +36,7 @@ its manifest cannot be read.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneArguments:
-    """What `cutwater checkpoints prune` was asked."""
+    """The arguments of `cutwater checkpoints prune`."""
 
     pipeline: PipelineName
     keep: Annotated[
@@ -53,7 +53,7 @@ class PruneArguments:
 
 
 def prune_command(arguments: PruneArguments) -> int:
-    """Show what would go, and delete it if told to; return the exit code."""
+    """Show what would be deleted, and delete it with --yes; return the exit code."""
     found = find(arguments.store, arguments.pipeline)
     drop = () if arguments.savepoint is None else (_savepoint(found, arguments.savepoint),)
     if drop and found.is_running:
@@ -82,7 +82,7 @@ def _savepoint(found: FoundPipeline, text: str) -> CheckpointId:
 def _leave_to_driver(
     found: FoundPipeline, checkpoint_id: CheckpointId, arguments: PruneArguments
 ) -> int:
-    """Give a savepoint up while somebody runs the pipeline: he deletes it at his next turn."""
+    """Drop a savepoint of a running pipeline: its process deletes it at its next pruning."""
     if arguments.yes:
         found.store.savepoints.drop(checkpoint_id)
     if arguments.output is Output.JSON:

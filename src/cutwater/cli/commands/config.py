@@ -30,7 +30,7 @@ looks like a secret is not shown.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowArguments:
-    """What `cutwater config show` was asked."""
+    """The arguments of `cutwater config show`."""
 
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="A TOML file.", show_default=FILE)

@@ -1,8 +1,8 @@
-"""`cutwater doctor`: look at this machine, the store and scratch, and say what is wrong.
+"""`cutwater doctor`: check this machine, the store and scratch, and report problems.
 
-Each check is a function that returns what it found; none of them starts Spark or leaves anything
-behind. A *note* is worth knowing, a *wrong* makes the exit code 1, and both say what to do. With
-`--self-test`, a small pipeline is then run on the user's own Spark (`cli.self_test`).
+Each check is a function that returns a finding; none of them starts Spark, and all remove their
+files. A *note* is worth knowing, a *wrong* makes the exit code 1, and both say what to do. With
+`--self-test`, the command then runs a small pipeline on the user's own Spark (`self_test`).
 """
 
 import os
@@ -53,12 +53,12 @@ _GIB: Final = 1024**3
 _DRIVER_BYTES: Final = 2 * _GIB
 _SCRATCH_BYTES: Final = _GIB
 _LOCAL_DIRECTORIES: Final = ("SPARK_LOCAL_DIRS", "spark.local.dir")
-"""What names the directories of Spark's own files; the first wins."""
+"""The names of the setting for the directories of Spark's own files; the first wins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorArguments:
-    """What `cutwater doctor` was asked."""
+    """The arguments of `cutwater doctor`."""
 
     store: Annotated[
         str | None,
@@ -83,13 +83,13 @@ class DoctorArguments:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
-        name: What was looked at.
+        name: What was checked.
         status: Whether it is as it should be.
-        found: What is there.
-        advice: What is wrong with it and what to do; empty if nothing is.
+        found: What the check found.
+        advice: What is wrong and what to do; empty if nothing is wrong.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Finding:
 
 
 def doctor_command(arguments: DoctorArguments) -> int:
-    """Make all checks and show them; return 1 if something is wrong.
+    """Run all checks and show the findings; return 1 if something is wrong.
 
     Raises:
         ConfigError: If `--conf` is not of the form key=value.
@@ -152,7 +152,7 @@ def _show_nothing(_: Phase) -> None:
 
 
 def _verdict(phases: tuple[Phase, ...]) -> str:
-    """Say what a self-test showed; it was not run if there are no phases."""
+    """Describe the result of a self-test; it was not run if there are no phases."""
     if not phases:
         return "The self-test was not run: put right what is wrong first."
     last = phases[-1]
@@ -253,7 +253,7 @@ def _check_directory(path: Path, arguments: DoctorArguments) -> Finding:
 
 
 def _remove_empty(path: Path) -> None:
-    """Remove a store that was made to be tried; what is in use by now stays."""
+    """Remove a store that the check created, unless it is in use by now."""
     with suppress(OSError):
         for directory in reversed(directories_below(path)):
             directory.rmdir()
@@ -281,7 +281,7 @@ def _check_scratch(arguments: DoctorArguments) -> Finding:
 
 
 def _check_spark_files(arguments: DoctorArguments) -> Finding:
-    """Look at where Spark keeps shuffled rows, as `embedded_session` would let it."""
+    """Check the directories of Spark's shuffle files, as `embedded_session` chooses them."""
     name = "Spark's files"
     conf = parse_pairs("--conf", arguments.conf)
     setting = next(
@@ -311,7 +311,7 @@ def _check_spark_files(arguments: DoctorArguments) -> Finding:
 
 
 def _check_room(name: str, path: Path, advice: str) -> Finding:
-    """Try a directory, or the one above it that is there: writable, hard links, free space."""
+    """Check a directory or its nearest existing parent: writable, hard links, free space."""
     nearest = _nearest(path)
     try:
         with tempfile.TemporaryDirectory(prefix="cutwater-doctor-", dir=nearest) as made:
@@ -328,7 +328,7 @@ def _check_room(name: str, path: Path, advice: str) -> Finding:
 
 
 def _nearest(path: Path) -> Path:
-    """Return the directory itself, or the one above it that is there."""
+    """Return the directory itself, or its nearest existing parent."""
     return next(
         directory for directory in (path.absolute(), *path.absolute().parents) if exists(directory)
     )

@@ -1,4 +1,4 @@
-"""`cutwater fork`: make a second pipeline that begins from a checkpoint of the first.
+"""`cutwater fork`: create a second pipeline that starts from a checkpoint of the first.
 
 The first is only read and may be running. The fork is run with the same file under its new name,
 with other targets for its sinks.
@@ -28,7 +28,7 @@ runs. Its tables begin as they are: empty, or as a copy that you have made of th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkArguments:
-    """What `cutwater fork` was asked; `help` says what each means."""
+    """The arguments of `cutwater fork`; their help texts say what each means."""
 
     pipeline: PipelineName
     new: Annotated[str, typer.Argument(metavar="NEW", help="The fork's name.")]
@@ -59,10 +59,10 @@ class ForkArguments:
 
 
 def fork_command(arguments: ForkArguments) -> int:
-    """Make a fork; return the exit code.
+    """Create a fork; return the exit code.
 
     Raises:
-        CutwaterError: If the command is wrong or it cannot be done.
+        CutwaterError: If the arguments are wrong or the fork is not possible.
     """
     made = fork(
         arguments.pipeline,

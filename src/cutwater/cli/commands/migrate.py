@@ -63,12 +63,12 @@ next row: what the queries have written so far stays where it is.
 """
 
 WATCHED_S: Final = 2.0
-"""Two looks at a directory are at least this far apart."""
+"""The minimum time between the two examinations of a directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptArguments:
-    """What `cutwater adopt` was asked."""
+    """The arguments of `cutwater adopt`."""
 
     target: Target
     query: Annotated[
@@ -99,16 +99,16 @@ class AdoptArguments:
 
 
 def adopt_command(arguments: AdoptArguments) -> int:
-    """Show what would be adopted, and adopt it if that was asked for.
+    """Show what would be adopted, and adopt it with --yes.
 
     Raises:
-        UserError: If the command, the pipeline or a query will not do.
-        CutwaterError: If it could not be done.
+        UserError: If the command, the pipeline or a query cannot be used.
+        CutwaterError: If the adoption failed.
     """
     given = parse_pairs("--query", arguments.query)
     conf = parse_pairs("--conf", arguments.conf)
 
-    # Here, since `plan`, `doctor` and `--help` must work where Spark does not.
+    # Imported here: `plan`, `doctor` and `--help` must work without Spark.
     from cutwater.operations.migration.adopt import adopt, examine  # noqa: PLC0415
     from cutwater.run import stored_targets  # noqa: PLC0415
     from cutwater.spark.analysis.explain import look  # noqa: PLC0415
@@ -146,12 +146,12 @@ def adopt_command(arguments: AdoptArguments) -> int:
 
 
 def _check_new(url: str, pipeline: str) -> None:
-    """Refuse at once, before Spark starts, what has checkpoints already."""
+    """Refuse a pipeline that has checkpoints, before Spark starts."""
     from cutwater.operations.migration.adopt import has_checkpoints  # noqa: PLC0415 - as above
 
     location = store_location(url)
     if location.directory is not None and not is_directory(location.directory / NAMES):
-        # No store yet: opening it would make one, and nothing is written before --yes.
+        # No store yet: opening it would create one, and nothing is written without --yes.
         return
     backend = location.backend()
     try:
@@ -169,7 +169,7 @@ def _examine_queries(pipeline: str, given: Mapping[str, str]) -> dict[str, "Look
     found: dict[str, Looked] = {}
     problems = []
     for step, directory in given.items():
-        # Before it is read: what changes while it is read shows up too.
+        # Before it is read, so that a change during reading is noticed too.
         path = Path(directory.removeprefix("file://"))
         seen = trace(path)
         try:
@@ -181,7 +181,7 @@ def _examine_queries(pipeline: str, given: Mapping[str, str]) -> dict[str, "Look
     return found
 
 
-# -- what is said
+# -- output
 
 
 def _adoption_text(adoption: "Adoption", store: str) -> str:
@@ -272,7 +272,7 @@ first: a checkpoint with rows in flight cannot be ejected.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EjectArguments:
-    """What `cutwater eject` was asked."""
+    """The arguments of `cutwater eject`."""
 
     pipeline: PipelineName
     to: Annotated[
@@ -291,8 +291,8 @@ def eject_command(arguments: EjectArguments) -> int:
     """Write the directories.
 
     Raises:
-        UserError: If the pipeline, the checkpoint or the directory will not do.
-        CutwaterError: If it could not be done.
+        UserError: If the pipeline, the checkpoint or the directory cannot be used.
+        CutwaterError: If writing the directories failed.
     """
     from cutwater.operations.migration.eject import README, as_json, eject  # noqa: PLC0415 - slow
 
@@ -312,7 +312,7 @@ def eject_command(arguments: EjectArguments) -> int:
 
 
 def _find_decision(found: FoundPipeline, text: str) -> Decision:
-    """Return the decision that is named, if its cut is still kept."""
+    """Return the decision of a checkpoint whose manifest is still kept."""
     log = found.store.log.read()
     if log.head is None:
         raise ConfigError("--checkpoint", f"{found.name} has no checkpoint yet")

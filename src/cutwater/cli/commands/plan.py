@@ -77,7 +77,7 @@ class PlanOutput(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanArguments:
-    """What `cutwater plan` was asked."""
+    """The arguments of `cutwater plan`."""
 
     target: Target
     param: Parameters = field(default_factory=list)
@@ -127,16 +127,16 @@ def plan_command(arguments: PlanArguments) -> int:
 
 
 def _start_spark(master: str, conf: Mapping[str, str]) -> None:
-    # Here, since planning must work where Spark does not.
+    # Imported here: planning must work without Spark.
     from cutwater.spark.session.session import embedded_session  # noqa: PLC0415
 
     embedded_session(master, app_name="cutwater plan", conf=conf)
 
 
 def _analyze(planned: PhysicalPlan, master: str, conf: Mapping[str, str]) -> AllFacts:
-    """Return what Spark says, and let the sinks' targets be looked at.
+    """Return Spark's analysis of the steps, and check the sinks' targets.
 
-    What is not there to be asked is said, and is no error.
+    If Spark or a target is not available, a line on stderr says so; that is not an error.
 
     Raises:
         PlanError: If Spark or a target refuses the pipeline.
@@ -163,13 +163,13 @@ def _analyze(planned: PhysicalPlan, master: str, conf: Mapping[str, str]) -> All
 def show_change(
     planned: PhysicalPlan, arguments: PlanArguments, name: str, conf: Mapping[str, str]
 ) -> int:
-    """Show what becomes of the checkpoint; return an exit code that says whether it can be.
+    """Show how the last checkpoint maps to this code; return 1 if it cannot be restored.
 
     Args:
         planned: The pipeline as it is now.
-        arguments: What the command was asked.
+        arguments: The arguments of the command.
         name: The pipeline in the store.
-        conf: Settings of Spark's.
+        conf: Spark settings.
 
     Raises:
         ConfigError: If there is no such pipeline, or it has no checkpoint.
@@ -207,7 +207,7 @@ def _last_cut(store: str, name: str) -> Cut:
 
 
 def change_lines(change: Change) -> Iterator[str]:
-    """Give one line for each step, for what is worth knowing of it, and for what is against it."""
+    """Return one line for each step, each note on a step, and each refusal."""
     for fate in change.fates:
         yield f"step {fate.step} {_WORDS[fate.fate]}"
         yield from (f"  {note}" for note in fate.notes)
@@ -216,10 +216,10 @@ def change_lines(change: Change) -> Iterator[str]:
 
 
 def change_json(change: Change) -> dict[str, object]:
-    """Return the same as JSON values.
+    """Return a change as JSON values.
 
     Fields: `checkpoint`; `steps`, each with `name`, `fate` (kept, moved, new, merged, dropped),
-    `notes` and `rebuilt`, whether its query begins at other offsets; `refusals`, each with
+    `notes` and `rebuilt`, whether its query starts at other offsets; `refusals`, each with
     `subject`, `reason` and `next_step`; `possible`.
     """
     return {

@@ -1,8 +1,8 @@
-"""`cutwater savepoint`, `checkpoint`, `stop` and `checkpoints abort`: ask a running pipeline.
+"""`cutwater savepoint`, `checkpoint`, `stop`, `checkpoints abort`: requests to a running pipeline.
 
-The request goes through the store, so it works wherever the store can be reached, whatever network
-lies between. The command waits for the answer and shows how far it is; one that is interrupted, or
-whose time is up, takes back what nobody has begun.
+A request goes through the store, so it works from every machine that can reach the store. The
+command waits for the answer and shows the progress. If it is interrupted or times out, it withdraws
+a request that has not been started.
 """
 
 import os
@@ -92,7 +92,7 @@ Timeout = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointArguments:
-    """What `cutwater checkpoint` was asked."""
+    """The arguments of `cutwater checkpoint`."""
 
     pipeline: PipelineName
     full: Annotated[
@@ -106,7 +106,7 @@ class CheckpointArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavepointArguments:
-    """What `cutwater savepoint` was asked."""
+    """The arguments of `cutwater savepoint`."""
 
     pipeline: PipelineName
     name: Annotated[
@@ -121,7 +121,7 @@ class SavepointArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortArguments:
-    """What `cutwater checkpoints abort` was asked."""
+    """The arguments of `cutwater checkpoints abort`."""
 
     pipeline: PipelineName
     checkpoint: Annotated[
@@ -139,7 +139,7 @@ class AbortArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopArguments:
-    """What `cutwater stop` was asked."""
+    """The arguments of `cutwater stop`."""
 
     pipeline: PipelineName
     savepoint: Annotated[
@@ -160,7 +160,7 @@ class StopArguments:
 
 
 def checkpoint_command(arguments: CheckpointArguments) -> int:
-    """Ask for a checkpoint; return the exit code."""
+    """Request a checkpoint; return the exit code."""
     timeout_ms = milliseconds(arguments.timeout, "--timeout")
     client = RequestClient(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
     answer = client.send(Wanted(Wish.CHECKPOINT, full=arguments.full))
@@ -170,7 +170,7 @@ def checkpoint_command(arguments: CheckpointArguments) -> int:
 
 
 def savepoint_command(arguments: SavepointArguments) -> int:
-    """Ask for a savepoint; return the exit code."""
+    """Request a savepoint; return the exit code."""
     timeout_ms = milliseconds(arguments.timeout, "--timeout")
     name = arguments.name or f"savepoint-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     savepoint_name(name, "--name")
@@ -198,7 +198,7 @@ def abort_command(arguments: AbortArguments) -> int:
 
 
 def stop_command(arguments: StopArguments) -> int:
-    """Ask for the end; return the exit code."""
+    """Request a stop; return the exit code."""
     timeout_ms = milliseconds(arguments.timeout, "--timeout")
     if arguments.savepoint is not None:
         savepoint_name(arguments.savepoint, "--savepoint")
@@ -242,7 +242,7 @@ def _checkpoint_title(report: AttemptReport, kind: CheckpointKind) -> str:
 
 
 class RequestClient:
-    """The command's side of the conversation."""
+    """Sends a request to the process that runs a pipeline, and waits for the answer."""
 
     def __init__(self, found: FoundPipeline, output: Output, timeout_ms: int) -> None:
         self._found = found
@@ -251,11 +251,11 @@ class RequestClient:
         self._requests = found.store.requests
 
     def send(self, wanted: Wanted) -> Answer:
-        """Ask and wait.
+        """Send a request and wait for its answer.
 
         Raises:
-            NotRunning: If nobody runs the pipeline, or whoever did is gone.
-            RequestFailed: If it was refused or failed, or the time is up.
+            NotRunning: If no process runs the pipeline, or the process has ended.
+            RequestFailed: If the request was refused, failed or timed out.
         """
         lease = self._found.lease
         if lease is None or not self._found.is_running:
@@ -280,7 +280,7 @@ class RequestClient:
             self._requests.ask(request)
             answer = self._wait(request)
         finally:
-            # Answered or not: nobody waits for it any more, so nobody may begin it. It expires.
+            # No longer awaited, so it must not be started any more; otherwise it expires.
             with suppress(StoreError):
                 self._requests.remove(request.token)
         if answer.state is AnswerState.FAILED:
@@ -300,7 +300,7 @@ class RequestClient:
             if answer is None or is_taken:
                 self._check_alive(request)
             if time.monotonic() >= end_s:
-                # It may have come while we looked elsewhere.
+                # The answer may have arrived during the checks above.
                 last = self._requests.answer(request.token)
                 if last is not None and last.state is not AnswerState.TAKEN:
                     return last
@@ -309,7 +309,7 @@ class RequestClient:
             time.sleep(_LOOK_S)
 
     def _check_alive(self, request: Request) -> None:
-        """See that whoever was asked still runs; a last answer may have come just before."""
+        """Check that the same process still runs; its last answer may have arrived just before."""
         now = look_up(self._found.name, self._found.store)
         if now.is_running and now.lease is not None and now.lease.nonce == request.holder:
             return
@@ -318,7 +318,7 @@ class RequestClient:
             raise self._not_running(f"{_holder_text(now)}, before it had answered")
 
     def wait_for_release(self) -> None:
-        """Wait until the process that has ended has given the pipeline back, for a moment."""
+        """Wait until the ended process has released the lease, 30 seconds at most."""
         end_s = time.monotonic() + _RELEASE_S
         while look_up(self._found.name, self._found.store).is_running:
             if time.monotonic() >= end_s:

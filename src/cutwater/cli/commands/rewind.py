@@ -1,7 +1,7 @@
-"""`cutwater rewind`: take a pipeline back to an older checkpoint, sinks included.
+"""`cutwater rewind`: roll a pipeline back to an older checkpoint, sinks included.
 
-Shows what it would do to every step, source and sink; does it with `--yes`. Needs neither Spark
-nor the pipeline's file: the store knows where the sinks write.
+Shows what it would do to every step, source and sink, and does it with `--yes`. Needs neither Spark
+nor the pipeline's file: the store records where the sinks write.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ Exit codes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindArguments:
-    """What `cutwater rewind` was asked; `help` says what each means."""
+    """The arguments of `cutwater rewind`; their help texts say what each means."""
 
     pipeline: PipelineName
     to: Annotated[
@@ -76,7 +76,7 @@ def rewind_command(arguments: RewindArguments) -> int:
     """Show a rewind, or do it; return the exit code.
 
     Raises:
-        CutwaterError: If the command is wrong or it cannot be done.
+        CutwaterError: If the arguments are wrong or the rewind is not possible.
     """
     found = rewind(
         arguments.pipeline,
@@ -101,7 +101,7 @@ def as_json(found: Rewind) -> dict[str, Any]:
 
 
 def lines_of(found: Rewind) -> Iterator[str]:
-    """Describe a rewind to people."""
+    """Describe a rewind, line by line."""
     verb = "went back" if found.done else "would go back"
     yield f"{found.pipeline} {verb} to {found.title}, taken {time_text(found.at_ms)}"
     undone = ", ".join(str(checkpoint_id) for checkpoint_id in found.undone)

@@ -105,7 +105,7 @@ _LOOK_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunArguments:
-    """What `cutwater run` was asked; `help` says what each means."""
+    """The arguments of `cutwater run`; their help texts say what each means."""
 
     target: Target
     param: Parameters = field(default_factory=list)
@@ -219,7 +219,7 @@ def run_command(arguments: RunArguments) -> int:
     log_as(arguments.log_format)
     raise_open_files()
 
-    # Here, since `plan`, `doctor` and `--help` must work where Spark does not.
+    # Imported here: `plan`, `doctor` and `--help` must work without Spark.
     from cutwater.run import RunOptions, start  # noqa: PLC0415
     from cutwater.spark.session.session import (  # noqa: PLC0415
         check_session,
@@ -249,7 +249,7 @@ def run_command(arguments: RunArguments) -> int:
         name = f"cutwater {Path(arguments.target).name}"
         session = cache(partial(embedded_session, arguments.master, app_name=name, conf=conf))
         loaded = load(arguments.target, parameters, session)
-        # Planned here although a run plans it again: a mistake shows before Spark has started.
+        # Planned here too, so that a mistake shows before Spark starts.
         plan(loaded.pipeline)
         pipeline = arguments.name or loaded.pipeline.name
         if arguments.start_from not in {"latest", "none"} and not arguments.yes:
@@ -268,14 +268,14 @@ def run_command(arguments: RunArguments) -> int:
             with serving.serve(run, screen.tell):
                 result = _follow(run, screen, duration_s, request)
         if result is None:
-            # The JVM goes with this process; to wait for it would not be "at once".
+            # The JVM ends with this process; waiting for it would not be "at once".
             return INTERRUPTED
     spark.stop()
     return UNSAVED if result.problem else SUCCESS
 
 
 def _check_consent(arguments: RunArguments, pipeline: str) -> None:
-    """Refuse to go back in time unasked, and say what it would do; before Spark has started."""
+    """Refuse a rewind without --yes, before Spark starts."""
     target = behind(pipeline, to=arguments.start_from, store=arguments.store, option="--from")
     if target is not None:
         reason = f"{target.title} is not where {pipeline} stands: this is a rewind"
@@ -287,7 +287,7 @@ def _check_consent(arguments: RunArguments, pipeline: str) -> None:
 def _follow(
     run: "PipelineRun", screen: Screen, duration_s: float | None, request: "_StopRequest"
 ) -> "RunResult | None":
-    """Show the run until it ends; return how it did, or None if it was ended at once."""
+    """Show the run until it ends; return its result, or None if it was ended at once."""
     end_s = None if duration_s is None else time.monotonic() + duration_s
     is_stopping = False
     while (result := run.wait(_LOOK_S)) is None:
@@ -309,18 +309,18 @@ def _follow(
 
 @dataclass(slots=True)
 class _StopRequest:
-    """What signals have asked for.
+    """What signals have requested.
 
     Attributes:
-        stop: Why the run is to stop; empty while it is not.
-        kill: Whether it is to end at once.
+        stop: The signal that requested a stop; empty if none did.
+        kill: Whether the run is to end at once.
     """
 
     stop: str = ""
     kill: bool = False
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """Note a signal. A third Ctrl-C does not even wait for the loop."""
+        """Record a signal. A third Ctrl-C ends the process without waiting for the loop."""
         if number == signal.SIGINT and self.kill:
             os._exit(INTERRUPTED)
         self.kill = self.kill or (number == signal.SIGINT and bool(self.stop))
@@ -329,10 +329,10 @@ class _StopRequest:
 
 @contextmanager
 def _handle_signals() -> Iterator[_StopRequest]:
-    """Hear signals; after Spark has started, which installs a handler of its own.
+    """Handle signals; called after Spark has started, which installs its own handler.
 
-    SIGTERM and SIGHUP are heard until the process ends: one that comes while Spark is stopped must
-    not spoil the exit code of a run that has ended.
+    SIGTERM and SIGHUP are handled until the process ends: a signal that arrives while Spark stops
+    must not change the exit code of a run that has ended.
     """
     request = _StopRequest(received_signal())
     before = signal.signal(signal.SIGINT, request.on_signal)
@@ -373,21 +373,21 @@ def _checkpoint_config(arguments: RunArguments, settings: Settings) -> Checkpoin
 
 
 class Serving:
-    """How a run is served: its probes from now on, the rest from `of` on."""
+    """Serves a run: probes from the start, the rest from `serve` on."""
 
     def __init__(self, address: str, public_url: str | None = None) -> None:
-        """Listen and answer probes, if that is wished.
+        """Listen and respond to probes, unless the address is `off`.
 
         Raises:
-            ConfigError: If an address was asked for and cannot be had, the public one is none, or
-                the token of the environment is too short.
+            ConfigError: If a chosen address is not available, the public URL is not valid, or the
+                token of the environment is too short.
         """
         self._made: RunServer | None = None
         self._problem = ""
         if address == OFF:
             return
         try:
-            # Here, since it needs an extra, and costs time that `--serve off` need not spend.
+            # Imported here: it needs an extra, and takes time that `--serve off` saves.
             from cutwater.server import app  # noqa: PLC0415
         except ConfigError as error:
             if address != AUTO:
@@ -410,7 +410,7 @@ class Serving:
 
     @contextmanager
     def serve(self, run: "PipelineRun", tell: Callable[[str], None]) -> Iterator[None]:
-        """Serve a run meanwhile, and nothing any more in the end."""
+        """Serve a run inside the context; stop the server at its end."""
         try:
             self._show(run, tell)
             yield
@@ -418,7 +418,7 @@ class Serving:
             self.close()
 
     def close(self) -> None:
-        """Answer nothing any more; may be called again."""
+        """Stop the server; may be called again."""
         if self._made is not None:
             self._made.server.stop()
             self._made = None
@@ -430,10 +430,10 @@ class Serving:
             return
         try:
             token = self._made.show(run)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the pipeline runs
+        except Exception as error:  # noqa: BLE001 - the pipeline runs in any case
             tell(f"no dashboard: {_reason(error)}")
             return
-        # On a line of its own: an address that something follows is hard to click on.
+        # On a line of its own: an address with text after it is hard to click on.
         tell(f"dashboard and API at {self._made.url}")
         tell(f"to change something there: {token.hint}")
 

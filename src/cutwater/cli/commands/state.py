@@ -1,7 +1,7 @@
 """`cutwater state show` and `state diff`: what a step keeps for each key, at any checkpoint.
 
-They need Spark, which reads its own state, and no pipeline: everything comes from the store, into
-a temporary directory that is gone when the command ends. Nothing else is written.
+They need Spark, which reads its own state, but no running pipeline: the files come from the store,
+into a temporary directory that is removed when the command ends. Nothing else is written.
 """
 
 import json
@@ -71,7 +71,7 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowArguments:
-    """What `cutwater state show` was asked."""
+    """The arguments of `cutwater state show`."""
 
     pipeline: PipelineName
     step: StepName
@@ -89,7 +89,7 @@ class ShowArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffArguments:
-    """What `cutwater state diff` was asked."""
+    """The arguments of `cutwater state diff`."""
 
     pipeline: PipelineName
     step: StepName
@@ -142,7 +142,7 @@ def show_command(arguments: ShowArguments) -> int:
 
 
 def diff_command(arguments: DiffArguments) -> int:
-    """Show what has changed in a step's state; return the exit code.
+    """Show the changes of a step's state; return the exit code.
 
     Raises:
         UserError: If there is no such pipeline, checkpoint, step, operator or key.
@@ -245,7 +245,7 @@ def _show_rows(rows: Sequence[Json]) -> None:
 
 
 def _flat(row: Json) -> dict[str, str]:
-    """Give every field of a key and of a value a column of its own."""
+    """Flatten a row: one column for each field of its key and its value."""
     found: dict[str, str] = {}
     for name, value in row.items():
         if name == "partition_id":
@@ -278,7 +278,7 @@ def _show_changes(found: "StateDiff", changes: Sequence[Json]) -> None:
 
 
 def _value_text(value: object) -> str:
-    """Write what is kept for a key: `sum=3, count=1`; several rows one after another."""
+    """Write the value of a key: `sum=3, count=1`; several rows separated by semicolons."""
     if isinstance(value, list):
         return "; ".join(_value_text(item) for item in value)
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""`cutwater tables`: what all sinks of a pipeline showed at one checkpoint, as versions.
+"""`cutwater tables`: the table versions of all sinks of a pipeline at one checkpoint.
 
-Reads the store alone: no Spark, no pipeline file, nobody who runs it. `cutwater.read` gives the
-same as DataFrames.
+Reads only the store: needs no Spark, no pipeline file and no running pipeline. `cutwater.read`
+returns the same tables as DataFrames.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ Without --checkpoint it is the newest one that all sinks have committed.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesArguments:
-    """What `cutwater tables` was asked."""
+    """The arguments of `cutwater tables`."""
 
     pipeline: PipelineName
     checkpoint: Annotated[

@@ -1,7 +1,7 @@
-"""`cutwater ui`: the dashboard of all pipelines of a store, whoever runs them or nobody.
+"""`cutwater ui`: the dashboard of all pipelines of a store, running or stopped.
 
-Needs neither Spark nor a pipeline's file. What it asks of a running pipeline goes through the
-store, like the commands do.
+Needs neither Spark nor a pipeline's file. Requests to a running pipeline go through the store, as
+those of the commands do.
 """
 
 import tempfile
@@ -33,7 +33,7 @@ _LOOK_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UiArguments:
-    """What `cutwater ui` was asked."""
+    """The arguments of `cutwater ui`."""
 
     store: Annotated[
         str, typer.Argument(metavar="[STORE]", help="Where the checkpoints are kept.")
@@ -55,7 +55,7 @@ def ui_command(arguments: UiArguments) -> int:
     """Serve a store until Ctrl-C or a signal; return the exit code.
 
     Raises:
-        ConfigError: If there is no such store, or the address cannot be had.
+        ConfigError: If there is no such store, or the address is not available.
     """
     try:
         from cutwater.server import Endpoint, PublicUrl, serve_store  # noqa: PLC0415 - an extra
