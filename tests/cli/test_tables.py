@@ -121,7 +121,7 @@ def test_a_rewind_is_a_commit_point_of_its_own(tmp_path: Path) -> None:
     found = tables_json(made)
     assert (found["checkpoint"], rows_at(found)) == (6, below(20))
     assert rows_at(tables_json(made, "--checkpoint", "5")) == below(50)
-    assert "Beware" not in tables(made).stderr
+    assert "Warning" not in tables(made).stderr
     cutwater.rewind("orders", to="1", store=made.store, yes=True, leave_sinks=True)
     left = tables(made)
     assert "a rewind left the sinks as they were" in left.stderr

@@ -108,7 +108,7 @@ def result_text(result: "RunResult") -> str:
     last = (
         "no checkpoint was taken"
         if result.last_checkpoint is None
-        else f"the next run goes on from checkpoint {result.last_checkpoint}"
+        else f"the next run resumes from checkpoint {result.last_checkpoint}"
     )
     return (
         f"{result.pipeline} {how}. {count_text(result.checkpoints, 'checkpoint')}, "

@@ -52,7 +52,7 @@ def parse_pairs(option: str, texts: Sequence[str]) -> Mapping[str, str]:
         if not equals or not key.strip():
             raise ConfigError(option, f"{text!r} is not of the form key=value")
         if key.strip() in pairs:
-            raise ConfigError(option, f"{key.strip()} is given twice")
+            raise ConfigError(option, f"{key.strip()} is repeated")
         pairs[key.strip()] = value
     return pairs
 
@@ -88,7 +88,9 @@ def _load(file: Path, name: str, parameters: Mapping[str, str]) -> Loaded:
     found = getattr(module, name, None) if name else _only_pipeline(file, module)
     if isinstance(found, Pipeline):
         if parameters:
-            reason = f"{file} is read for a pipeline; only a function that makes one takes them"
+            reason = (
+                f"{file} has a pipeline; only a function that returns a pipeline takes parameters"
+            )
             raise ConfigError("--param", reason)
         pipeline = found
     elif callable(found):
@@ -107,7 +109,7 @@ def _split(target: str) -> tuple[Path, str]:
         file, _, name = target.rpartition(":")
     path = Path(file).absolute()
     if path.suffix != ".py" or not is_file(path):
-        what = "is a directory" if is_directory(path) else "is not there"
+        what = "is a directory" if is_directory(path) else "does not exist"
         reason = what if not is_file(path) else "does not end in .py"
         raise ConfigError("FILE", f"{file} {reason}; name the Python file of your pipeline")
     return path, name
@@ -201,7 +203,7 @@ def _call(
     with _name_failing_line(file):
         made = function(**parameters)
     if not isinstance(made, Pipeline):
-        reason = f"{file}:{name} returns {type(made).__name__}, and must return a Pipeline"
+        reason = f"{file}:{name} returns {type(made).__name__} and not a Pipeline"
         raise ConfigError("FILE", reason)
     return made
 
@@ -212,7 +214,7 @@ def _check_parameters(
     try:
         takes = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
-        raise ConfigError("FILE", f"{name} does not tell its parameters") from error
+        raise ConfigError("FILE", f"{name} has no readable signature") from error
     kinds = inspect.Parameter
     by_keyword = {kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY}
     named = {parameter.name: parameter for parameter in takes if parameter.kind in by_keyword}

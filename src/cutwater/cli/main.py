@@ -84,7 +84,7 @@ class _Arguments(Protocol):
 
 _ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="A file with settings.", show_default=FILE),
+    typer.Option("--config", metavar="FILE", help="A settings file.", show_default=FILE),
 ]
 _FROM_SETTINGS: Final = frozenset(
     {"store", "scratch", "master", "public_url", "interval", "alignment_timeout"}
@@ -192,10 +192,10 @@ def _call_command(command: Callable[[AnyArguments], int], arguments: AnyArgument
     try:
         code = command(arguments)
     except KeyboardInterrupt:
-        complain("Interrupted; the next run goes on from the last checkpoint.")
+        complain("Interrupted; the next run resumes from the last checkpoint.")
         code = INTERRUPTED
     except Ended as ended:
-        complain(f"Ended by {ended.number.name}; the next run goes on from the last checkpoint.")
+        complain(f"Ended by {ended.number.name}; the next run resumes from the last checkpoint.")
         code = exit_code_of(ended.number)
     except CutwaterError as error:
         if arguments.debug:
@@ -218,7 +218,7 @@ def _check_output() -> int:
     lost = lost_output()
     if lost is None:
         return SUCCESS
-    way_out = "Make room where stdout goes, and run it again."
+    way_out = "Free space where stdout is written, and run the command again."
     complain(f"The output is incomplete: {lost.strerror}. {way_out}")
     return FAILED
 

@@ -18,7 +18,7 @@ PipelineName = Annotated[
     str, typer.Argument(metavar="PIPELINE", help="The pipeline's name, or its uuid.")
 ]
 StoreUrl = Annotated[str, typer.Option(metavar="URL", help="Where its checkpoints are kept.")]
-OutputForm = Annotated[Output, typer.Option(help="For people or for programs.")]
+OutputForm = Annotated[Output, typer.Option(help="Text for people, or JSON for programs.")]
 CheckpointName = Annotated[
     str,
     typer.Argument(metavar="ID|NAME", help="A checkpoint's number, a savepoint's name, or latest."),
@@ -28,21 +28,21 @@ AllowNew = Annotated[
     bool,
     typer.Option(
         "--allow-new",
-        help="Let steps with state, sources and sinks begin that the checkpoint does not know.",
+        help="Start stateful steps, sources and sinks that are not in the checkpoint.",
     ),
 ]
 AllowDropped = Annotated[
     bool,
     typer.Option(
         "--allow-dropped",
-        help="Forget steps with state, sources and sinks that are no longer there.",
+        help="Drop stateful steps, sources and sinks that are no longer in the code.",
     ),
 ]
 Swap = Annotated[
     list[str],
     typer.Option(
         metavar="SOURCE",
-        help="This source is another one than in the checkpoint: begin it at its beginning, and "
+        help="This source has been replaced since the checkpoint: read it from its beginning, and "
         "keep all state. May be repeated.",
     ),
 ]
@@ -64,7 +64,7 @@ Master = Annotated[
 ]
 Conf = Annotated[
     list[str],
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; may be repeated."),
+    typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
 ]
 Debug = Annotated[bool, typer.Option("--debug", hidden=True)]
 
@@ -73,8 +73,8 @@ PublicUrlOption = Annotated[
     typer.Option(
         "--public-url",
         metavar="URL",
-        help="The address of a TLS proxy in front of the API and dashboard; everything but probes "
-        "then needs the token.",
+        help="The address of a TLS proxy in front of the API and dashboard; everything except "
+        "probes then needs the token.",
         show_default="none",
     ),
 ]
@@ -88,5 +88,7 @@ def store_location(text: str) -> Location:
     """
     location = Location.of(text, "--store")
     if location.kind == "memory":
-        raise ConfigError("--store", f"{text} would end with this command; it is for tests")
+        raise ConfigError(
+            "--store", f"{text} would be lost when this command ends; it is for tests"
+        )
     return location

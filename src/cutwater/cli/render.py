@@ -161,7 +161,7 @@ def notes(view: CheckpointView) -> list[str]:
     if view.problem:
         found.append(f"its manifest is damaged: {view.problem}")
     if view.is_head:
-        found.append("the pipeline stands here")
+        found.append("the current checkpoint")
     return found
 
 

@@ -176,15 +176,15 @@ class RunServer:
             ConfigError: If no token can be written.
         """
         context = run.context
-        served = PipelineView(
+        view = PipelineView(
             context.plan.pipeline,
             OpenStore.of(context.store.backend, context.pipeline),
             Live(run, context.plan, context.options, context.targets),
         )
         # Before the token: a run is ready even if no token can be written.
-        self._pipeline.show(served)
+        self._pipeline.show(view)
         token = Token.of(context.scratch)
-        served.token_hint = token.hint
+        view.token_hint = token.hint
         self._guard.admit(token)
         address = Address(
             holder=run.lease.nonce,

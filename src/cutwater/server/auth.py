@@ -135,7 +135,7 @@ class Refusal(NamedTuple):
 
 
 _STARTING: Final = Refusal(
-    503, "the pipeline has not started yet", "Ask /readyz until it is ready, and then again."
+    503, "the pipeline has not started yet", "Poll /readyz until it is ready, and try again."
 )
 
 
@@ -233,11 +233,11 @@ class Guard:
             return Refusal(403, "the Host header is not an address of this machine")
         origin = headers.get("origin")
         if origin is not None and not self._is_own(origin.lower(), host.lower()):
-            return Refusal(403, "requests of other origins are not answered")
+            return Refusal(403, "requests from other origins are refused")
         site = headers.get("sec-fetch-site", "none")
         opens_page = path == "/" and headers.get("sec-fetch-mode") == "navigate"
         if site not in {"none", "same-origin"} and not opens_page:
-            return Refusal(403, "requests of other sites are not answered")
+            return Refusal(403, "requests from other sites are refused")
         return None
 
     def _is_own(self, origin: str, host: str) -> bool:

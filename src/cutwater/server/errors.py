@@ -30,17 +30,17 @@ _SHOWN_MAX: Final = 10
 RESPONSES: Final[dict[int | str, dict[str, object]]] = {
     status: {"model": Problem, "description": text}
     for status, text in {
-        400: "It cannot be understood.",
-        401: "It needs the token.",
-        403: "It comes from elsewhere.",
+        400: "The request is not valid.",
+        401: "The token is needed.",
+        403: "The request comes from another site.",
         404: "There is no such thing.",
-        405: "That cannot be done with it.",
-        409: "That cannot be done now.",
-        413: "It is too long.",
-        415: "It is not JSON.",
-        422: "It cannot be understood.",
-        429: "Too much is under way already.",
-        503: "The store does not answer.",
+        405: "The method is not supported here.",
+        409: "Not possible now.",
+        413: "The body is too long.",
+        415: "The body is not JSON.",
+        422: "The request is not valid.",
+        429: "Too many requests are open.",
+        503: "The store is not available.",
     }.items()
 }
 
@@ -75,11 +75,11 @@ def install_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(TooMany)
     async def _too_many(_: Request, __: TooMany) -> JSONResponse:
-        return refuse(429, "too many requests are under way already; ask again in a while")
+        return refuse(429, "too many requests are open; try again later")
 
     @app.exception_handler(Busy)
     async def _busy(_: Request, __: Busy) -> JSONResponse:
-        return refuse(429, "the same is being done for somebody else; ask again in a while")
+        return refuse(429, "another client is requesting the same; try again later")
 
     @app.exception_handler(CutwaterError)
     async def _ours(_: Request, error: CutwaterError) -> JSONResponse:

@@ -74,7 +74,7 @@ METRICS: Final = (
     ),
     MetricInfo("cutwater_checkpoints_completed_total", _C, "Checkpoints decided, in this process."),
     MetricInfo("cutwater_checkpoints_failed_total", _C, "Attempts that failed, in this process."),
-    MetricInfo("cutwater_checkpoints_in_progress", _G, "Attempts under way."),
+    MetricInfo("cutwater_checkpoints_in_progress", _G, "Attempts in progress."),
     MetricInfo(
         "cutwater_checkpoint_open_seconds", _G, "How long the oldest open attempt has taken."
     ),
@@ -82,7 +82,7 @@ METRICS: Final = (
     MetricInfo(
         "cutwater_checkpoint_last_timestamp_seconds",
         _G,
-        "When the last completed checkpoint began, since 1970.",
+        "When the last completed checkpoint started, since 1970.",
     ),
     MetricInfo("cutwater_checkpoint_last_duration_seconds", _G, "From its start to its decision."),
     MetricInfo(
@@ -90,8 +90,8 @@ METRICS: Final = (
         _G,
         "From its start until all sinks had committed; of the last one at which they did.",
     ),
-    MetricInfo("cutwater_checkpoint_last_uploaded_bytes", _G, "What was stored anew for it."),
-    MetricInfo("cutwater_checkpoint_last_state_bytes", _G, "All that going back to it needs."),
+    MetricInfo("cutwater_checkpoint_last_uploaded_bytes", _G, "What was newly stored for it."),
+    MetricInfo("cutwater_checkpoint_last_state_bytes", _G, "Everything needed to restore it."),
     MetricInfo(
         "cutwater_checkpoint_last_in_flight_bytes", _G, "The part of it that was in flight."
     ),
@@ -101,28 +101,30 @@ METRICS: Final = (
     MetricInfo(
         "cutwater_recovery_last_duration_seconds",
         _G,
-        "From the beginning of the last recovery to its first batch.",
+        "From the start of the last recovery to its first batch.",
     ),
-    MetricInfo("cutwater_step_rows_total", _C, "Rows put out, in this generation.", _STEP),
+    MetricInfo("cutwater_step_rows_total", _C, "Rows emitted, in this generation.", _STEP),
     MetricInfo("cutwater_step_rows_per_second", _G, "The same over the last seconds.", _STEP),
     MetricInfo(
-        "cutwater_step_batches_total", _C, "Batches appended since the pipeline began.", _STEP
+        "cutwater_step_batches_total", _C, "Batches appended since the pipeline was created.", _STEP
     ),
     MetricInfo(
         "cutwater_step_late_rows_dropped_total",
         _C,
         "Rows dropped because the watermark had passed them, in this generation, as Spark counts "
-        "them: behind a partial aggregation it counts groups.",
+        "them: after a partial aggregation it counts groups.",
         _STEP,
     ),
     MetricInfo(
         "cutwater_step_watermark_timestamp_seconds",
         _G,
-        "How far event time has come, since 1970.",
+        "The event-time watermark, since 1970.",
         _STEP,
     ),
     MetricInfo("cutwater_step_finished", _G, "1 if the step has ended by itself, or 0.", _STEP),
-    MetricInfo("cutwater_channel_backlog_messages", _G, "What a reader has not read.", _CHANNEL),
+    MetricInfo(
+        "cutwater_channel_backlog_messages", _G, "Messages that a reader has not read.", _CHANNEL
+    ),
     MetricInfo("cutwater_channel_backlog_bytes", _G, "The same in bytes.", _CHANNEL),
 )
 
@@ -205,13 +207,13 @@ def _fill(sheet: _Families, pipeline: PipelineView | Unreadable) -> None:
         sheet.add(name, value, **labels)
 
 
-def _fill_pipeline(sheet: _Values, served: PipelineView) -> None:
-    job, name = served.job(), served.name
-    sheet.add("cutwater_pipeline_up", served.is_running, pipeline=name)
+def _fill_pipeline(sheet: _Values, pipeline: PipelineView) -> None:
+    job, name = pipeline.job(), pipeline.name
+    sheet.add("cutwater_pipeline_up", pipeline.is_running, pipeline=name)
     for state in STATES:
         sheet.add("cutwater_pipeline_state", job.state == state, pipeline=name, state=state)
     sheet.add("cutwater_pipeline_generation", job.generation, pipeline=name)
-    listed = served.checkpoints()
+    listed = pipeline.checkpoints()
     done = [checkpoint for checkpoint in listed.checkpoints if checkpoint.status == "COMPLETED"]
     opened = [checkpoint for checkpoint in listed.checkpoints if checkpoint.status == "IN_PROGRESS"]
     sheet.add("cutwater_checkpoints_in_progress", len(opened), pipeline=name)
@@ -226,9 +228,9 @@ def _fill_pipeline(sheet: _Values, served: PipelineView) -> None:
     if listed.recoveries:
         took = listed.recoveries[0].total / 1000
         sheet.add("cutwater_recovery_last_duration_seconds", took, pipeline=name)
-    status = served.status()
+    status = pipeline.status()
     if status is not None:
-        _fill_run(sheet, status, served.dag())
+        _fill_run(sheet, status, pipeline.dag())
 
 
 def _fill_last(sheet: _Values, name: str, done: list[Checkpoint]) -> None:

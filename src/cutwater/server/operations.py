@@ -161,7 +161,7 @@ class LiveOperations:
             case Wish.STOP:
                 self._running.stop(savepoint=wanted.name, drain=wanted.drain)
                 if self._running.wait(_EXPIRES_S) is None:
-                    return _failure("it has not ended in time; it will, when its batches have")
+                    return _failure("it has not ended in time; it will end after its batches")
                 done = [
                     report
                     for report in self._running.status().checkpoints
@@ -232,7 +232,7 @@ class StoreOperations:
         is_there = hold.lease is not None and hold.lease.nonce == holder
         if is_there and hold.holding is Holding.HELD:
             return _IN_PROGRESS
-        return _complete(_failure("the process that was asked has ended before it answered"))
+        return _complete(_failure("the process has ended before it answered the request"))
 
     def _operation_from(self, answer: Answer) -> Operation:
         if answer.state is AnswerState.FAILED:

@@ -100,30 +100,30 @@ class Pipelines(Protocol):
 class OnePipeline:
     """Serves the pipeline that this process runs, or will run."""
 
-    def __init__(self, served: PipelineView | None = None) -> None:
+    def __init__(self, pipeline: PipelineView | None = None) -> None:
         """Serve this pipeline; None to serve none until `show` is called."""
-        self._served = served
+        self._pipeline = pipeline
 
-    def show(self, served: PipelineView) -> None:
+    def show(self, pipeline: PipelineView) -> None:
         """Serve this pipeline from now on."""
-        self._served = served
+        self._pipeline = pipeline
 
     def state(self) -> str:
         """Return the state of the run; see `Pipelines`."""
-        live = None if self._served is None else self._served.live
+        live = None if self._pipeline is None else self._pipeline.live
         return STARTING if live is None else live.running.state
 
     def all(self) -> tuple[PipelineView, ...]:
         """Return the pipeline, if it has started."""
-        return () if self._served is None else (self._served,)
+        return () if self._pipeline is None else (self._pipeline,)
 
     def find(self, text: str) -> PipelineView:
         """Return the pipeline, if this is its uuid or name; see `Pipelines`."""
-        if self._served is None:
+        if self._pipeline is None:
             raise NotServed("the pipeline of this process has not started yet")
-        if text not in {self._served.name, self._served.store.pipeline}:
-            raise NotServed(f"this process runs {self._served.name}, and no {text[:100]!r}")
-        return self._served
+        if text not in {self._pipeline.name, self._pipeline.store.pipeline}:
+            raise NotServed(f"this process runs {self._pipeline.name}, and no {text[:100]!r}")
+        return self._pipeline
 
 
 class StoredPipelines:
@@ -134,7 +134,7 @@ class StoredPipelines:
         self._backend = backend
         self._token_hint = token_hint
         self._lock = threading.Lock()
-        self._served: dict[PipelineId, PipelineView] = {}
+        self._views: dict[PipelineId, PipelineView] = {}
 
     def state(self) -> str:
         """Return SERVING; see `Pipelines`."""
@@ -153,7 +153,7 @@ class StoredPipelines:
     def find(self, text: str) -> PipelineView:
         """Return one; see `Pipelines`."""
         with self._lock:
-            known = self._served.get(PipelineId(text))
+            known = self._views.get(PipelineId(text))
         if known is not None:
             return known
         try:
@@ -171,7 +171,7 @@ class StoredPipelines:
 
     def _of(self, name: str, pipeline: PipelineId) -> PipelineView:
         with self._lock:
-            if pipeline not in self._served:
+            if pipeline not in self._views:
                 store = OpenStore.of(self._backend, pipeline)
-                self._served[pipeline] = PipelineView(name, store, token_hint=self._token_hint)
-            return self._served[pipeline]
+                self._views[pipeline] = PipelineView(name, store, token_hint=self._token_hint)
+            return self._views[pipeline]

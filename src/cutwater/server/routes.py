@@ -273,7 +273,7 @@ def _detail(pipeline: PipelineView, checkpoint_id: int) -> models.CheckpointDeta
 def _state(pipeline: PipelineView, trigger_id: str) -> models.OperationState:
     found = pipeline.operations.state(trigger_id)
     if found is None:
-        raise HTTPException(404, "nothing was asked for under this id, or long ago")
+        raise HTTPException(404, "there is no request with this id, or it is too old")
     return found
 
 

@@ -35,20 +35,20 @@ from cutwater.store.maintenance.inspect import CheckpointView, Inspector, Status
 from cutwater.store.records.addresses import Addresses
 from cutwater.views.fields import recovery_fields
 
-HELP: Final = """Look at the checkpoints of a pipeline.
+HELP: Final = """Show the checkpoints of a pipeline.
 
-Check and compare them, delete old ones, abort one that is pending.
+Also verify and compare them, delete old ones, and abort a pending one.
 """
 LIST_HELP: Final = """List the checkpoints of a pipeline, oldest first.
 
-Shows what can be gone back to, and the attempts that failed since the oldest of them. With --all
-also what was deleted since.
+Shows the checkpoints that can be restored, and the attempts that failed since the oldest of them.
+With --all also the deleted ones.
 """
 SHOW_HELP: Final = "Show one checkpoint, step by step."
 VERIFY_HELP: Final = """Read every object of checkpoints and compare size and hash.
 
-Without an ID or NAME it checks the checkpoint that the pipeline stands on. Names what is damaged;
-the exit code is then 1. So it is for one that was asked for and is no longer kept.
+Without an ID or NAME it checks the current checkpoint. Names damaged objects; the exit code is then
+1. It is also 1 if a named checkpoint has been deleted.
 """
 
 
@@ -58,7 +58,7 @@ class ListArguments:
 
     pipeline: PipelineName
     everything: Annotated[
-        bool, typer.Option("--all", help="Also what was deleted, and every failed attempt.")
+        bool, typer.Option("--all", help="Also deleted checkpoints, and every failed attempt.")
     ] = False
     store: StoreUrl = DEFAULT_STORE
     output: OutputForm = Output.TEXT
@@ -83,9 +83,13 @@ class VerifyArguments:
     pipeline: PipelineName
     checkpoints: Annotated[
         list[str],
-        typer.Argument(metavar="[ID|NAME]...", help="Numbers, or names of savepoints."),
+        typer.Argument(
+            metavar="[ID|NAME]...", help="Numbers of checkpoints, or names of savepoints."
+        ),
     ] = field(default_factory=list)
-    everything: Annotated[bool, typer.Option("--all", help="All that can be gone back to.")] = False
+    everything: Annotated[
+        bool, typer.Option("--all", help="All checkpoints that can be restored.")
+    ] = False
     store: StoreUrl = DEFAULT_STORE
     output: OutputForm = Output.TEXT
     debug: Debug = False
@@ -118,7 +122,7 @@ def list_command(arguments: ListArguments) -> int:
 def _holder_line(found: FoundPipeline) -> str:
     lease = found.lease
     if found.problem:
-        whether = f"Nobody can tell whether {found.name} ({found.store.pipeline}) runs"
+        whether = f"It is unknown whether {found.name} ({found.store.pipeline}) runs"
         return f"{whether}: its lease cannot be read: {found.problem}"
     if lease is None or not found.is_running:
         return f"{found.name} ({found.store.pipeline}) does not run."
@@ -194,16 +198,16 @@ def verify_command(arguments: VerifyArguments) -> int:
 
 
 def _verdict_lines(view: CheckpointView, damages: Sequence[Damage]) -> Iterator[str]:
-    said = f"checkpoint {view.id}" + (f" ({view.name})" if view.name else "")
+    title = f"checkpoint {view.id}" + (f" ({view.name})" if view.name else "")
     for damage in damages:
-        yield f"{said} is DAMAGED: {damage.name}: {damage.problem}"
+        yield f"{title} is DAMAGED: {damage.name}: {damage.problem}"
     if damages:
         return
     if view.discarded:
-        yield f"{said} is gone: it is no longer kept, and was deleted."
+        yield f"{title} has been deleted."
         return
     objects = len(view.cut.blobs(committed=True)) if view.cut is not None else 0
-    yield f"{said} is sound: {count_text(objects, 'object')} read."
+    yield f"{title} is sound: {count_text(objects, 'object')} read."
 
 
 def _choose_views(

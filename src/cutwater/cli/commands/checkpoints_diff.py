@@ -45,8 +45,10 @@ class DiffArguments:
     """The arguments of `cutwater checkpoints diff`."""
 
     pipeline: PipelineName
-    before: Annotated[str, typer.Argument(metavar="A", help="The number or name of one.")]
-    after: Annotated[str, typer.Argument(metavar="B", help="The number or name of another.")]
+    before: Annotated[str, typer.Argument(metavar="A", help="The number or name of a checkpoint.")]
+    after: Annotated[
+        str, typer.Argument(metavar="B", help="The number or name of another checkpoint.")
+    ]
     store: StoreUrl = DEFAULT_STORE
     output: OutputForm = Output.TEXT
     debug: Debug = False
@@ -75,13 +77,13 @@ def diff_command(arguments: DiffArguments) -> int:
     say(f"From checkpoint {before.id} to {after.id}, {duration_text(max(0, took_ms))} later:")
     show(_table(old, new, rows))
     for sink, versions in sorted((after.versions or {}).items()):
-        told = "" if sink_rows is None else f", {count_text(sink_rows.get(sink, 0), 'row')}"
-        say(f"sink {sink}: {(before.versions or {}).get(sink, 'nothing')} -> {versions}{told}")
+        rows_text = "" if sink_rows is None else f", {count_text(sink_rows.get(sink, 0), 'row')}"
+        say(f"sink {sink}: {(before.versions or {}).get(sink, 'nothing')} -> {versions}{rows_text}")
     say(f"state: {bytes_text(_state(old))} -> {bytes_text(_state(new))}")
     added, removed = _blobs(new) - _blobs(old), _blobs(old) - _blobs(new)
     say(
-        f"{count_text(len(added), 'object')} came ({bytes_text(size_of(added))}), "
-        f"{len(removed)} went ({bytes_text(size_of(removed))}), "
+        f"{count_text(len(added), 'object')} added ({bytes_text(size_of(added))}), "
+        f"{len(removed)} removed ({bytes_text(size_of(removed))}), "
         f"{len(_blobs(old) & _blobs(new))} are shared."
     )
     return SUCCESS

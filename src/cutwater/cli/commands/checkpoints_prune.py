@@ -22,13 +22,13 @@ from cutwater.store.records.holder import held
 
 HELP: Final = """Show which checkpoints and objects would be deleted; with --yes delete them.
 
-Stays: the checkpoint the pipeline stands on, those whose sinks may not have committed, the newest
---keep others, all savepoints, and every object any of them needs. Goes: the rest, and what failed
-attempts have left behind. A savepoint goes only if --savepoint names it; its number will do where
-its manifest cannot be read.
+Kept are the current checkpoint, those whose sinks may not have committed, the newest --keep others,
+all savepoints, and every object that any of them needs. Deleted are all others, and the objects of
+failed attempts. A savepoint is deleted only if --savepoint names it, by its number if its manifest
+cannot be read.
 
 \b
-  cutwater checkpoints prune orders                       only shows
+  cutwater checkpoints prune orders                       show only
   cutwater checkpoints prune orders --keep 3 --yes
   cutwater checkpoints prune orders --savepoint before-upgrade --yes
 """
@@ -40,13 +40,14 @@ class PruneArguments:
 
     pipeline: PipelineName
     keep: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How many checkpoints stay, beside savepoints.")
+        int,
+        typer.Option(metavar="N", min=1, help="How many checkpoints to keep, besides savepoints."),
     ] = CheckpointConfig().retained
     savepoint: Annotated[
         str | None,
-        typer.Option(metavar="NAME|ID", help="Give this savepoint up.", show_default="none"),
+        typer.Option(metavar="NAME|ID", help="Drop this savepoint.", show_default="none"),
     ] = None
-    yes: Annotated[bool, typer.Option("--yes", help="Delete; otherwise it only shows.")] = False
+    yes: Annotated[bool, typer.Option("--yes", help="Delete; otherwise only show.")] = False
     store: StoreUrl = DEFAULT_STORE
     output: OutputForm = Output.TEXT
     debug: Debug = False
@@ -89,9 +90,9 @@ def _leave_to_driver(
         said = {"savepoint": checkpoint_id, "given_up": arguments.yes, "deleted": False}
         say_json(said)
     elif arguments.yes:
-        say(f"savepoint {arguments.savepoint} is given up; it goes after the next checkpoint.")
+        say(f"savepoint {arguments.savepoint} is dropped; it is deleted after the next checkpoint.")
     else:
-        say(f"savepoint {arguments.savepoint} would be given up. Nothing was changed; --yes does.")
+        say(f"savepoint {arguments.savepoint} would be dropped. Nothing was changed; add --yes.")
     return SUCCESS
 
 
@@ -112,18 +113,17 @@ def _show(going: Prospect, arguments: PruneArguments, *, deleted: bool) -> None:
         return
     if going.unreadable:
         listed = ", ".join(map(str, going.unreadable))
-        say(f"Nothing can be deleted: checkpoint {listed} stays, and its manifest cannot be read.")
-        say("Bring it back from a copy; if it is a savepoint, give it up with --savepoint.")
+        say(
+            f"Nothing can be deleted: checkpoint {listed} is kept, and its manifest cannot be read."
+        )
+        say("Restore the manifest from a copy; if it is a savepoint, drop it with --savepoint.")
         return
-    would = "" if deleted else "would "
-    goes, stays = ("went", "stay") if deleted else ("go", "stay")
+    verb = "deleted" if deleted else "to delete"
     listed = ", ".join(map(str, going.checkpoints)) or "none"
-    say(f"Checkpoints that {would}{goes}: {listed}.")
     kept = ", ".join(str(decision.checkpoint_id) for decision in going.keep)
-    say(f"Checkpoints that {stays}: {kept}.")
-    say(
-        f"{count_text(len(going.objects), 'object')}, {bytes_text(going.freed_bytes)}, "
-        f"{would}{goes} with them; {len(going.orphans)} of them were left by attempts that failed."
-    )
+    say(f"Checkpoints {verb}: {listed}.")
+    say(f"Checkpoints kept: {kept}.")
+    size = f"{count_text(len(going.objects), 'object')}, {bytes_text(going.freed_bytes)}"
+    say(f"Objects {verb}: {size}; {len(going.orphans)} of them were left by failed attempts.")
     if not deleted:
-        say("Nothing was deleted; --yes deletes.")
+        say("Nothing was deleted; add --yes to delete.")

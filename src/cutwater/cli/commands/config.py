@@ -15,12 +15,12 @@ from cutwater.cli.output import SUCCESS, Output, Table, say_json
 from cutwater.cli.render import show
 from cutwater.config.settings import FILE, read_settings, variable
 
-HELP: Final = "Look at settings."
-SHOW_HELP: Final = f"""Show every setting, its value, and where that comes from.
+HELP: Final = "Show settings."
+SHOW_HELP: Final = f"""Show every setting, its value and its origin.
 
-Defaults are overruled by a TOML file, the file by the environment, the environment by flags. The
-file is FILE, or the one that CUTWATER_CONFIG names, or {FILE} in the working directory. What
-looks like a secret is not shown.
+A TOML file overrides defaults, the environment overrides the file, and flags override the
+environment. The file is FILE, or the one that CUTWATER_CONFIG names, or {FILE} in the working
+directory. Values that look like secrets are not shown.
 
 \b
   cutwater config show
@@ -35,11 +35,11 @@ class ShowArguments:
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="A TOML file.", show_default=FILE)
     ] = None
-    store: Annotated[str | None, typer.Option(metavar="URL", help="As of `cutwater run`.")] = None
-    master: Annotated[str | None, typer.Option(metavar="MASTER", help="As of `run`.")] = None
-    public_url: Annotated[str | None, typer.Option(metavar="URL", help="As of `run`.")] = None
-    interval: Annotated[str | None, typer.Option(metavar="TIME", help="As of `run`.")] = None
-    alignment_timeout: Annotated[str | None, typer.Option(metavar="TIME", help="As of `run`.")] = (
+    store: Annotated[str | None, typer.Option(metavar="URL", help="As for `cutwater run`.")] = None
+    master: Annotated[str | None, typer.Option(metavar="MASTER", help="As for `run`.")] = None
+    public_url: Annotated[str | None, typer.Option(metavar="URL", help="As for `run`.")] = None
+    interval: Annotated[str | None, typer.Option(metavar="TIME", help="As for `run`.")] = None
+    alignment_timeout: Annotated[str | None, typer.Option(metavar="TIME", help="As for `run`.")] = (
         None
     )
     output: OutputForm = Output.TEXT
@@ -69,7 +69,7 @@ def show_command(arguments: ShowArguments) -> int:
         return SUCCESS
     table = Table("setting", "value", "origin", box=None, pad_edge=False, header_style="bold")
     for name, setting in settings.all.items():
-        said = "none" if setting.shown is None else str(setting.shown)
-        table.add_row(name, said, setting.origin)
+        value = "none" if setting.shown is None else str(setting.shown)
+        table.add_row(name, value, setting.origin)
     show(table, f"In the environment: {variable('checkpoint.interval')}, and so on.")
     return SUCCESS

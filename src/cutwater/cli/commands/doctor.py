@@ -36,12 +36,12 @@ from cutwater.store.backends.directories import directories_below, exists
 from cutwater.store.backends.location import Location
 from cutwater.store.backends.probe import probe
 
-HELP: Final = """Look at this machine and say what is wrong with it.
+HELP: Final = """Check this machine and report problems.
 
-Shows the versions of Python, Spark and Java, memory, cores and open files, and tries the store, the
-scratch directory and the place for Spark's own files. With --self-test, it also runs a small
+Shows the versions of Python, Spark and Java, memory, cores and open files, and tests the store, the
+scratch directory and the directory for Spark's own files. With --self-test, it also runs a small
 stateful pipeline on your Spark, ends it between two checkpoints, restores it and compares every
-row. Leaves nothing behind. Exit code 0 if all is well, 1 if something is wrong.
+row. Removes all its files. Exit code 0 if all is well, 1 if something is wrong.
 
 \b
   cutwater doctor
@@ -62,13 +62,13 @@ class DoctorArguments:
 
     store: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The store to try.", show_default=DEFAULT_STORE),
+        typer.Option(metavar="URL", help="The store to test.", show_default=DEFAULT_STORE),
     ] = None
     scratch: Annotated[
         Path | None,
         typer.Option(
             metavar="DIRECTORY",
-            help="The scratch directory to try.",
+            help="The scratch directory to test.",
             show_default="a temporary directory",
         ),
     ] = None
@@ -154,7 +154,7 @@ def _show_nothing(_: Phase) -> None:
 def _verdict(phases: tuple[Phase, ...]) -> str:
     """Describe the result of a self-test; it was not run if there are no phases."""
     if not phases:
-        return "The self-test was not run: put right what is wrong first."
+        return "The self-test was not run: fix the problems first."
     last = phases[-1]
     return "Supported." if last.ok else f"Not supported: {last.name}: {last.found}"
 
@@ -196,9 +196,9 @@ def _check_spark(_: DoctorArguments) -> Finding:
 def _check_remote(_: DoctorArguments) -> Finding:
     remote = connect_variables()
     if not remote:
-        return Finding("Spark Connect", "ok", "not asked for")
+        return Finding("Spark Connect", "ok", "not requested")
     advice = f"A pipeline needs a classic session: unset {' and '.join(remote)}."
-    return Finding("Spark Connect", "wrong", "asked for", advice)
+    return Finding("Spark Connect", "wrong", "requested", advice)
 
 
 def _check_java(_: DoctorArguments) -> Finding:

@@ -14,11 +14,11 @@ from cutwater.cli.output import SUCCESS, Output, bytes_text, count_text, say, sa
 from cutwater.operations.fork import fork
 from cutwater.operations.rewind.target import time_text
 
-HELP: Final = """Make a second pipeline that begins from a checkpoint of the first.
+HELP: Final = """Create a second pipeline that starts from a checkpoint of the first.
 
-The first one is only read, and may be running. Everything the fork needs is copied. It has a name,
-an identity and checkpoints of its own; its sinks must write elsewhere, which is checked when it
-runs. Its tables begin as they are: empty, or as a copy that you have made of the original's.
+The first pipeline is only read, and may be running. Everything the fork needs is copied. The fork
+has its own name, identity and checkpoints. Its sinks must write to other targets, which is checked
+when it runs. Its tables start as they are: empty, or as your copy of the original's tables.
 
 \b
   cutwater fork orders orders-trial --from 41
@@ -44,14 +44,16 @@ class ForkArguments:
     new_store: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Where the fork keeps its own.", show_default="the same store"
+            metavar="URL",
+            help="Where the fork's checkpoints are kept.",
+            show_default="the same store",
         ),
     ] = None
     allow_forgotten: Annotated[
         bool,
         typer.Option(
             "--allow-forgotten",
-            help="Even if a source no longer has what came after; the fork never sees that.",
+            help="Even if a source has lost data after the checkpoint; the fork never reads it.",
         ),
     ] = False
     output: OutputForm = Output.TEXT
@@ -75,13 +77,13 @@ def fork_command(arguments: ForkArguments) -> int:
     if arguments.output is Output.JSON:
         say_json(asdict(made))
         return SUCCESS
-    say(f"{made.new} begins from {made.title} of {made.pipeline}, taken {time_text(made.at_ms)}")
+    say(f"{made.new} starts from {made.title} of {made.pipeline}, taken {time_text(made.at_ms)}")
     copied = f"{count_text(made.objects, 'object')}, {bytes_text(made.size_bytes)}"
     say(f"  copied: {copied}, to {made.store}")
     for stream, position in made.positions.items():
         say(f"  source {stream}: from {position}")
     for stream, reason in made.forgotten.items():
-        say(f"  source {stream}: the fork never sees some rows: {reason}")
+        say(f"  source {stream}: the fork never reads some rows: {reason}")
     for target in made.forbidden:
         say(f"  its sinks must not write to {target}")
     say(f"run it: cutwater run FILE --name {made.new}, with other targets for its sinks")

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
 ADOPT_HELP: Final = """Take over stopped plain streaming queries, state and all.
 
-Each query's last committed batch becomes a part of the pipeline's first checkpoint: `run` then goes
-on from there, state and source positions included. Without --yes it only shows what it would do.
-The queries' own directories are only read. Steps without a query start empty. Sinks begin with the
+Each query's last committed batch becomes a part of the pipeline's first checkpoint: `run` then
+resumes from there, with state and source positions. Without --yes it only shows what it would do.
+The queries' own directories are only read. Steps without a query start empty. Sinks start with the
 next row: what the queries have written so far stays where it is.
 
 \b
@@ -76,20 +76,17 @@ class AdoptArguments:
         typer.Option(
             "--query",
             metavar="STEP=DIRECTORY",
-            help="A step and the checkpoint directory of the query it goes on with; may be "
-            "repeated.",
+            help="A step and the checkpoint directory of the query it continues; may be repeated.",
         ),
     ]
     param: Parameters = field(default_factory=list)
-    store: Annotated[
-        str, typer.Option(metavar="URL", help="Where checkpoints are kept: a directory that lasts.")
-    ] = DEFAULT_STORE
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise it is only shown.")] = False
+    store: StoreUrl = DEFAULT_STORE
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only show it.")] = False
     allow_uncommitted: Annotated[
         bool,
         typer.Option(
             "--allow-uncommitted",
-            help="Run the input of a batch again that a query began and did not commit.",
+            help="Reprocess the input of a batch that a query started and did not commit.",
         ),
     ] = False
     master: Master = MASTER_DEFAULT
@@ -139,7 +136,7 @@ def adopt_command(arguments: AdoptArguments) -> int:
     else:
         say(
             f"Adopted as checkpoint {decision.checkpoint_id} of {planned.pipeline}, kept as "
-            f"savepoint adopted. Go on with: cutwater run {arguments.target} --store "
+            f"savepoint adopted. Continue with: cutwater run {arguments.target} --store "
             f"{arguments.store}"
         )
     return SUCCESS
@@ -187,14 +184,14 @@ def _examine_queries(pipeline: str, given: Mapping[str, str]) -> dict[str, "Look
 def _adoption_text(adoption: "Adoption", store: str) -> str:
     lines = [f"pipeline {adoption.plan.pipeline}"]
     for step in adoption.steps:
-        lines += ["", f"  {step.step}  goes on with {step.query.directory}"]
+        lines += ["", f"  {step.step}  continues {step.query.directory}"]
         lines += [f"    {name:<12}{text}" for name, text in _step_facts(step)]
     lines.append("")
     if adoption.empty:
         lines.append(f"  start empty   {', '.join(adoption.empty)}")
     sinks = ", ".join(str(step.sink.name) for step in adoption.plan.steps if step.sink)
     lines += [
-        f"  sinks         {sinks or 'none'}: begin with the first row after these batches; what "
+        f"  sinks         {sinks or 'none'}: start with the first row after these batches; what "
         "the queries wrote",
         "                so far stays where it is and is not copied",
         f"  stored in     {store}, as the pipeline's first checkpoint",
@@ -259,10 +256,10 @@ def _adoption_json(adoption: "Adoption", decision: "Decision | None") -> dict[st
 
 EJECT_HELP: Final = """Write a checkpoint as checkpoint directories of plain streaming queries.
 
-One directory for each step that runs as a query, and a README.txt that says what each is good for.
-A step that reads outside sources goes on exactly as a plain query; one that reads channels keeps
-its state and needs another source. The pipeline and its store are only read. Take a savepoint
-first: a checkpoint with rows in flight cannot be ejected.
+Writes one directory for each step that runs as a query, and a README.txt that says how each can be
+used. A step that reads external sources continues exactly as a plain query; a step that reads
+channels keeps its state and needs another source. The pipeline and its store are only read. Take a
+savepoint first: a checkpoint with rows in flight cannot be ejected.
 
 \b
   cutwater eject orders --to /data/checkpoints/orders
@@ -320,5 +317,5 @@ def _find_decision(found: FoundPipeline, text: str) -> Decision:
         return log.head
     chosen = checkpoint_of(found, text)
     if chosen not in found.store.manifests.ids():
-        raise ConfigError("--checkpoint", f"{text} was pruned; see cutwater checkpoints list")
+        raise ConfigError("--checkpoint", f"{text} has been pruned; see cutwater checkpoints list")
     return next(decision for decision in log.decisions if decision.checkpoint_id == chosen)

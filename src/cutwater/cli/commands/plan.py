@@ -41,30 +41,30 @@ from cutwater.store.records.catalog import identify
 
 HELP: Final = """Show how a pipeline will run, without running it.
 
-Draws every step, what is inside it, every channel with the reason it is there, and every sink with
-its format, write mode, keys, commit_every and visibility. Then calls your functions on empty
-streams and shows what Spark says of each step: whether it runs as a streaming query or as batches,
-its state, its watermark and its columns. Looks at the sinks' targets that are there already and
-can be reached. Finds the mistakes that would keep the pipeline from starting, and names the line of
-each. No data is read, and nothing is written.
+Draws every step and its contents, every channel with the reason for it, and every sink with its
+format, write mode, keys, commit_every and visibility. Then calls your functions on empty streams
+and shows Spark's analysis of each step: whether it runs as a streaming query or as batches, its
+state, its watermark and its columns. Checks the sinks' targets that exist and can be reached. Finds
+the mistakes that would keep the pipeline from starting, and names the line of each. No data is
+read, and nothing is written.
 
 \b
   cutwater plan orders.py                  the only pipeline in the file
-  cutwater plan orders.py:daily            the one called daily
+  cutwater plan orders.py:daily            the pipeline called daily
   cutwater plan orders.py:make --param env=test
-  cutwater plan orders.py --no-spark       at once: only what is declared
+  cutwater plan orders.py --no-spark       at once: only the declarations
   cutwater plan orders.py --against orders --store /data/orders
-                                           what becomes of the last checkpoint in this code
+                                           how the last checkpoint maps to this code
 
-With --against, exits with 1 if the checkpoint cannot be restored into this code as it is; the
-options --allow-new, --allow-dropped and --swap mean what they mean to `cutwater run`.
+With --against, the exit code is 1 if the checkpoint cannot be restored into this code; the options
+--allow-new, --allow-dropped and --swap are those of `cutwater run`.
 """
 _WORDS: Final = {
-    Fate.KEPT: "goes on where it stood",
-    Fate.MOVED: "goes on from what other steps were",
-    Fate.NEW: "begins without a past",
-    Fate.MERGED: "is part of other steps now",
-    Fate.DROPPED: "is gone, and its past with it",
+    Fate.KEPT: "resumes where it was",
+    Fate.MOVED: "resumes from the state of other steps",
+    Fate.NEW: "starts without state",
+    Fate.MERGED: "is now part of other steps",
+    Fate.DROPPED: "is dropped, with its state",
 }
 
 
@@ -83,7 +83,10 @@ class PlanArguments:
     param: Parameters = field(default_factory=list)
     spark: Annotated[
         bool,
-        typer.Option("--spark/--no-spark", help="Ask Spark, or show only what is declared."),
+        typer.Option(
+            "--spark/--no-spark",
+            help="Analyze the steps with Spark, or show only the declarations.",
+        ),
     ] = True
     master: Master = MASTER_DEFAULT
     conf: Conf = field(default_factory=list)
@@ -91,7 +94,7 @@ class PlanArguments:
         str | None,
         typer.Option(
             metavar="PIPELINE",
-            help="Show what becomes of this pipeline's last checkpoint in the code as it is now.",
+            help="Show how this pipeline's last checkpoint maps to the current code.",
         ),
     ] = None
     store: Annotated[
@@ -100,7 +103,7 @@ class PlanArguments:
     allow_new: AllowNew = False
     allow_dropped: AllowDropped = False
     swap: Swap = field(default_factory=list)
-    output: Annotated[PlanOutput, typer.Option(help="For people or for programs.")] = (
+    output: Annotated[PlanOutput, typer.Option(help="A tree for people, or JSON for programs.")] = (
         PlanOutput.TREE
     )
     debug: Debug = False
@@ -150,7 +153,7 @@ def _analyze(planned: PhysicalPlan, master: str, conf: Mapping[str, str]) -> All
     try:
         spark = embedded_session(master, app_name="cutwater plan", conf=conf)
     except SessionError as error:
-        complain(f"Spark was not asked: {error.message} This is only what is declared.")
+        complain(f"Spark was not used: {error.message} Only the declarations are shown.")
     else:
         forms = look(planned, spark)
         facts = facts_of(planned, forms, spark)
@@ -202,7 +205,7 @@ def _last_cut(store: str, name: str) -> Cut:
     opened = OpenStore.of(backend, pipeline)
     head = opened.log.read().head
     if head is None:
-        raise ConfigError("--against", f"{name} has no checkpoint: whatever runs begins empty")
+        raise ConfigError("--against", f"{name} has no checkpoint: a run would start empty")
     return opened.manifests.read(head.checkpoint_id, head.manifest_sha256)
 
 

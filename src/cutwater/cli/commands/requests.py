@@ -41,7 +41,7 @@ from cutwater.units import milliseconds
 
 SAVEPOINT_HELP: Final = """Take a savepoint of a running pipeline.
 
-A savepoint has a name, stands alone and is kept until you give it up
+A savepoint has a name, is self-contained and is kept until you drop it
 (`cutwater checkpoints prune --savepoint NAME`). Waits until it is decided and all sinks have
 committed.
 
@@ -51,16 +51,16 @@ committed.
 CHECKPOINT_HELP: Final = """Take a checkpoint of a running pipeline now.
 
 Waits until it is decided and all sinks have committed. With --full it reuses nothing of an older
-one.
+checkpoint.
 """
 STOP_HELP: Final = """Stop a running pipeline, with a last checkpoint.
 
-Waits until it has ended. With --savepoint or --drain the pipeline goes on as before if that
-checkpoint fails; otherwise it ends anyway, and the next run goes on from the last checkpoint.
+Waits until it has ended. With --savepoint or --drain the pipeline keeps running if that
+checkpoint fails; otherwise it ends anyway, and the next run resumes from the last checkpoint.
 
---drain lets the sources stop at the last barrier: everything they have read before it has gone
-through to the sinks, and nothing they read after it has begun. It does not close windows: Spark
-cannot move a watermark to the end of time.
+--drain stops the sources at the last barrier: everything they have read before it has reached the
+sinks, and nothing after it has been processed. It does not close windows: Spark cannot move a
+watermark to the end of time.
 
 \b
   cutwater stop orders
@@ -69,14 +69,14 @@ cannot move a watermark to the end of time.
 
 ABORT_HELP: Final = """Abort a pending checkpoint or savepoint of a running pipeline.
 
-Without an ID it aborts the one that is pending. The reason is stored with the attempt: `checkpoints
+Without an ID it aborts the pending checkpoint. The reason is stored with the attempt: `checkpoints
 list` and `show`, the API and the dashboard show it, and a command that waits for that checkpoint
-gets it. The pipeline goes on, and takes its next checkpoint when that is due; an abort does not
-count against `tolerable_failed`. Refused if nothing is pending, or if the checkpoint is already
+gets it. The pipeline keeps running, and takes its next checkpoint when that is due; an abort does
+not count against `tolerable_failed`. Refused if nothing is pending, or if the checkpoint is already
 being decided.
 
-The last checkpoint of a plain stop: the pipeline ends without it. Of a stop with --savepoint or
---drain: the pipeline goes on as before.
+If the checkpoint is the last one of a plain stop, the pipeline ends without it. If it belongs to a
+stop with --savepoint or --drain, the pipeline keeps running.
 
 \b
   cutwater checkpoints abort orders --reason "the bucket is being moved"
@@ -96,7 +96,7 @@ class CheckpointArguments:
 
     pipeline: PipelineName
     full: Annotated[
-        bool, typer.Option("--full", help="Let it stand alone: reuse nothing of an older one.")
+        bool, typer.Option("--full", help="Self-contained: reuse nothing of an older checkpoint.")
     ] = False
     store: StoreUrl = DEFAULT_STORE
     timeout: Timeout = "10m"
@@ -127,7 +127,7 @@ class AbortArguments:
     checkpoint: Annotated[
         int | None,
         typer.Argument(
-            metavar="[ID]", min=1, help="Its number.", show_default="the one that is pending"
+            metavar="[ID]", min=1, help="Its number.", show_default="the pending checkpoint"
         ),
     ] = None
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it is stored with the attempt.")]
@@ -151,7 +151,10 @@ class StopArguments:
         ),
     ] = None
     drain: Annotated[
-        bool, typer.Option("--drain", help="Let the sources stop first, and everything flow out.")
+        bool,
+        typer.Option(
+            "--drain", help="Stop the sources first, and process everything they have read."
+        ),
     ] = False
     store: StoreUrl = DEFAULT_STORE
     timeout: Timeout = "30m"
@@ -213,7 +216,7 @@ def stop_command(arguments: StopArguments) -> int:
         return SUCCESS
     report = answer.report
     last = (
-        f"the next run goes on from {_checkpoint_title(report, savepoint)}"
+        f"the next run resumes from {_checkpoint_title(report, savepoint)}"
         if report
         else answer.message
     )
@@ -275,7 +278,7 @@ class RequestClient:
         )
         what = wanted.wish.value
         article = "an" if wanted.wish is Wish.ABORT else "a"
-        self._report(f"asking process {lease.process} on {lease.host} for {article} {what}")
+        self._report(f"requesting {article} {what} from process {lease.process} on {lease.host}")
         try:
             self._requests.ask(request)
             answer = self._wait(request)
@@ -296,7 +299,7 @@ class RequestClient:
                 return answer
             if answer is not None and not is_taken:
                 is_taken = True
-                self._report("it has begun; waiting")
+                self._report("it has started; waiting")
             if answer is None or is_taken:
                 self._check_alive(request)
             if time.monotonic() >= end_s:
@@ -304,7 +307,9 @@ class RequestClient:
                 last = self._requests.answer(request.token)
                 if last is not None and last.state is not AnswerState.TAKEN:
                     return last
-                begun = "it has begun and may still be completed" if is_taken else "nobody began it"
+                begun = (
+                    "it has started and may still complete" if is_taken else "it was not started"
+                )
                 raise self._failed(f"no answer within {duration_text(self._timeout_ms)}: {begun}")
             time.sleep(_LOOK_S)
 
@@ -339,7 +344,7 @@ class RequestClient:
 def _holder_text(found: FoundPipeline) -> str:
     lease = found.lease
     if found.holding is Holding.UNKNOWN:
-        return f"as far as anybody can tell, since its lease cannot be read: {found.problem}"
+        return f"as far as is known; its lease cannot be read: {found.problem}"
     if lease is None:
         return "it has never run with this store"
     who = f"process {lease.process} on {lease.host}"
@@ -347,6 +352,6 @@ def _holder_text(found: FoundPipeline) -> str:
         case Holding.FREE:
             return f"{who} ran it last and has ended"
         case Holding.STALE:
-            return f"{who} ran it last and showed its last sign of life {found.age_s} s ago"
+            return f"{who} ran it last and sent its last heartbeat {found.age_s} s ago"
         case _:
-            return f"{who} runs it now, and another one was asked"
+            return f"{who} runs it now; the request was for another process"

@@ -61,25 +61,25 @@ if TYPE_CHECKING:
 
 HELP: Final = """Run a pipeline, with a checkpoint every few seconds.
 
-Goes on from the last checkpoint in the store, or begins there. Ctrl-C (or SIGTERM, or SIGHUP unless
-it is ignored) takes a final checkpoint and stops; a second Ctrl-C stops at once, and the next run
-goes on from the last checkpoint. A run goes on when nobody reads its output any more.
+Resumes from the last checkpoint in the store, or starts without one. Ctrl-C (or SIGTERM, or SIGHUP
+unless it is ignored) takes a final checkpoint and stops; a second Ctrl-C stops at once, and the
+next run resumes from the last checkpoint. A run continues when its output can no longer be written.
 
 \b
   cutwater run orders.py
   cutwater run orders.py --interval 5s --store /data/orders
   cutwater run orders.py --store s3://bucket/orders
-  cutwater run orders.py --available-now       process what is there, then exit
-  cutwater run orders.py --swap orders         the source reads elsewhere now; keep all state
+  cutwater run orders.py --available-now       process the available input, then exit
+  cutwater run orders.py --swap orders         the source has been replaced; keep all state
   cutwater run orders.py:make --param env=prod --master spark://host:7077
 
 \b
 Exit codes
-  0    finished, or stopped as asked
+  0    finished, or stopped on request
   1    the pipeline failed
   2    wrong use: an option, the file or the pipeline
   3    another process runs this pipeline, or has taken it over
-  4    stopped as asked, but the last checkpoint failed; the next run goes on from the one before
+  4    stopped on request, but the last checkpoint failed; the next run resumes from the one before
   129  ended by SIGHUP before the pipeline ran
   130  stopped at once by a second Ctrl-C
   143  ended by SIGTERM before the pipeline ran
@@ -94,8 +94,8 @@ ServeOption = Annotated[
         "--serve",
         metavar="[HOST:]PORT|auto|off",
         envvar="CUTWATER_SERVE",
-        help="Where the API and dashboard answer; auto is port 4080 of this machine, or the next "
-        "free one.",
+        help="The address of the API and dashboard; auto is port 4080 of this machine, or the next "
+        "free port.",
     ),
 ]
 
@@ -113,14 +113,14 @@ class RunArguments:
         str,
         typer.Option(
             metavar="URL",
-            help="Where checkpoints are kept: a directory that lasts, or s3://, gs://, az://.",
+            help="Where checkpoints are kept: a durable directory, or s3://, gs://, az://.",
         ),
     ] = DEFAULT_STORE
     scratch: Annotated[
         Path | None,
         typer.Option(
             metavar="DIRECTORY",
-            help="A fast local directory for work in progress; may be lost.",
+            help="A fast local directory for temporary files; may be lost.",
             show_default="a temporary directory",
         ),
     ] = None
@@ -147,7 +147,7 @@ class RunArguments:
         bool, typer.Option("--forced", help="Let barriers overtake data at once, always.")
     ] = False
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Process what is there, then exit.")
+        bool, typer.Option("--available-now", help="Process the available input, then exit.")
     ] = False
     duration: Annotated[
         str | None,
@@ -162,25 +162,27 @@ class RunArguments:
         typer.Option(
             "--from",
             metavar="latest|none|ID|NAME|TIME",
-            help="The checkpoint to begin with: the latest, the number of one, the name of a "
-            "savepoint, or a time. One that is not the latest is a rewind: needs --yes. With none, "
-            "the pipeline begins at its beginning, and is refused if it has taken a checkpoint.",
+            help="The checkpoint to start from: the latest, a checkpoint's number, a savepoint's "
+            "name, or a time. One that is not the latest is a rewind: needs --yes. With none, the "
+            "pipeline starts without a checkpoint, and is refused if it has taken one.",
         ),
     ] = "latest"
     yes: Annotated[
-        bool, typer.Option("--yes", help="Take the sinks back to the checkpoint of --from.")
+        bool, typer.Option("--yes", help="Roll the sinks back to the checkpoint of --from.")
     ] = False
     name: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Run it under another name, as a fork of it is run.",
+            help="Run the pipeline under another name, such as that of a fork.",
             show_default="the pipeline's own",
         ),
     ] = None
     takeover: Annotated[
         bool,
-        typer.Option("--takeover", help="Run even if another process seems to; that one ends."),
+        typer.Option(
+            "--takeover", help="Run even if another process seems to run it; that process ends."
+        ),
     ] = False
     allow_new: AllowNew = False
     allow_dropped: AllowDropped = False
@@ -189,8 +191,8 @@ class RunArguments:
         list[str],
         typer.Option(
             metavar="SINK",
-            help="The sink's target is the one it wrote to before, at another address or on "
-            "another server now. May be repeated.",
+            help="The sink's target is the same as before, now at another address or on another "
+            "server. May be repeated.",
         ),
     ] = field(default_factory=list)
     serve: ServeOption = AUTO
@@ -199,7 +201,10 @@ class RunArguments:
     output: OutputForm = Output.TEXT
     live: Annotated[
         bool,
-        typer.Option("--live/--no-live", help="Redraw a view in place; lines if not a terminal."),
+        typer.Option(
+            "--live/--no-live",
+            help="Redraw a view in place, or write lines; always lines without a terminal.",
+        ),
     ] = True
     debug: Debug = False
 
@@ -278,7 +283,7 @@ def _check_consent(arguments: RunArguments, pipeline: str) -> None:
     """Refuse a rewind without --yes, before Spark starts."""
     target = behind(pipeline, to=arguments.start_from, store=arguments.store, option="--from")
     if target is not None:
-        reason = f"{target.title} is not where {pipeline} stands: this is a rewind"
+        reason = f"{target.title} is not the current checkpoint of {pipeline}: this is a rewind"
         number = target.decision.checkpoint_id
         look = f"`cutwater rewind {pipeline} --to {number}` shows what it does"
         raise ConfigError("--from", f"{reason}. {look}; add --yes to do it")
@@ -298,7 +303,7 @@ def _follow(
             return None
         is_over = end_s is not None and time.monotonic() >= end_s
         if not is_stopping and (request.stop or is_over):
-            why = request.stop or f"{duration_s:g} s are over"
+            why = request.stop or f"{duration_s:g} s have passed"
             screen.tell(f"{why}: taking a final checkpoint; Ctrl-C again to stop at once")
             run.stop(checkpoint=True)
             is_stopping = True
@@ -435,7 +440,7 @@ class Serving:
             return
         # On a line of its own: an address with text after it is hard to click on.
         tell(f"dashboard and API at {self._made.url}")
-        tell(f"to change something there: {token.hint}")
+        tell(f"to make changes there: {token.hint}")
 
 
 def _reason(error: Exception) -> str:

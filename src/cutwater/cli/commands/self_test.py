@@ -162,7 +162,7 @@ class _Phases:
         if result is None or not result.finished:
             message = f"generation 2 did not finish within {_DEADLINE_S:.0f} s"
             raise _Unsupported(message)
-        return f"generation {self.running.status().generation} finished what generation 1 had begun"
+        return f"generation {self.running.status().generation} finished the work of generation 1"
 
     def compare(self) -> str:
         from deltalake import DeltaTable  # noqa: PLC0415 - an extra, as in the sink
@@ -174,8 +174,8 @@ class _Phases:
             missing = len(set(expected) - set(found))
             unexpected = len(found) - (len(expected) - missing)
             message = (
-                f"of {len(expected)} rows {missing} are missing, and {unexpected} are there "
-                "that must not be"
+                f"of {len(expected)} rows {missing} are missing, and {unexpected} rows are "
+                "unexpected"
             )
             raise _Unsupported(message)
         return f"{len(found)} counts of {_TOTAL:,} rows, each exactly once"

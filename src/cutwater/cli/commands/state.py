@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from cutwater.step_state.parts import StatePart
     from cutwater.step_state.reading import StepState
 
-HELP: Final = "Look at what steps keep for each key, at any checkpoint."
-SHOW_HELP: Final = """Show what a step keeps for each key, at a checkpoint.
+HELP: Final = "Show the state of steps by key, at any checkpoint."
+SHOW_HELP: Final = """Show a step's state by key, at a checkpoint.
 
-The pipeline need not run. Rows are sorted by key. What Spark keeps is not always what the step puts
-out: an average, for instance, is kept as a sum and a count.
+The pipeline need not run. Rows are sorted by key. Spark's state is not always the step's output: an
+average, for instance, is stored as a sum and a count.
 
 \b
   cutwater state show orders totals
@@ -97,7 +97,7 @@ class DiffArguments:
         str, typer.Option("--from", metavar="ID|NAME|TIME", help="The checkpoint to compare with.")
     ]
     after: Annotated[
-        str, typer.Option("--to", metavar="latest|ID|NAME|TIME", help="The checkpoint to look at.")
+        str, typer.Option("--to", metavar="latest|ID|NAME|TIME", help="The checkpoint to show.")
     ] = LATEST
     key: Keys = field(default_factory=list)
     limit: Limit = 20
@@ -230,8 +230,8 @@ def _title(state: "StepState", part: "StatePart | None", cut: "Cut") -> str:
 
 
 def _count_line(shown: int, count: int, noun: str) -> str:
-    said = count_text(count, noun)
-    return said if shown == count else f"{said}, {shown:,} of them shown; --limit shows more"
+    counted = count_text(count, noun)
+    return counted if shown == count else f"{counted}, {shown:,} of them shown; --limit shows more"
 
 
 def _show_rows(rows: Sequence[Json]) -> None:

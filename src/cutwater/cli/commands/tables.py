@@ -15,10 +15,10 @@ from cutwater.cli.output import SUCCESS, Output, Table, complain, say, say_json
 from cutwater.cli.render import show
 from cutwater.sinks.consistent_view import ConsistentView, view_at
 
-HELP: Final = """Show the version of every sink's table at a checkpoint: one moment in all of them.
+HELP: Final = """Show the version of every sink's table at one checkpoint: a consistent view.
 
 Only commit points can be shown: at a recovery point, which had data in flight, no sink committed.
-Without --checkpoint it is the newest one that all sinks have committed.
+Without --checkpoint it shows the newest checkpoint that all sinks have committed.
 
 \b
   cutwater tables orders
@@ -56,7 +56,7 @@ def tables_command(arguments: TablesArguments) -> int:
         )
     show(table)
     for note in view.notes:
-        complain(f"Beware: {note}.")
+        complain(f"Warning: {note}.")
     return SUCCESS
 
 

@@ -20,9 +20,9 @@ from cutwater.store.backends.location import existing_backend
 
 HELP: Final = """Show the pipelines of a store in a browser.
 
-Works whether they run or not, and needs no Spark: checkpoints, recoveries, tables, what a rewind
-would do. A pipeline that runs can be asked for a checkpoint, a savepoint or a stop, with the token
-that this command writes to a file. Runs until Ctrl-C, SIGTERM or SIGHUP.
+Works whether they run or not, and needs no Spark. Shows checkpoints, recoveries, tables and what a
+rewind would do. A checkpoint, savepoint or stop of a running pipeline can be requested with the
+token that this command writes to a file. Runs until Ctrl-C, SIGTERM or SIGHUP.
 
 \b
   cutwater ui
@@ -42,7 +42,7 @@ class UiArguments:
         str | None,
         typer.Option(
             metavar="[HOST:]PORT",
-            help="Where to answer.",
+            help="The address to listen on.",
             show_default="port 4080 of this machine, or the next free one",
         ),
     ] = None
