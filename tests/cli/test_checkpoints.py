@@ -101,7 +101,7 @@ def test_people_get_a_table_with_the_newest_last(stored: OfflineStore) -> None:
     assert "before" in lines[2]
     assert "the deadline passed" in lines[3]
     assert "rewind to checkpoint 1" in lines[6]
-    assert "the pipeline stands here" in lines[6]
+    assert "the current checkpoint" in lines[6]
     assert "Last recovery: generation 3 began from checkpoint 12 at " in result.output
     assert (
         "commit replay 2 ms (6 commits), fetch 3 ms (0 B from the store, 0 B found here)"
@@ -192,7 +192,7 @@ def test_a_damaged_lease_stops_nobody_who_only_looks(stored: OfflineStore) -> No
     listed = stored.run("checkpoints", "list", "orders")
 
     assert listed.exit_code == 0
-    assert f"Nobody can tell whether orders ({PIPELINE}) runs: its lease" in listed.output
+    assert f"It is unknown whether orders ({PIPELINE}) runs: its lease" in listed.output
     asked = stored.run("checkpoint", "orders")
     assert (asked.exit_code, "its lease cannot be read" in asked.stderr) == (1, True)
     pruned = stored.run("checkpoints", "prune", "orders", "--keep", "1", "--yes")
@@ -259,7 +259,7 @@ def test_a_checkpoint_that_is_no_longer_kept_is_gone_and_not_damaged(stored: Off
     verified = stored.json("checkpoints", "verify", "orders", "1", exit_code=1)
 
     assert said.exit_code == 1
-    assert "checkpoint 1 is gone: it is no longer kept" in said.output
+    assert "checkpoint 1 has been deleted" in said.output
     (found,) = verified["checkpoints"]
     assert (found["sound"], found["discarded"], found["damages"]) == (False, True, [])
     assert stored.run("checkpoints", "verify", "orders", "--all").exit_code == 0
@@ -292,7 +292,7 @@ def test_a_difference_says_what_moved_and_which_objects_came_and_went(stored: Of
     }
     assert "From checkpoint 2 to 4, 2.0 s later:" in said.output
     assert "sink table: 2 -> 4" in said.output
-    assert "3 objects came (23 B), 2 went (10 B), 1 are shared." in said.output
+    assert "3 objects added (23 B), 2 removed (10 B), 1 are shared." in said.output
 
 
 def test_a_difference_counts_the_rows_of_steps_and_sinks(tmp_path: Path) -> None:
@@ -330,8 +330,8 @@ def test_nothing_is_deleted_without_yes(stored: OfflineStore) -> None:
     said = stored.run("checkpoints", "prune", "orders", "--keep", "1")
     shown = stored.json("checkpoints", "prune", "orders", "--keep", "1")
 
-    assert "Checkpoints that would go: 1, 4, 5." in said.output
-    assert "Checkpoints that stay: 2, 6." in said.output
+    assert "Checkpoints to delete: 1, 4, 5." in said.output
+    assert "Checkpoints kept: 2, 6." in said.output
     assert "Nothing was deleted" in said.output
     assert (shown["deleted"], shown["checkpoints"], shown["keep"]) == (False, [1, 4, 5], [2, 6])
     assert sorted(stored.directory.rglob("*")) == before
@@ -347,7 +347,7 @@ def test_what_was_shown_goes_with_yes_and_the_rest_is_sound(stored: OfflineStore
     assert done["orphans"] == 1
     assert manifests(stored) == [2, 6]
     assert stored.json("checkpoints", "verify", "orders", "--all")["sound"] is True
-    assert "Checkpoints that went: none." in again.output
+    assert "Checkpoints deleted: none." in again.output
     listed = stored.json("checkpoints", "list", "orders")["checkpoints"]
     assert [one["id"] for one in listed] == [2, 6]
     everything = stored.json("checkpoints", "list", "orders", "--all")["checkpoints"]
@@ -371,7 +371,7 @@ def test_a_savepoint_goes_only_when_it_is_named(stored: OfflineStore) -> None:
 
     said = stored.run("checkpoints", "prune", "orders", "--savepoint", "before", "--yes")
 
-    assert "Checkpoints that went: 2." in said.output
+    assert "Checkpoints deleted: 2." in said.output
     assert before == [1, 2, 4, 5, 6]
     assert manifests(stored) == [1, 4, 5, 6]
     # Its name is free again, and it cannot be given up twice.
@@ -390,7 +390,7 @@ def test_a_savepoint_that_cannot_be_read_blocks_until_its_number_is_named(
     untouched = manifests(stored)
     done = stored.json("checkpoints", "prune", "orders", "--keep", "1", "--savepoint", "2", "--yes")
 
-    assert (blocked.exit_code, "checkpoint 2 stays" in blocked.output) == (1, True)
+    assert (blocked.exit_code, "checkpoint 2 is kept" in blocked.output) == (1, True)
     assert untouched == [1, 2, 4, 5, 6]
     assert done["checkpoints"] == [1, 2, 4, 5]
     assert manifests(stored) == [6]
@@ -405,7 +405,7 @@ def test_a_savepoint_of_a_running_pipeline_is_given_up_and_left_to_its_driver(
     said = stored.run("checkpoints", "prune", "orders", "--savepoint", "before", "--yes")
 
     assert "Nothing was changed" in shown.output
-    assert "goes after the next checkpoint" in said.output
+    assert "deleted after the next checkpoint" in said.output
     assert stored.writer.store.savepoints.dropped() == {2}
     assert manifests(stored) == [1, 2, 4, 5, 6]
     again = stored.run("checkpoints", "prune", "orders", "--savepoint", "2", "--output", "json")

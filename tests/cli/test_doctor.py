@@ -163,5 +163,5 @@ def test_the_self_test_waits_until_nothing_else_is_wrong(tmp_path: Path) -> None
     run = cutwater("doctor", "--self-test", "--store", str(tmp_path / "file"), cwd=tmp_path)
 
     assert run.returncode == 1
-    expected = "The self-test was not run: put right what is wrong first."
+    expected = "The self-test was not run: fix the problems first."
     assert run.stdout.splitlines()[-1] == expected

@@ -157,6 +157,6 @@ def test_a_command_whose_output_finds_no_room_says_so(tmp_path: Path) -> None:
 
     assert run.returncode == 1
     assert run.stderr == (
-        "The output is incomplete: No space left on device. Make room where stdout goes, and run "
-        "it again.\n"
+        "The output is incomplete: No space left on device. Free space where stdout is "
+        "written, and run the command again.\n"
     )

@@ -178,7 +178,7 @@ def test_the_dashboard_answers_stops_with_a_checkpoint_and_goes_on(tmp_path: Pat
     assert second.process.returncode == 2  # make's own, for any command that fails
     assert "Error 3" in refused
     assert "pipeline auctions is run by process" in refused
-    last = re.search(r"the next run goes on from checkpoint (\d+)\.", ended)
+    last = re.search(r"the next run resumes from checkpoint (\d+)\.", ended)
     assert last is not None, ended
     assert f"from checkpoint {last[1]}" in recovered
     assert "auctions stopped." in ended_again

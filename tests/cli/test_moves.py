@@ -38,19 +38,20 @@ def test_a_rewind_is_shown_first_and_done_when_told(prepared: PreparedPipeline) 
 
     assert (shown.returncode, done.returncode) == (0, 0), shown.stderr + done.stderr
     at = time_text(FIRST_AT_MS + 2 * STEP_MS)
+    removed = "30 rows of 50 are removed"
     assert shown.stdout.splitlines() == [
-        f"orders would go back to checkpoint 2, taken {at}",
-        "  it stood on checkpoint 5; left behind: 3, 4, 5",
+        f"orders would be rolled back to checkpoint 2, taken {at}",
+        "  it was at checkpoint 5; undone: 3, 4, 5",
         "  step numbers: batch 4 -> 1, 167 B of state",
         '  source numbers/0: {"sequence": 50} -> {"sequence": 20}',
-        f"  sink left: {prepared.table(SINKS[0])} version 4 -> version 2, 30 rows of 50 disappear",
-        f"  sink right: {prepared.table(SINKS[1])} version 4 -> version 2, 30 rows of 50 disappear",
+        f"  sink left: {prepared.table(SINKS[0])} version 4 -> version 2, {removed}",
+        f"  sink right: {prepared.table(SINKS[1])} version 4 -> version 2, {removed}",
         "nothing was done; add --yes to do it",
     ]
     assert before == below(50)
-    assert done.stdout.splitlines()[0] == f"orders went back to checkpoint 2, taken {at}"
+    assert done.stdout.splitlines()[0] == f"orders was rolled back to checkpoint 2, taken {at}"
     assert done.stdout.splitlines()[-1] == (
-        "done, as checkpoint 6; the next run goes on from there"
+        "done, as checkpoint 6; the next run resumes from there"
     )
     assert prepared.shown() == below(20)
 
@@ -89,7 +90,7 @@ def test_what_stands_against_a_rewind_is_said_and_what_leaving_the_sinks_means(
     assert "refused: checkpoint 2: a sink cannot go back" in shown.stdout
     assert "written by somebody else" in shown.stdout
     assert refused.stderr.startswith("[CW-701] pipeline orders stays as it is")
-    assert "right is left at version 4; 30 rows come a second time" in left.stdout
+    assert "right is left at version 4; 30 rows are written again" in left.stdout
     assert prepared.shown() == [[-1, *range(50)], list(range(50))]
 
 
@@ -136,7 +137,7 @@ def test_a_fork_says_what_it_is_and_what_it_must_not_write_to(
     at = time_text(FIRST_AT_MS + 3 * STEP_MS)
     assert told.returncode == 0, told.stderr
     assert told.stdout.splitlines() == [
-        f"trial begins from savepoint before (checkpoint 3) of orders, taken {at}",
+        f"trial starts from savepoint before (checkpoint 3) of orders, taken {at}",
         f"  copied: 1 object, 167 B, to {prepared.store.as_uri()}",
         '  source numbers/0: from {"sequence": 30}',
         f"  its sinks must not write to {prepared.table(SINKS[0])}",
@@ -158,6 +159,6 @@ def test_a_run_does_not_go_back_in_time_unasked(prepared: PreparedPipeline, tmp_
     found = cutwater(*asked)
 
     assert found.returncode == 2
-    assert "checkpoint 2 is not where orders stands: this is a rewind" in found.stderr
+    assert "checkpoint 2 is not the current checkpoint of orders: this is a rewind" in found.stderr
     assert "add --yes" in found.stderr
     assert prepared.shown() == below(50)

@@ -77,9 +77,12 @@ def test_a_function_makes_a_pipeline_of_parameters(tmp_path: Path) -> None:
             "--param: sise: no such parameter; make takes env, size.",
         ),
         ((":make", "--param", "env"), "--param: 'env' is not of the form key=value."),
-        ((":make", "--param", "env=1", "--param", "env=2"), "--param: env is given twice."),
-        ((":orders", "--param", "env=1"), "only a function that makes one takes them."),
-        ((":wrong",), ":wrong returns str, and must return a Pipeline."),
+        ((":make", "--param", "env=1", "--param", "env=2"), "--param: env is repeated."),
+        (
+            (":orders", "--param", "env=1"),
+            "only a function that returns a pipeline takes parameters.",
+        ),
+        ((":wrong",), ":wrong returns str and not a Pipeline."),
         ((":nothing",), "no such name: nothing; name one: orders.py:orders, orders.py:make."),
         ((":NUMBER",), "no pipeline or function: NUMBER; name one:"),
     ],
@@ -145,7 +148,7 @@ def test_an_error_is_json_for_a_program(tmp_path: Path) -> None:
     error = json.loads(run.stdout)["error"]
     assert (run.returncode, run.stderr) == (2, "")
     assert (error["code"], error["exit_code"]) == ("CW-101", 2)
-    assert "is not there" in error["message"]
+    assert "does not exist" in error["message"]
 
 
 @pytest.mark.parametrize("name", ["json.py", "cutwater.py", "my-orders.v2.py"])
@@ -222,7 +225,7 @@ def test_where_spark_and_targets_are_away_only_what_is_declared_is_shown(tmp_pat
 
     assert run.returncode == 0, run.stderr
     first, second = run.stderr.splitlines()
-    assert first.startswith("Spark was not asked: Spark did not start on nonsense: ")
+    assert first.startswith("Spark was not used: Spark did not start on nonsense: ")
     assert second == (
         "The target of sink away was not looked at: dsn: the environment has no NO_SUCH_DSN."
     )
@@ -241,4 +244,4 @@ def test_a_plan_against_nothing_is_refused_before_spark_starts(tmp_path: Path) -
 
     assert (nobody.returncode, empty.returncode) == (2, 2)
     assert f"--store: there is no store with a pipeline in it at {store}." in nobody.stderr
-    assert "orders has no checkpoint: whatever runs begins empty." in empty.stderr
+    assert "orders has no checkpoint: a run would start empty." in empty.stderr

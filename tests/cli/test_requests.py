@@ -70,7 +70,9 @@ def test_a_savepoint_is_taken_and_its_progress_is_shown(running: Running) -> Non
     assert result.exit_code == 0
     assert running.control.requested == [CheckpointRequest(CheckpointKind.SAVEPOINT, "before")]
     lines = result.output.splitlines()
-    assert lines[0] == f"asking process {os.getppid()} on {socket.gethostname()} for a savepoint"
+    assert (
+        lines[0] == f"requesting a savepoint from process {os.getppid()} on {socket.gethostname()}"
+    )
     assert lines[-1] == ("savepoint before (checkpoint 1) completed in 250 ms, 2.0 KB uploaded.")
     assert left_behind(running.stored) == ()
 
@@ -98,7 +100,7 @@ def test_a_stop_says_where_the_next_run_goes_on(running: Running) -> None:
     result = running.stored.run("stop", "orders")
 
     assert result.exit_code == 0
-    assert "orders has stopped; the next run goes on from checkpoint 1." in result.output
+    assert "orders has stopped; the next run resumes from checkpoint 1." in result.output
 
 
 def test_a_stop_with_a_savepoint_and_a_drain_asks_for_both(running: Running) -> None:
@@ -137,7 +139,7 @@ def test_a_command_whose_time_is_up_takes_back_what_nobody_has_begun(stored: Off
     result = stored.run("checkpoint", "orders", "--timeout", "300ms")
 
     assert result.exit_code == 1
-    assert "no answer within 300 ms: nobody began it." in result.stderr
+    assert "no answer within 300 ms: it was not started." in result.stderr
     assert left_behind(stored) == ()
 
 
@@ -155,8 +157,8 @@ def test_a_command_whose_time_is_up_says_that_it_has_begun(running: Running) -> 
     ("change", "said"),
     [
         ({"released": True}, "ran it last and has ended"),
-        ({"beat_at_ms": 0}, "showed its last sign of life"),
-        ({"process": 2**22 + 1}, "showed its last sign of life"),
+        ({"beat_at_ms": 0}, "sent its last heartbeat"),
+        ({"process": 2**22 + 1}, "sent its last heartbeat"),
     ],
 )
 def test_a_pipeline_that_does_not_run_cannot_be_asked(
@@ -205,7 +207,7 @@ def test_a_pending_checkpoint_is_aborted_with_a_reason(
     assert (result.exit_code, result.stderr) == (0, "")
     assert running.control.requested == [f"abort {meant}: too slow"]
     first, *_, last = result.output.splitlines()
-    assert first.endswith("for an abort")
+    assert first.startswith("requesting an abort from process ")
     assert last == f"checkpoint {meant if numbers else 1} aborted after 250 ms."
     assert left_behind(running.stored) == ()
 

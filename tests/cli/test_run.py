@@ -93,7 +93,7 @@ def test_a_finished_run_is_told_line_by_line(start: Start) -> None:
         "checkpoint 3 completed in 1 min 1 s "
         "(0 B uploaded; unaligned, 512 B in flight; sinks wait for the next)",
         "orders finished: all input is processed. 2 checkpoints, 0 restarts; "
-        "the next run goes on from checkpoint 3.",
+        "the next run resumes from checkpoint 3.",
     ]
     assert '{"type": "session stopped"}' in said
 
@@ -172,10 +172,10 @@ def test_a_start_in_changed_code_tells_what_became_of_the_steps(start: Start) ->
     said, _ = start("changed").communicate(timeout=DEADLINE_S)
 
     told = [line.partition(" ")[2] for line in said.splitlines()]
-    at = told.index("step totals goes on where it stood")
+    at = told.index("step totals resumes where it was")
     assert told[at + 1 : at + 3] == [
         "  no longer reads source orders",
-        "step big is gone, and its past with it",
+        "step big is dropped, with its state",
     ]
 
 
@@ -225,7 +225,7 @@ def test_a_run_stops_when_its_time_is_up(start: Start) -> None:
     said, complaints = process.communicate(timeout=DEADLINE_S)
 
     assert process.returncode == 0, complaints
-    assert "0.5 s are over: taking a final checkpoint" in said
+    assert "0.5 s have passed: taking a final checkpoint" in said
 
 
 def test_a_run_raises_its_own_limit_of_open_files(file: str) -> None:
@@ -271,7 +271,7 @@ def test_a_run_that_fails_says_why_and_how_badly(
         (("--store", "ftp://host/x"), "--store: 'ftp://host/x' is no place for a store; it may be"),
         (("--store", "s3://"), "--store: 's3://' names no bucket"),
         (("--store", "s3://me:key@bucket"), "--store: s3://… has a user or a password in it"),
-        (("--store", "memory://x"), "--store: memory://x would end with this command"),
+        (("--store", "memory://x"), "--store: memory://x would be lost when this command ends"),
         (("--forced", "--no-unaligned"), "--forced: contradicts --no-unaligned"),
         (
             ("--no-unaligned", "--alignment-timeout", "2s"),
@@ -347,7 +347,7 @@ def test_a_terminal_gets_a_view_that_is_redrawn(file: str) -> None:
     assert re.search(r"totals +7 +12,345 +1,234 +1970-01-01 00:00:00", plain)
     assert re.search(r"totals +table +3 messages, 5.0 MB", plain)
     assert "checkpoint 1 completed in 250 ms" in plain
-    assert "the next run goes on from checkpoint 3" in plain
+    assert "the next run resumes from checkpoint 3" in plain
     # Redrawn in place: the cursor goes up. Left as it was: the cursor is shown again.
     assert "\x1b[1A" in shown
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")

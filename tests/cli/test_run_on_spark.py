@@ -157,7 +157,7 @@ def test_a_run_ends_when_its_time_is_up_and_at_once_when_interrupted_twice(tmp_p
     )
 
     assert (limited.returncode, limited.stderr) == (0, "")
-    assert "20 s are over: taking a final checkpoint" in limited.stdout
+    assert "20 s have passed: taking a final checkpoint" in limited.stdout
     assert "diamond stopped. " in limited.stdout
     assert 0 < len(before) < TOTAL
     assert before == list(range(len(before)))

@@ -183,7 +183,7 @@ def test_a_signal_while_spark_starts_ends_at_once_and_leaves_no_jvm(
     _, complaints = process.communicate(timeout=DEADLINE_S)
 
     assert process.returncode == code, complaints
-    assert "the next run goes on from the last checkpoint" in complaints
+    assert "the next run resumes from the last checkpoint" in complaints
     assert "Traceback" not in complaints
     wait_until(lambda: processes(mark) == [], "no process is left")
     left = [one.name for one in (tmp_path / "temporary").iterdir()]

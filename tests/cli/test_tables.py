@@ -137,7 +137,7 @@ def test_a_rewind_is_a_commit_point_of_its_own(tmp_path: Path) -> None:
     found = tables_json(prepared)
     assert (found["checkpoint"], rows_at(found)) == (6, below(20))
     assert rows_at(tables_json(prepared, "--checkpoint", "5")) == below(50)
-    assert "Beware" not in tables(prepared).stderr
+    assert "Warning" not in tables(prepared).stderr
     cutwater.rewind("orders", to="1", store=prepared.store, yes=True, leave_sinks=True)
     left = tables(prepared)
     assert "a rewind left the sinks as they were" in left.stderr

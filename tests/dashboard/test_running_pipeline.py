@@ -77,7 +77,7 @@ class Run:
             text = self.said[-1].get("text", "")
             if text.startswith("dashboard and API at "):
                 self.url = text.removeprefix("dashboard and API at ")
-            if text.startswith("to change something there: "):
+            if text.startswith("to make changes there: "):
                 self.token = Path(text.partition("the token is in ")[2]).read_text().strip()
                 return
         raise AssertionError(f"it ended before it was served: {self.said} {self.logged}")

@@ -8,8 +8,7 @@ from typing import Any
 import httpx
 from tests.waiting import DEADLINE_S, wait_until
 
-from cutwater.server.auth import Guard
-from cutwater.server.token import Token
+from cutwater.server.auth import Guard, Token
 from cutwater.server.uvicorn_server import Endpoint, Server, bind
 
 Json = Any

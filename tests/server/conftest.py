@@ -8,9 +8,9 @@ from tests.server.api_client import ApiClient, connect_clients
 from tests.server.sparkless_run import SparklessRun
 
 from cutwater.server.app import make_app
-from cutwater.server.pipeline_view import Served
+from cutwater.server.auth import Token
+from cutwater.server.pipeline_view import PipelineView
 from cutwater.server.pipelines import OnePipeline, Pipelines, StoredPipelines, Unreadable
-from cutwater.server.token import Token
 
 
 @pytest.fixture
@@ -23,13 +23,13 @@ class Box:
 
     current: Pipelines
 
-    def all(self) -> Sequence[Served | Unreadable]:
+    def all(self) -> Sequence[PipelineView | Unreadable]:
         return self.current.all()
 
     def state(self) -> str:
         return self.current.state()
 
-    def find(self, text: str) -> Served:
+    def find(self, text: str) -> PipelineView:
         return self.current.find(text)
 
 

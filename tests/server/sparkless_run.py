@@ -38,7 +38,7 @@ from cutwater.runtime.reporting.status import (
     RunStatus,
     StepStatus,
 )
-from cutwater.server.pipeline_view import Live, Served
+from cutwater.server.pipeline_view import Live, PipelineView
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.reports import AttemptStatus
 from cutwater.store.records.targets import SinkTargets, StoredTarget
@@ -101,9 +101,11 @@ class SparklessRun:
         self._over = threading.Event()
         self._lock = threading.Lock()
 
-    def served(self, hint: str = "the token is in a file") -> Served:
+    def served(self, hint: str = "the token is in a file") -> PipelineView:
         store = PipelineStore.of(self.stored.backend, PIPELINE)
-        return Served("orders", store, Live(self, self.plan, CheckpointOptions(), TARGETS), hint)
+        return PipelineView(
+            "orders", store, Live(self, self.plan, CheckpointOptions(), TARGETS), hint
+        )
 
     # -- what a run does
 

@@ -11,9 +11,8 @@ from tests.waiting import DEADLINE_S
 
 from cutwater.errors import ConfigError
 from cutwater.server.app import make_app
-from cutwater.server.auth import BODY_BYTES_MAX, is_loopback
+from cutwater.server.auth import BODY_BYTES_MAX, VARIABLE, Token, is_loopback
 from cutwater.server.pipelines import OnePipeline
-from cutwater.server.token import VARIABLE, Token
 
 CHANGES = ("/jobs/orders/checkpoints", "/jobs/orders/savepoints", "/jobs/orders/stop")
 

@@ -15,9 +15,9 @@ from tests.cli.offline_store import OfflineStore
 from tests.waiting import DEADLINE_S, wait_until
 
 from cutwater.server.app import make_app
+from cutwater.server.auth import Token
 from cutwater.server.connections import Limits
 from cutwater.server.pipelines import StoredPipelines
-from cutwater.server.token import Token
 from cutwater.server.uvicorn_server import Endpoint, Server, bind
 
 FILES = 96

@@ -24,9 +24,9 @@ from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.runtime.reporting.status import CheckpointReport
 from cutwater.server.app import make_app, unguarded_app
-from cutwater.server.pipeline_view import Served
+from cutwater.server.auth import Token
+from cutwater.server.pipeline_view import PipelineView
 from cutwater.server.pipelines import OnePipeline, Pipelines, StoredPipelines, Unreadable
-from cutwater.server.token import Token
 
 EXAMPLES = 6
 CHECKS = [
@@ -40,13 +40,13 @@ CHECKS = [
 class Nothing:
     """No pipeline at all: enough to make the document."""
 
-    def all(self) -> Sequence[Served | Unreadable]:
+    def all(self) -> Sequence[PipelineView | Unreadable]:
         return ()
 
     def state(self) -> str:
         return "STARTING"
 
-    def find(self, text: str) -> Served:
+    def find(self, text: str) -> PipelineView:
         raise AssertionError(text)
 
 

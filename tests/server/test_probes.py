@@ -10,9 +10,9 @@ from tests.server.sparkless_run import SparklessRun
 from tests.waiting import DEADLINE_S
 
 from cutwater.server.app import make_app
+from cutwater.server.auth import Token
 from cutwater.server.metrics import STATES
 from cutwater.server.pipelines import OnePipeline
-from cutwater.server.token import Token
 
 
 @pytest.mark.parametrize("state", STATES)

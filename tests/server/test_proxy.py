@@ -17,10 +17,9 @@ from tests.waiting import DEADLINE_S, wait_until
 
 from cutwater.errors import ConfigError
 from cutwater.server.app import make_app
-from cutwater.server.auth import Guard
+from cutwater.server.auth import Guard, Token
 from cutwater.server.pipelines import OnePipeline
 from cutwater.server.public_url import PublicUrl
-from cutwater.server.token import Token
 
 STOP = "/jobs/orders/checkpoints"
 

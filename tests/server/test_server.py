@@ -16,11 +16,11 @@ from tests.server.sparkless_run import SparklessRun
 from tests.servers.ports import free_port
 from tests.waiting import DEADLINE_S, wait_until
 
-from cutwater.cli.commands.serving import Serving
+from cutwater.cli.commands.run import Serving
 from cutwater.errors import ConfigError
 from cutwater.server import serve_store
-from cutwater.server.starting import RunServer
-from cutwater.server.token import Token
+from cutwater.server.app import RunServer
+from cutwater.server.auth import Token
 from cutwater.server.uvicorn_server import Endpoint, bind
 
 
@@ -36,7 +36,7 @@ from cutwater.server.uvicorn_server import Endpoint, bind
 )
 def test_an_address_is_a_port_with_or_without_a_host(text: str, expected: tuple[str, int]) -> None:
     found = Endpoint.of(text)
-    assert (found.host, found.port, found.is_wish) == (*expected, False)
+    assert (found.host, found.port, found.is_preference) == (*expected, False)
 
 
 @pytest.mark.parametrize("text", ["", "http://x:1", "65536", "-1", "a b:1", "x:", "::1:8", "1:2:3"])
@@ -58,14 +58,14 @@ def test_a_port_that_was_asked_for_and_is_taken_is_an_error_and_a_wish_is_not() 
 
 def test_a_run_that_is_not_to_be_served_is_not(running: SparklessRun) -> None:
     said: list[str] = []
-    with Serving("off").of(running, said.append):  # type: ignore[arg-type]
+    with Serving("off").serve(running, said.append):  # type: ignore[arg-type]
         assert said == []
 
 
 def test_a_run_that_cannot_be_served_runs_all_the_same(running: SparklessRun) -> None:
     said: list[str] = []
     # A run without Spark has nothing from which a server could be made.
-    with Serving("0").of(running, said.append):  # type: ignore[arg-type]
+    with Serving("0").serve(running, said.append):  # type: ignore[arg-type]
         said.append("it runs")
 
     assert said[0].startswith("no dashboard: ")
@@ -80,7 +80,7 @@ def test_a_token_that_is_too_short_is_refused_before_spark_starts(
 
     with pytest.raises(ConfigError, match="CUTWATER_TOKEN: a token has at least 16 characters"):
         Serving("0")
-    with Serving("auto").of(running, said.append):  # type: ignore[arg-type]
+    with Serving("auto").serve(running, said.append):  # type: ignore[arg-type]
         assert said == ["no dashboard: a token has at least 16 characters"]
 
 
@@ -114,7 +114,7 @@ def test_a_run_whose_token_cannot_be_kept_is_ready_all_the_same(
 
 def test_a_stopped_server_gives_its_port_back(tmp_path: Path) -> None:
     stored = OfflineStore(tmp_path / "store")
-    server, token = serve_store(stored.backend, tmp_path, Endpoint(port=0, is_wish=False))
+    server, token = serve_store(stored.backend, tmp_path, Endpoint(port=0, is_preference=False))
     assert httpx.get(f"{server.url}jobs/overview", timeout=DEADLINE_S).status_code == 200
     assert server.is_local
 

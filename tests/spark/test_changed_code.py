@@ -17,8 +17,7 @@ from pyspark.sql import functions as F
 from tests.spark.runs import DEADLINE_S, options, run, table, wait_until
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
-from cutwater.cli.commands.against import show_change
-from cutwater.cli.commands.plan import PlanArguments, PlanOutput
+from cutwater.cli.commands.plan import PlanArguments, PlanOutput, show_change
 from cutwater.errors import CodeChanged, RecoveryError
 from cutwater.planning.planner import plan
 from cutwater.runtime.reporting.status import CheckpointReport
@@ -135,7 +134,7 @@ def test_state_goes_on_through_added_removed_and_swapped_parts(
     # What would become of it can be seen before.
     arguments = PlanArguments(target="", store=str(tmp_path / "store"), master="local[2]")
     assert show_change(plan(shop.pipeline(big=True)), arguments, "shop", {}) == 0
-    assert "  step totals goes on where it stood\n" in capsys.readouterr().out
+    assert "  step totals resumes where it was\n" in capsys.readouterr().out
     as_json = replace(arguments, output=PlanOutput.JSON)
     assert show_change(plan(shop.pipeline()), as_json, "shop", {}) == 1
     told = json.loads(capsys.readouterr().out)

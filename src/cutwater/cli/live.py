@@ -1,9 +1,8 @@
-"""What a person sees while a pipeline runs: a live view, plain lines, or JSON lines.
+"""The output of a running pipeline: a live view, plain lines, or JSON lines.
 
-All three are fed the same: one `RunStatus` after the other, at most four a second. A terminal gets
-the view, redrawn in place; a pipe or a file gets one line for each thing that happened (a new
-state, a finished checkpoint, a restart); a program gets the same as JSON. Field names of a
-checkpoint in JSON are those of Flink's REST interface where it has one.
+All three receive one `RunStatus` after the other, at most four a second. A terminal shows the view,
+redrawn in place. A pipe or a file gets one line for each event (a new state, a finished checkpoint,
+a restart), and `--output json` writes the same events as JSON, with the fields of `views.fields`.
 """
 
 from dataclasses import asdict
@@ -15,9 +14,10 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from cutwater.cli.output import Table, bytes_text, counted, duration_text, say, say_json
-from cutwater.cli.render import recovery_json, recovery_text
+from cutwater.cli.output import Table, bytes_text, count_text, duration_text, say, say_json
+from cutwater.cli.render import checkpoint_json, recovery_text
 from cutwater.printable import printable
+from cutwater.views.fields import recovery_fields
 
 if TYPE_CHECKING:
     from cutwater.runtime.reporting.status import CheckpointReport, RunResult, RunStatus
@@ -27,12 +27,12 @@ _FINISHED_CHECKPOINTS: Final = 5
 
 
 class Notice(NamedTuple):
-    """One thing that happened.
+    """One event of a run.
 
     Attributes:
         kind: `state`, `restart`, `recovery` or `checkpoint`.
-        text: It, as a sentence.
-        fields: It, as JSON values.
+        text: The event as a sentence.
+        fields: The event as JSON values.
         is_routine: Whether the live view shows it anyway.
     """
 
@@ -43,10 +43,10 @@ class Notice(NamedTuple):
 
 
 class Screen(Protocol):
-    """Something that shows a run; a context, so that a terminal is left as it was."""
+    """Shows a run; a context manager, so that the terminal is restored."""
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start."""
         ...
 
     def __exit__(
@@ -55,24 +55,24 @@ class Screen(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Show no more."""
+        """Stop, and restore the terminal."""
         ...
 
     def show(self, status: "RunStatus") -> None:
-        """Show how things stand."""
+        """Show a status."""
         ...
 
     def tell(self, text: str) -> None:
-        """Say something of our own."""
+        """Show a message of the command."""
         ...
 
     def end(self, result: "RunResult") -> None:
-        """Show how it ended."""
+        """Show the result."""
         ...
 
 
 def notices(before: "RunStatus | None", after: "RunStatus") -> list[Notice]:
-    """Return what happened between two looks at a run, in order."""
+    """Return the events between two statuses of a run, in order."""
     found: list[Notice] = []
     if before is not None and after.restarts > before.restarts:
         text = f"restart {after.restarts}, generation {after.generation}: {_reason(after)}"
@@ -85,12 +85,12 @@ def notices(before: "RunStatus | None", after: "RunStatus") -> list[Notice]:
             recovery.generation,
             recovery.first_batch_ms,
         ):
-            found.append(Notice("recovery", recovery_text(recovery), recovery_json(recovery)))
-    known = {(one.id, one.status) for one in before.checkpoints} if before else set()
+            found.append(Notice("recovery", recovery_text(recovery), recovery_fields(recovery)))
+    known = {(report.id, report.status) for report in before.checkpoints} if before else set()
     found += [
-        _checkpoint_notice(one)
-        for one in after.checkpoints
-        if one.status != _IN_PROGRESS and (one.id, one.status) not in known
+        _checkpoint_notice(report)
+        for report in after.checkpoints
+        if report.status != _IN_PROGRESS and (report.id, report.status) not in known
     ]
     if before is None or before.state != after.state:
         detail = f": {after.detail}" if after.detail else ""
@@ -100,40 +100,24 @@ def notices(before: "RunStatus | None", after: "RunStatus") -> list[Notice]:
     return found
 
 
-def checkpoint_json(report: "CheckpointReport") -> dict[str, object]:
-    """Return a checkpoint as JSON values, by Flink's names and a few of our own."""
-    return {
-        "id": report.id,
-        "status": report.status,
-        "checkpoint_type": report.kind,
-        "unaligned_checkpoint": report.unaligned,
-        "end_to_end_duration": report.duration_ms,
-        "checkpointed_size": report.uploaded_bytes,
-        "state_size": report.state_bytes,
-        "persisted_data": report.in_flight_bytes,
-        "commit_point": report.commit_point,
-        "failure_message": report.failure or None,
-    }
-
-
 def result_text(result: "RunResult") -> str:
-    """Say how a run ended."""
+    """Describe the result of a run."""
     how = "finished: all input is processed" if result.finished else "stopped"
     if result.problem:
         how += f" without a complete last checkpoint: {result.problem.rstrip('.')}"
     last = (
         "no checkpoint was taken"
         if result.last_checkpoint is None
-        else f"the next run goes on from checkpoint {result.last_checkpoint}"
+        else f"the next run resumes from checkpoint {result.last_checkpoint}"
     )
     return (
-        f"{result.pipeline} {how}. {counted(result.checkpoints, 'checkpoint')}, "
-        f"{counted(result.restarts, 'restart')}; {last}."
+        f"{result.pipeline} {how}. {count_text(result.checkpoints, 'checkpoint')}, "
+        f"{count_text(result.restarts, 'restart')}; {last}."
     )
 
 
 def view(status: "RunStatus") -> RenderableType:
-    """Draw how things stand."""
+    """Draw a status."""
     parts: list[RenderableType] = [_heading(status), _steps(status)]
     if status.channels:
         parts.append(_channels(status))
@@ -141,10 +125,10 @@ def view(status: "RunStatus") -> RenderableType:
 
 
 class LineScreen:
-    """One line for each thing that happened, with the time of day."""
+    """Writes one line for each event, with the time of day."""
 
     def __init__(self) -> None:
-        """Nothing has been seen yet."""
+        """Start without a status."""
         self._seen: RunStatus | None = None
 
     def __enter__(self) -> Self:
@@ -159,7 +143,7 @@ class LineScreen:
         pass
 
     def show(self, status: "RunStatus") -> None:
-        """Write what is new."""
+        """Write new events."""
         for notice in notices(self._seen, status):
             self._write(notice)
         self._seen = status
@@ -169,7 +153,7 @@ class LineScreen:
         say(f"{datetime.now(UTC).astimezone():%H:%M:%S} {text}")
 
     def end(self, result: "RunResult") -> None:
-        """Write how it ended."""
+        """Write the result."""
         self.tell(result_text(result))
 
     def _write(self, notice: Notice) -> None:
@@ -177,14 +161,14 @@ class LineScreen:
 
 
 class JsonScreen(LineScreen):
-    """The same as JSON, one object a line, each with its `type` and the time."""
+    """Writes the same events as JSON, one object per line, each with its `type` and the time."""
 
     def tell(self, text: str) -> None:
-        """Write a sentence of ours as an object of type `message`."""
+        """Write a message as an object of type `message`."""
         self._object("message", {"text": text})
 
     def end(self, result: "RunResult") -> None:
-        """Write how it ended, as an object of type `result`."""
+        """Write the result as an object of type `result`."""
         self._object("result", asdict(result))
 
     def _write(self, notice: Notice) -> None:
@@ -196,11 +180,11 @@ class JsonScreen(LineScreen):
 
 
 class LiveScreen:
-    """A view that is redrawn in place; what is not in it is written above it."""
+    """A view that is redrawn in place; other events are written above it."""
 
     def __init__(self, console: Console) -> None:
         """Draw on this console."""
-        # Drawn when there is something new, so that nothing is redrawn while Python is busy.
+        # Drawn on every new status and not by a timer, so that a busy process is not slowed.
         self._live = Live(console=console, auto_refresh=False)
         self._seen: RunStatus | None = None
 
@@ -230,7 +214,7 @@ class LiveScreen:
         self._live.console.print(Text(printable(f"{now:%H:%M:%S} {text}")))
 
     def end(self, result: "RunResult") -> None:
-        """Write how it ended."""
+        """Write the result."""
         self.tell(result_text(result))
 
 
@@ -256,7 +240,7 @@ def _checkpoint_notice(report: "CheckpointReport") -> Notice:
 def _heading(status: "RunStatus") -> Text:
     parts = [f"generation {status.generation}"]
     if status.restarts:
-        parts.append(counted(status.restarts, "restart"))
+        parts.append(count_text(status.restarts, "restart"))
     if status.detail:
         parts.append(status.detail)
     about = printable(", ".join(parts))
@@ -281,16 +265,16 @@ def _channels(status: "RunStatus") -> Table:
     table.add_column("backlog", justify="right")
     for channel in status.channels:
         size = bytes_text(channel.size_bytes)
-        backlog = f"{counted(channel.messages, 'message')}, {size}"
+        backlog = f"{count_text(channel.messages, 'message')}, {size}"
         table.add_row(channel.name, channel.reader, backlog)
     return table
 
 
 def _checkpoints(status: "RunStatus") -> Text:
-    done = [one for one in status.checkpoints if one.status != _IN_PROGRESS]
+    done = [report for report in status.checkpoints if report.status != _IN_PROGRESS]
     if not done:
         return Text("no checkpoint yet")
-    newest = (_checkpoint_notice(one).text for one in done[-_FINISHED_CHECKPOINTS:])
+    newest = (_checkpoint_notice(report).text for report in done[-_FINISHED_CHECKPOINTS:])
     return Text(printable("\n".join(newest)))
 
 

@@ -2,10 +2,10 @@
 
 The file is imported as a module under its own name, with its directory on the path, as if it were
 run. `Loaded.modules` are the modules that exist on this machine only: a worker cannot import them,
-so they must be shipped by value. What goes wrong inside the file is told by the file's own line.
+so they must be shipped by value. An error in the file names the file's own line.
 
-Most files need no Spark to be loaded. One that has `@udf("long")` or `F.col("x")` at its top level
-does; it is loaded again with Spark running, so that nobody else waits for it.
+Most files can be loaded without Spark. A file with `@udf("long")` or `F.col("x")` at its top level
+cannot; only such a file is loaded again after Spark has started.
 """
 
 import importlib.util
@@ -33,7 +33,7 @@ class Loaded:
 
     Attributes:
         pipeline: The pipeline.
-        modules: The file itself, and the modules beside it that it has imported.
+        modules: The file itself, and the modules of its directory that it has imported.
     """
 
     pipeline: Pipeline
@@ -41,10 +41,10 @@ class Loaded:
 
 
 def parse_pairs(option: str, texts: Sequence[str]) -> Mapping[str, str]:
-    """Return what `key=value` texts say.
+    """Parse `key=value` texts.
 
     Raises:
-        ConfigError: If one has no `=` or no key, or a key comes twice.
+        ConfigError: If a text has no `=` or no key, or a key is repeated.
     """
     pairs: dict[str, str] = {}
     for text in texts:
@@ -52,7 +52,7 @@ def parse_pairs(option: str, texts: Sequence[str]) -> Mapping[str, str]:
         if not equals or not key.strip():
             raise ConfigError(option, f"{text!r} is not of the form key=value")
         if key.strip() in pairs:
-            raise ConfigError(option, f"{key.strip()} is given twice")
+            raise ConfigError(option, f"{key.strip()} is repeated")
         pairs[key.strip()] = value
     return pairs
 
@@ -65,7 +65,7 @@ def load(target: str, parameters: Mapping[str, str], start_spark: Callable[[], o
     Args:
         target: `FILE`, for the only pipeline in it; `FILE:NAME`, for the pipeline or the function
             of that name.
-        parameters: What such a function is called with.
+        parameters: The arguments for such a function.
         start_spark: Called if the file cannot be loaded without Spark.
 
     Raises:
@@ -88,7 +88,9 @@ def _load(file: Path, name: str, parameters: Mapping[str, str]) -> Loaded:
     found = getattr(module, name, None) if name else _only_pipeline(file, module)
     if isinstance(found, Pipeline):
         if parameters:
-            reason = f"{file} is read for a pipeline; only a function that makes one takes them"
+            reason = (
+                f"{file} has a pipeline; only a function that returns a pipeline takes parameters"
+            )
             raise ConfigError("--param", reason)
         pipeline = found
     elif callable(found):
@@ -96,8 +98,8 @@ def _load(file: Path, name: str, parameters: Mapping[str, str]) -> Loaded:
     else:
         what = "no such name" if not hasattr(module, name) else "no pipeline or function"
         raise ConfigError("FILE", f"{file} has {what}: {name}; {_offer(module)}")
-    new = [sys.modules[one] for one in sorted(sys.modules.keys() - known)]
-    beside = (one for one in new if one is not module and _is_in(one, file.parent))
+    new = [sys.modules[name] for name in sorted(sys.modules.keys() - known)]
+    beside = (other for other in new if other is not module and _is_in(other, file.parent))
     return Loaded(pipeline, (module, *beside))
 
 
@@ -107,7 +109,7 @@ def _split(target: str) -> tuple[Path, str]:
         file, _, name = target.rpartition(":")
     path = Path(file).absolute()
     if path.suffix != ".py" or not is_file(path):
-        what = "is a directory" if is_directory(path) else "is not there"
+        what = "is a directory" if is_directory(path) else "does not exist"
         reason = what if not is_file(path) else "does not end in .py"
         raise ConfigError("FILE", f"{file} {reason}; name the Python file of your pipeline")
     return path, name
@@ -124,7 +126,7 @@ def _import(file: Path) -> ModuleType:
     # Before it runs: dataclasses and pickle look a class's module up by its name.
     sys.modules[name] = module
     try:
-        with _told_by_line(file):
+        with _name_failing_line(file):
             spec.loader.exec_module(module)
     except CutwaterError:
         del sys.modules[name]
@@ -133,16 +135,16 @@ def _import(file: Path) -> ModuleType:
 
 
 def _needs_spark(error: BaseException | None) -> bool:
-    """Say whether an error comes from pyspark for want of a session, as far as it can be told."""
+    """Return whether pyspark raised this error because there is no session."""
     if error is None or "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
         return error is not None
-    # Functions such as `col` assert that there is a context, and say nothing.
+    # Functions such as `col` assert that there is a context, without a message.
     innermost = traceback.extract_tb(error.__traceback__)[-1].filename
     return isinstance(error, AssertionError) and "pyspark" in Path(innermost).parts
 
 
 def _module_name(file: Path) -> str:
-    """Return the file's stem, or one with a prefix if that is the name of something else."""
+    """Return the file's stem, with a prefix if another module has that name."""
     stem = re.sub(r"\W", "_", file.stem)
     if stem in sys.modules:
         return _PREFIX + stem
@@ -156,7 +158,7 @@ def _module_name(file: Path) -> str:
 
 
 def _is_in(module: ModuleType, directory: Path) -> bool:
-    """Say whether a module was found by its name in this very directory, not installed below it."""
+    """Return whether a module lies in this directory itself, not in packages installed below it."""
     if not getattr(module, "__file__", None):
         return False
     top = module.__name__.partition(".")[0]
@@ -169,24 +171,24 @@ def _is_in(module: ModuleType, directory: Path) -> bool:
 
 def _only_pipeline(file: Path, module: ModuleType) -> Pipeline:
     pipelines = _pipelines(module)
-    if len({id(one) for one in pipelines.values()}) == 1:
+    if len({id(pipeline) for pipeline in pipelines.values()}) == 1:
         return next(iter(pipelines.values()))
     count = "several pipelines" if pipelines else "no pipeline at its top level"
     raise ConfigError("FILE", f"{file} has {count}; {_offer(module)}")
 
 
 def _pipelines(module: ModuleType) -> Mapping[str, Pipeline]:
-    return {name: one for name, one in vars(module).items() if isinstance(one, Pipeline)}
+    return {name: value for name, value in vars(module).items() if isinstance(value, Pipeline)}
 
 
 def _offer(module: ModuleType) -> str:
-    """Say what could have been named."""
+    """List the names that the target could have had."""
     file = Path(str(module.__file__)).name
     makers = [
         name
-        for name, one in vars(module).items()
-        if inspect.isfunction(one)
-        and one.__annotations__.get("return") in {Pipeline, "Pipeline", "cutwater.Pipeline"}
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__annotations__.get("return") in {Pipeline, "Pipeline", "cutwater.Pipeline"}
     ]
     names = [*_pipelines(module), *makers]
     if not names:
@@ -198,10 +200,10 @@ def _call(
     file: Path, function: Callable[..., object], name: str, parameters: Mapping[str, str]
 ) -> Pipeline:
     _check_parameters(function, name, parameters)
-    with _told_by_line(file):
+    with _name_failing_line(file):
         made = function(**parameters)
     if not isinstance(made, Pipeline):
-        reason = f"{file}:{name} returns {type(made).__name__}, and must return a Pipeline"
+        reason = f"{file}:{name} returns {type(made).__name__} and not a Pipeline"
         raise ConfigError("FILE", reason)
     return made
 
@@ -212,15 +214,15 @@ def _check_parameters(
     try:
         takes = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
-        raise ConfigError("FILE", f"{name} does not tell its parameters") from error
+        raise ConfigError("FILE", f"{name} has no readable signature") from error
     kinds = inspect.Parameter
     by_keyword = {kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY}
-    named = {one.name: one for one in takes if one.kind in by_keyword}
+    named = {parameter.name: parameter for parameter in takes if parameter.kind in by_keyword}
     listed = f"{name} takes {', '.join(named) or 'no parameters'}"
     unknown = sorted(set(parameters) - set(named))
-    if unknown and not any(one.kind is kinds.VAR_KEYWORD for one in takes):
+    if unknown and not any(parameter.kind is kinds.VAR_KEYWORD for parameter in takes):
         raise ConfigError("--param", f"{', '.join(unknown)}: no such parameter; {listed}")
-    required = (key for key, one in named.items() if one.default is kinds.empty)
+    required = (key for key, parameter in named.items() if parameter.default is kinds.empty)
     missing = [key for key in required if key not in parameters]
     if missing:
         hint = " ".join(f"--param {key}=…" for key in missing)
@@ -228,8 +230,8 @@ def _check_parameters(
 
 
 @contextmanager
-def _told_by_line(file: Path) -> Iterator[None]:
-    """Turn whatever the user's code raises into an error that names its line."""
+def _name_failing_line(file: Path) -> Iterator[None]:
+    """Turn an error of the user's code into one that names its line."""
     try:
         yield
     except CutwaterError:
@@ -241,11 +243,11 @@ def _told_by_line(file: Path) -> Iterator[None]:
 
 
 def _line_of(error: BaseException, file: Path) -> str:
-    """Return the innermost line of the user's own code, in this file or beside it."""
+    """Return the innermost line of the user's own code, in this file or its directory."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if Path(one.filename).is_relative_to(file.parent)]
-    # An installed package can lie below the file's directory, in an environment of its own.
-    own = [one for one in own if "site-packages" not in one.filename]
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(file.parent)]
+    # A virtual environment can lie below the file's directory.
+    own = [frame for frame in own if "site-packages" not in frame.filename]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else str(file)

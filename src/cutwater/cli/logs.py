@@ -1,8 +1,8 @@
-"""How a run logs: as Python's logging does by itself, or as JSON lines for programs.
+"""How a run logs: with Python's default text format, or as JSON lines.
 
-With `json` every record of Cutwater goes to stderr as one JSON object on one line, from INFO up;
-the events of a run (`runtime.reporting.event_log`) bring fields of their own. A thread writes them:
-whoever reads stderr too slowly loses lines, which is said, and never holds the pipeline up.
+With `json` every record of Cutwater from INFO up goes to stderr as one JSON object per line; the
+events of a run (`runtime.reporting.event_log`) have fields of their own. A thread writes them. A
+slow reader of stderr loses lines, which is reported, and never blocks the pipeline.
 """
 
 import json
@@ -46,7 +46,7 @@ class JsonLines(logging.Formatter):
     """Writes a record as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record: time, level, what happened, the fields of an event, the sentence."""
+        """Return the record: time, level, logger, the fields of an event, the message."""
         fields = getattr(record, FIELDS, None) or {"event": "log"}
         made: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -61,18 +61,18 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """Writes a record as Python does by itself, with control characters written out."""
+    """Writes a record in Python's default format, with control characters escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record's sentence."""
+        """Return the record's message."""
         return printable(super().format(record))
 
 
 class Lines(logging.Handler):
-    """Writes records to a stream from a thread of its own; never waits for the stream."""
+    """Writes records to a stream from a thread; `emit` never waits for the stream."""
 
     def __init__(self, stream: TextIO, kept: int = _KEPT) -> None:
-        """Write to this stream; keep so many records that are not written yet."""
+        """Write to this stream; keep up to `kept` records that are not written yet."""
         super().__init__()
         self._stream = stream
         self._waiting: queue.Queue[str | None] = queue.Queue(kept)
@@ -81,14 +81,14 @@ class Lines(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a record, or count it as lost."""
+        """Queue a record, or count it as lost."""
         try:
             self._waiting.put_nowait(self.format(record))
         except queue.Full:
             self._lost += 1
 
     def close(self) -> None:
-        """Write what is left, for a moment at most."""
+        """Write the queued records, for two seconds at most."""
         try:
             self._waiting.put(None, timeout=_CLOSING_S)
         except queue.Full:
@@ -107,12 +107,12 @@ class Lines(logging.Handler):
                 self._stream.write(f"{line}\n")
                 self._stream.flush()
             except (OSError, ValueError):
-                # Nobody reads any more.
+                # The reader is gone.
                 return
 
 
 def log_as(form: LogFormat) -> None:
-    """Let this process log in a form from now on."""
+    """Set the log format of this process."""
     if form is LogFormat.TEXT:
         if logging.lastResort is not None:
             logging.lastResort.setFormatter(TextLines())

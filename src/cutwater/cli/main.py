@@ -1,8 +1,8 @@
-"""The command `cutwater`: which commands there are, and what happens to their errors.
+"""The program `cutwater`: its commands, and the handling of their errors.
 
-A command is a function of one dataclass, whose fields are its arguments; `_add` lets typer see them
-as parameters. Whatever goes wrong is one sentence with a code and a next step; the trace behind it
-is shown by the hidden option `--debug` alone.
+A command is a function of one dataclass, whose fields are its arguments; `_add` presents them to
+typer as parameters. An error is one sentence with a code and a next step; only the hidden option
+`--debug` shows its stack trace.
 """
 
 import inspect
@@ -18,12 +18,11 @@ import typer
 
 from cutwater._version import __version__
 from cutwater.cli.commands import (
-    adopt,
     checkpoints,
     config,
     doctor,
-    eject,
     fork,
+    migrate,
     plan,
     requests,
     rewind,
@@ -46,8 +45,7 @@ from cutwater.cli.output import (
     report_unexpected,
     say,
 )
-from cutwater.cli.signals import Ended, end_on_signals
-from cutwater.cli.streams import lost_output, outlive_readers
+from cutwater.cli.process import Ended, end_on_signals, lost_output, make_output_lossy
 from cutwater.config.settings import DEFAULT, FILE, FILE_VARIABLE, Settings, read_settings
 from cutwater.errors import CutwaterError
 
@@ -57,7 +55,7 @@ def _group(name: str, text: str) -> typer.Typer:
         name=name,
         help=text,
         no_args_is_help=True,
-        # Of the whole command only: `cutwater --install-completion`.
+        # Only at the top level: `cutwater --install-completion`.
         add_completion=name == "cutwater",
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -75,7 +73,7 @@ app.add_typer(state_app)
 
 
 class _Arguments(Protocol):
-    """What every command is asked."""
+    """The arguments that every command has."""
 
     @property
     def output(self) -> Enum: ...
@@ -86,7 +84,7 @@ class _Arguments(Protocol):
 
 _ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="A file with settings.", show_default=FILE),
+    typer.Option("--config", metavar="FILE", help="A settings file.", show_default=FILE),
 ]
 _FROM_SETTINGS: Final = frozenset(
     {"store", "scratch", "master", "public_url", "interval", "alignment_timeout"}
@@ -94,14 +92,14 @@ _FROM_SETTINGS: Final = frozenset(
 """The options whose values may come from a file or the environment."""
 
 _OUTLIVE_OUTPUT: Final = (run.run_command, ui.ui_command)
-"""The commands whose output is beside the point: what they do goes on without it."""
+"""The commands that continue when their output cannot be written."""
 
 AnyArguments = TypeVar("AnyArguments", bound=_Arguments)
 
 
 def main() -> None:
     """Run the command line of this process, and exit."""
-    outlive_readers()
+    make_output_lossy()
     end_on_signals()
     try:
         app(prog_name="cutwater")
@@ -128,7 +126,7 @@ def _top(
         say(f"cutwater {__version__}")
         raise typer.Exit
     if file is not None:
-        # Where every command looks, and `cutwater run` in particular.
+        # Every command reads this variable.
         os.environ[FILE_VARIABLE] = str(file)
     if context.invoked_subcommand not in {None, "config"}:
         try:
@@ -139,15 +137,19 @@ def _top(
 
 
 def _option_defaults(command: Any, settings: Settings) -> dict[str, Any]:  # noqa: ANN401 - click's
-    """Return what options are when they are not given, command by command."""
+    """Return the defaults of options that settings provide, by command."""
     inner = getattr(command, "commands", None)
     if inner is not None:
-        return {name: _option_defaults(one, settings) for name, one in inner.items()}
-    known = {one: name for name in settings.all for one in (name.removeprefix("checkpoint."),)}
+        return {name: _option_defaults(subcommand, settings) for name, subcommand in inner.items()}
+    known = {
+        option_name: name
+        for name in settings.all
+        for option_name in (name.removeprefix("checkpoint."),)
+    }
     return {
-        one.name: settings.value(known[one.name])
-        for one in command.params
-        if one.name in _FROM_SETTINGS and settings.all[known[one.name]].origin != DEFAULT
+        option.name: settings.value(known[option.name])
+        for option in command.params
+        if option.name in _FROM_SETTINGS and settings.all[known[option.name]].origin != DEFAULT
     }
 
 
@@ -161,39 +163,39 @@ def _add(
     """Make a command of a function and the dataclass of its arguments."""
 
     def invoke(**values: Any) -> None:  # noqa: ANN401 - typer has checked them
-        raise typer.Exit(_guarded(command, arguments(**values)))
+        raise typer.Exit(_call_command(command, arguments(**values)))
 
     hints = get_type_hints(arguments, include_extras=True)
     invoke.__annotations__ = hints
     invoke.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter(
-                one.name,
+                argument.name,
                 inspect.Parameter.KEYWORD_ONLY,
-                annotation=hints[one.name],
-                default=_default(one),
+                annotation=hints[argument.name],
+                default=_default(argument),
             )
-            for one in fields(arguments)  # type: ignore[arg-type]
+            for argument in fields(arguments)  # type: ignore[arg-type]
         ]
     )
     group.command(name, help=text)(invoke)
 
 
-def _default(one: Any) -> object:  # noqa: ANN401 - a field of any type
-    if one.default_factory is not MISSING:
-        return one.default_factory()
-    return inspect.Parameter.empty if one.default is MISSING else one.default
+def _default(argument: Any) -> object:  # noqa: ANN401 - a field of any type
+    if argument.default_factory is not MISSING:
+        return argument.default_factory()
+    return inspect.Parameter.empty if argument.default is MISSING else argument.default
 
 
-def _guarded(command: Callable[[AnyArguments], int], arguments: AnyArguments) -> int:
+def _call_command(command: Callable[[AnyArguments], int], arguments: AnyArguments) -> int:
     """Call a command; return its exit code, or that of its error."""
     try:
         code = command(arguments)
     except KeyboardInterrupt:
-        complain("Interrupted; the next run goes on from the last checkpoint.")
+        complain("Interrupted; the next run resumes from the last checkpoint.")
         code = INTERRUPTED
     except Ended as ended:
-        complain(f"Ended by {ended.number.name}; the next run goes on from the last checkpoint.")
+        complain(f"Ended by {ended.number.name}; the next run resumes from the last checkpoint.")
         code = exit_code_of(ended.number)
     except CutwaterError as error:
         if arguments.debug:
@@ -204,27 +206,27 @@ def _guarded(command: Callable[[AnyArguments], int], arguments: AnyArguments) ->
             raise
         code = report_unexpected(error, as_json=arguments.output.value == "json")
     if code == SUCCESS and command not in _OUTLIVE_OUTPUT:
-        code = _complete_output()
+        code = _check_output()
     if code in {INTERRUPTED, TERMINATED, HUNG_UP}:
         _exit_at_once(code)
     return code
 
 
-def _complete_output() -> int:
-    """Return the exit code of a command that has done what it was asked, and told of it."""
+def _check_output() -> int:
+    """Return the exit code of a command that has succeeded: FAILED if output was lost."""
     sys.stdout.flush()
     lost = lost_output()
     if lost is None:
         return SUCCESS
-    way_out = "Make room where stdout goes, and run it again."
+    way_out = "Free space where stdout is written, and run the command again."
     complain(f"The output is incomplete: {lost.strerror}. {way_out}")
     return FAILED
 
 
 _add("plan", plan.PlanArguments, plan.plan_command, plan.HELP)
 _add("run", run.RunArguments, run.run_command, run.HELP)
-_add("adopt", adopt.AdoptArguments, adopt.adopt_command, adopt.HELP)
-_add("eject", eject.EjectArguments, eject.eject_command, eject.HELP)
+_add("adopt", migrate.AdoptArguments, migrate.adopt_command, migrate.ADOPT_HELP)
+_add("eject", migrate.EjectArguments, migrate.eject_command, migrate.EJECT_HELP)
 _add("rewind", rewind.RewindArguments, rewind.rewind_command, rewind.HELP)
 _add("fork", fork.ForkArguments, fork.fork_command, fork.HELP)
 _add("tables", tables.TablesArguments, tables.tables_command, tables.HELP)

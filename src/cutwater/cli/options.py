@@ -1,102 +1,94 @@
-"""Opens a pipeline in its store for commands that neither run it nor need Spark.
+"""Options and arguments that several commands share, each declared once with its help text.
 
-A pipeline is named by its name or its uuid. A store that is not there is an error and never made:
-whoever looks for checkpoints has mistyped the address.
+The options of a single command are declared in its module, in `cli.commands`.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
 
 from cutwater.cli.output import Output
+from cutwater.config.settings import STORE_DEFAULT
 from cutwater.errors import ConfigError
-from cutwater.ids import CheckpointId
-from cutwater.store.backends.location import existing_backend
-from cutwater.store.pipeline_store import PipelineStore
-from cutwater.store.records.catalog import identify
-from cutwater.store.records.lease import Holding, Lease, look
+from cutwater.store.backends.location import Location
 
-LATEST: Final = "latest"
+DEFAULT_STORE: Final = STORE_DEFAULT
 
 PipelineName = Annotated[
     str, typer.Argument(metavar="PIPELINE", help="The pipeline's name, or its uuid.")
 ]
 StoreUrl = Annotated[str, typer.Option(metavar="URL", help="Where its checkpoints are kept.")]
-OutputForm = Annotated[Output, typer.Option(help="For people or for programs.")]
+OutputForm = Annotated[Output, typer.Option(help="Text for people, or JSON for programs.")]
 CheckpointName = Annotated[
     str,
     typer.Argument(metavar="ID|NAME", help="A checkpoint's number, a savepoint's name, or latest."),
 ]
 
+AllowNew = Annotated[
+    bool,
+    typer.Option(
+        "--allow-new",
+        help="Start stateful steps, sources and sinks that are not in the checkpoint.",
+    ),
+]
+AllowDropped = Annotated[
+    bool,
+    typer.Option(
+        "--allow-dropped",
+        help="Drop stateful steps, sources and sinks that are no longer in the code.",
+    ),
+]
+Swap = Annotated[
+    list[str],
+    typer.Option(
+        metavar="SOURCE",
+        help="This source has been replaced since the checkpoint: read it from its beginning, and "
+        "keep all state. May be repeated.",
+    ),
+]
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A pipeline in its store.
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="Your Python file, or FILE:NAME. NAME is a pipeline in it, or a function that "
+        "returns one; not needed if there is only one pipeline.",
+    ),
+]
+Parameters = Annotated[
+    list[str],
+    typer.Option("--param", metavar="KEY=VALUE", help="For the function NAME; may be repeated."),
+]
+Master = Annotated[
+    str, typer.Option(metavar="MASTER", help="Spark's master: local[4], or a cluster's address.")
+]
+Conf = Annotated[
+    list[str],
+    typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
+]
+Debug = Annotated[bool, typer.Option("--debug", hidden=True)]
 
-    Attributes:
-        name: Its name.
-        store: What the store holds of it.
-        lease: Who runs it, or did last; None if nobody ever did.
-        holding: Whether somebody runs it now.
-        age_s: How long ago whoever runs it showed a sign of life.
-        problem: Why nobody can tell whether somebody runs it; empty if that is known.
-    """
-
-    name: str
-    store: PipelineStore
-    lease: Lease | None
-    holding: Holding
-    age_s: int
-    problem: str = ""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether some process runs the pipeline."""
-        return self.holding is Holding.HELD
-
-    @property
-    def may_run(self) -> bool:
-        """Whether some process runs it, as far as anybody can tell."""
-        return self.holding in {Holding.HELD, Holding.UNKNOWN}
+PublicUrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--public-url",
+        metavar="URL",
+        help="The address of a TLS proxy in front of the API and dashboard; everything except "
+        "probes then needs the token.",
+        show_default="none",
+    ),
+]
 
 
-def find(url: str, pipeline: str) -> Found:
-    """Open a pipeline by its name or its uuid, and see whether somebody runs it.
+def store_location(text: str) -> Location:
+    """Parse `--store`.
 
     Raises:
-        ConfigError: If there is no such store or pipeline; it lists what is there.
-        StoreError: If the store cannot be read.
+        ConfigError: If it is not the address of a store, or of one that outlives this command.
     """
-    backend = existing_backend(url)
-    name, identity = identify(backend, pipeline)
-    return looked_at(name, PipelineStore.of(backend, identity))
-
-
-def looked_at(name: str, store: PipelineStore) -> Found:
-    """See whether somebody runs a pipeline now."""
-    return Found(name, store, *look(store.backend, store.pipeline))
-
-
-def checkpoint_of(found: Found, text: str) -> CheckpointId:
-    """Return the number of a decided checkpoint: by its number, a savepoint's name, or `latest`.
-
-    Raises:
-        ConfigError: If there is none; it lists the savepoints.
-        StoreError: If the store cannot be read.
-    """
-    log = found.store.log.read()
-    if text == LATEST and log.head is not None:
-        return log.head.checkpoint_id
-    if text.isdecimal():
-        if any(one.checkpoint_id == int(text) for one in log.decisions):
-            return CheckpointId(int(text))
-        decided = [one.checkpoint_id for one in log.decisions]
-        range_text = f"it has {decided[0]} to {decided[-1]}" if decided else "it has none"
-        raise ConfigError("ID", f"{found.name} has no checkpoint {text}; {range_text}")
-    names = found.store.savepoints.names(log)
-    for checkpoint_id, name in names.items():
-        if name == text:
-            return checkpoint_id
-    listed = ", ".join(sorted(name for name in names.values() if name)) or "none"
-    raise ConfigError("NAME", f"{found.name} has no savepoint {text!r}; its savepoints: {listed}")
+    location = Location.of(text, "--store")
+    if location.kind == "memory":
+        raise ConfigError(
+            "--store", f"{text} would be lost when this command ends; it is for tests"
+        )
+    return location

@@ -1,8 +1,8 @@
-"""What commands say: text or JSON on stdout, errors as one line on stderr, and the exit code.
+"""The output of commands: text or JSON on stdout, errors as one line on stderr, exit codes.
 
-Numbers are written the same way everywhere, and control characters that came with data are written
-out: text may be a row's, a server's, a user's. A program that reads `--output json` finds errors
-there too, as `{"error": {…}}`, with the code that the documentation explains.
+Numbers are formatted the same way everywhere. Control characters are escaped, since text may come
+from rows, servers or users. With `--output json` errors are JSON on stdout too, as `{"error": {…}}`
+with the code that the documentation explains.
 """
 
 import json
@@ -39,7 +39,7 @@ _OTHER_PROCESS: Final = (Fenced, HolderUnknown, PipelineHeld, Superseded)
 
 
 class Output(StrEnum):
-    """How a command answers."""
+    """The format of a command's output."""
 
     TEXT = "text"
     JSON = "json"
@@ -75,7 +75,7 @@ def complain(text: str) -> None:
 class Table(rich.table.Table):
     """A table whose headers and cells are text that is safe to show, each on one line."""
 
-    # As in the class above, whose other arguments are handed on.
+    # The other arguments are passed on to the base class.
 
     def add_column(self, header: Cell = "", *more: Any, **named: Any) -> None:  # noqa: ANN401
         """Add a column."""
@@ -87,12 +87,12 @@ class Table(rich.table.Table):
 
 
 def _safe(cell: Cell | None) -> Cell | None:
-    """Return what is shown for a cell: text is plain and on one line, all else is as it was."""
+    """Return a safe cell: text is plain and on one line, other cells are unchanged."""
     return Text(printable_line(cell)) if isinstance(cell, str) else cell
 
 
 def report_error(error: CutwaterError, *, as_json: bool) -> int:
-    """Say what went wrong, why and what to do; return the exit code."""
+    """Report what went wrong, why and what to do; return the exit code."""
     code = exit_code(error)
     if as_json:
         fields = {"code": error.code, "message": error.message, "next_step": error.next_step}
@@ -103,7 +103,7 @@ def report_error(error: CutwaterError, *, as_json: bool) -> int:
 
 
 def report_unexpected(error: Exception, *, as_json: bool) -> int:
-    """Say that something went wrong that nobody expected; return the exit code."""
+    """Report an unexpected error; return the exit code."""
     text = " ".join(str(error).split())[:500]
     message = f"{type(error).__name__}: {text} This is not an error that Cutwater expects;"
     next_step = "run it again with --debug to see where it comes from."
@@ -134,6 +134,6 @@ def duration_text(duration_ms: int) -> str:
     return f"{minutes} min {rest_ms // 1_000} s"
 
 
-def counted(count: int, noun: str) -> str:
+def count_text(count: int, noun: str) -> str:
     """Write a number with its noun: `1 restart`, `2 restarts`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

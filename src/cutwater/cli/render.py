@@ -1,6 +1,6 @@
-"""How checkpoints look: as JSON by the names of Flink's REST interface, and as tables for people.
+"""Checkpoints as the commands print them: as JSON (`views.fields`), and as tables.
 
-Values only: whoever calls has read the store.
+Does no I/O on the store: the caller has read it.
 """
 
 import sys
@@ -10,17 +10,27 @@ from typing import Final
 
 from rich.console import Console
 
-from cutwater.cli.output import Table, bytes_text, counted, duration_text
+from cutwater.cli.output import Table, bytes_text, count_text, duration_text
 from cutwater.ids import StepId
 from cutwater.printable import printable
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
+from cutwater.runtime.reporting.status import CheckpointReport
 from cutwater.store.maintenance.inspect import CheckpointView, Status
 from cutwater.store.records.reports import AttemptReport, RecoveryReport, StepReport
+from cutwater.views.fields import (
+    NO_STEPS,
+    Fields,
+    attempt_fields,
+    checkpoint_fields,
+    in_flight_events,
+    pick,
+    state_bytes,
+    step_parts,
+    task_fields,
+)
 
 _WIDE: Final = 240
-"""Wide enough for every line where nobody looks at a terminal."""
-
-Json = dict[str, object]
+"""Wide enough for every line when stdout is not a terminal."""
 
 
 def show(*parts: Table | str) -> None:
@@ -32,7 +42,7 @@ def show(*parts: Table | str) -> None:
 
 
 def moment(at_ms: int | None) -> str:
-    """Write a time as people here read it."""
+    """Write a time in the local time zone."""
     if at_ms is None:
         return ""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
@@ -41,132 +51,70 @@ def moment(at_ms: int | None) -> str:
 # -- JSON
 
 
-def view_json(view: CheckpointView) -> Json:
+# What each command shows of the fields that `views.fields` builds, in this order.
+_TAKEN_FIELDS: Final = (
+    "id",
+    "status",
+    "checkpoint_type",
+    "kind",
+    "name",
+    "trigger_timestamp",
+    "end_to_end_duration",
+    "commit_duration",
+    "checkpointed_size",
+    "state_size",
+    "persisted_data",
+    "failure_message",
+    "generation",
+    "commit_point",
+)
+_RUNNING_FIELDS: Final = (
+    "id",
+    "status",
+    "checkpoint_type",
+    "unaligned_checkpoint",
+    "end_to_end_duration",
+    "checkpointed_size",
+    "state_size",
+    "persisted_data",
+    "commit_point",
+    "failure_message",
+)
+
+
+def view_json(view: CheckpointView) -> Fields:
     """Return a checkpoint, an attempt or a rewind as JSON values."""
-    cut, report = view.cut, view.report
-    state = cut.size_bytes if cut is not None else report and report.state_bytes
-    in_flight = cut.in_flight_bytes if cut is not None else report and report.in_flight_bytes
-    return {
-        "id": view.id,
-        "status": view.status.value,
-        "checkpoint_type": _type(view),
-        "kind": view.kind and view.kind.name,
-        "name": view.name,
-        "trigger_timestamp": view.started_at_ms,
-        "end_to_end_duration": report and report.duration_ms,
-        "commit_duration": report and report.committed_ms,
-        "checkpointed_size": report and report.uploaded_bytes,
-        "state_size": state,
-        "persisted_data": in_flight,
-        "failure_message": view.failure or None,
-        "generation": view.generation,
-        "slot": view.decision and view.decision.slot,
-        "commit_point": view.decision and view.decision.commit_point,
-        "is_current": view.is_head,
-        "discarded": view.discarded,
-        "problem": view.problem or None,
-        "rewinds_to": view.rewinds_to,
-        "sink_versions": view.versions,
-        "tasks": _tasks(cut, report),
-    }
+    steps = view.report.steps if view.report else NO_STEPS
+    return {**checkpoint_fields(view), "tasks": _tasks_json(view.cut, steps)}
 
 
-def report_json(report: AttemptReport, kind: CheckpointKind) -> Json:
+def report_json(report: AttemptReport, kind: CheckpointKind) -> Fields:
     """Return a checkpoint that has just been taken as JSON values, as far as they are known."""
-    unaligned = "UNALIGNED_CHECKPOINT" if report.unaligned else "CHECKPOINT"
-    return {
-        "id": report.checkpoint_id,
-        "status": report.status.name,
-        "checkpoint_type": "SAVEPOINT" if kind is CheckpointKind.SAVEPOINT else unaligned,
-        "kind": kind.name,
-        "name": report.name,
-        "trigger_timestamp": report.started_at_ms,
-        "end_to_end_duration": report.duration_ms,
-        "commit_duration": report.committed_ms,
-        "checkpointed_size": report.uploaded_bytes,
-        "state_size": report.state_bytes,
-        "persisted_data": report.in_flight_bytes,
-        "failure_message": report.failure or None,
-        "generation": report.generation,
-        "commit_point": report.commit_point,
-        "tasks": _tasks(None, report),
-    }
+    fields = pick(attempt_fields(report, kind), _TAKEN_FIELDS)
+    return {**fields, "tasks": _tasks_json(None, report.steps)}
 
 
-def recovery_json(report: RecoveryReport) -> Json:
-    """Return a recovery as JSON values, durations in milliseconds."""
-    return {
-        "generation": report.generation,
-        "checkpoint_id": report.checkpoint_id,
-        "timestamp": report.started_at_ms,
-        "reason": report.reason or None,
-        "choose": report.choose_ms,
-        "commit_replay": report.commit_replay_ms,
-        "fetch": report.fetch_ms,
-        "start": report.start_ms,
-        "first_batch": report.first_batch_ms,
-        "total": report.total_ms,
-        "repeated_commits": report.repeated_commits,
-        "state_size": report.state_bytes,
-        "linked_size": report.linked_bytes,
-        "fetched_size": report.fetched_bytes,
-    }
+def checkpoint_json(report: CheckpointReport) -> Fields:
+    """Return an attempt of the run that is watched as JSON values.
+
+    Here `checkpoint_type` is the kind of checkpoint that was requested, and `unaligned_checkpoint`
+    says whether a barrier overtook data.
+    """
+    fields = attempt_fields(report, CheckpointKind[report.kind])
+    return pick({**fields, "checkpoint_type": report.kind}, _RUNNING_FIELDS)
 
 
-def _type(view: CheckpointView) -> str:
-    if view.kind is CheckpointKind.SAVEPOINT:
-        return "SAVEPOINT"
-    overtaken = not view.cut.is_aligned if view.cut else bool(view.report and view.report.unaligned)
-    return "UNALIGNED_CHECKPOINT" if overtaken else "CHECKPOINT"
-
-
-def _tasks(cut: Cut | None, report: AttemptReport | None) -> Json:
-    snapshots: Mapping[StepId, StepSnapshot] = cut.snapshots if cut else {}
-    steps: Mapping[StepId, StepReport] = report.steps if report else {}
-    names = sorted(snapshots.keys() | steps.keys())
-    return {name: _task(snapshots.get(name), steps.get(name)) for name in names}
-
-
-def _task(snapshot: StepSnapshot | None, step: StepReport | None) -> Json:
-    made: Json = {
-        "end_to_end_duration": step and step.end_to_end_ms,
-        "start_delay": step and step.start_delay_ms,
-        "alignment_duration": step and step.alignment_ms,
-        "sync_duration": step and step.sync_ms,
-        "async_duration": step and step.async_ms,
-        "checkpointed_size": step and step.uploaded_bytes,
-        "state_size": step and step.state_bytes,
-        "persisted_data": step and step.in_flight_bytes,
-        "rows": step and step.rows,
-    }
-    if snapshot is not None:
-        made |= {
-            "state_size": state_bytes(snapshot),
-            "persisted_data": snapshot.in_flight_bytes,
-            "batch": snapshot.batch,
-            "watermark": snapshot.watermark_ms,
-            "offsets": dict(snapshot.offsets),
-            "positions": {str(one): place.position for one, place in snapshot.positions.items()},
-            "in_flight_events": in_flight_events(snapshot),
-            "cause": snapshot.cause.name,
-            "finished": snapshot.finished,
-            "objects": len(snapshot.blobs),
-        }
-    return made
-
-
-def state_bytes(snapshot: StepSnapshot) -> int:
-    """Return how many bytes of state a snapshot has, in-flight data not counted."""
-    return sum(blob.size_bytes for blob in snapshot.state)
-
-
-def in_flight_events(snapshot: StepSnapshot) -> int:
-    """Return how many Events were in flight before a step."""
-    return sum(len(part.events) for part in snapshot.in_flight)
+def _tasks_json(cut: Cut | None, steps: Mapping[StepId, StepReport]) -> Fields:
+    tasks: Fields = {}
+    for name, (snapshot, step) in step_parts(cut, steps).items():
+        fields = task_fields(snapshot, step)
+        fields.pop("unaligned_checkpoint", None)
+        tasks[name] = fields
+    return tasks
 
 
 def size_of(blobs: Iterable[BlobRef]) -> int:
-    """Return how many bytes objects have."""
+    """Return the total size of objects."""
     return sum(blob.size_bytes for blob in blobs)
 
 
@@ -182,7 +130,7 @@ def table_of(views: Iterable[CheckpointView]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
     for view in views:
-        values = view_json(view)
+        values = checkpoint_fields(view)
         table.add_row(
             str(view.id),
             moment(view.started_at_ms),
@@ -199,7 +147,7 @@ def table_of(views: Iterable[CheckpointView]) -> Table:
 
 
 def notes(view: CheckpointView) -> list[str]:
-    """Return what else there is to say of a checkpoint."""
+    """Return further notes on a checkpoint."""
     found = []
     if view.failure:
         found.append(view.failure)
@@ -213,7 +161,7 @@ def notes(view: CheckpointView) -> list[str]:
     if view.problem:
         found.append(f"its manifest is damaged: {view.problem}")
     if view.is_head:
-        found.append("the pipeline stands here")
+        found.append("the current checkpoint")
     return found
 
 
@@ -233,8 +181,8 @@ def steps_table(view: CheckpointView) -> Table:
             ("", "", "", "", "")
             if step is None
             else tuple(
-                duration_text(one)
-                for one in (
+                duration_text(duration_ms)
+                for duration_ms in (
                     step.start_delay_ms,
                     step.alignment_ms,
                     step.sync_ms,
@@ -249,7 +197,9 @@ def steps_table(view: CheckpointView) -> Table:
             str(snapshot.batch) if snapshot.batch >= 0 else "",
             bytes_text(state_bytes(snapshot)),
             str(len(snapshot.blobs)),
-            f"{counted(events, 'Event')}, {bytes_text(snapshot.in_flight_bytes)}" if events else "",
+            f"{count_text(events, 'Event')}, {bytes_text(snapshot.in_flight_bytes)}"
+            if events
+            else "",
             "" if step is None else bytes_text(step.uploaded_bytes),
             *times,
             moment(snapshot.watermark_ms),
@@ -261,12 +211,15 @@ def steps_table(view: CheckpointView) -> Table:
 def _reads(snapshot: StepSnapshot) -> list[str]:
     return [
         *(f"{stream} at {offset}" for stream, offset in sorted(snapshot.offsets.items())),
-        *(f"{one} at {place.position}" for one, place in sorted(snapshot.positions.items())),
+        *(
+            f"{channel} at {place.position}"
+            for channel, place in sorted(snapshot.positions.items())
+        ),
     ]
 
 
 def recovery_text(report: RecoveryReport) -> str:
-    """Return how a recovery went in one line."""
+    """Describe a recovery in one line."""
     where = (
         f"from checkpoint {report.checkpoint_id}"
         if report.checkpoint_id is not None
@@ -275,7 +228,9 @@ def recovery_text(report: RecoveryReport) -> str:
     phases = [
         f"choose {duration_text(report.choose_ms)}",
         f"commit replay {duration_text(report.commit_replay_ms)}"
-        + (f" ({counted(report.repeated_commits, 'commit')})" if report.repeated_commits else ""),
+        + (
+            f" ({count_text(report.repeated_commits, 'commit')})" if report.repeated_commits else ""
+        ),
         f"fetch {duration_text(report.fetch_ms)} ({bytes_text(report.fetched_bytes)} from the "
         f"store, {bytes_text(report.linked_bytes)} found here)",
         f"start {duration_text(report.start_ms)}",

@@ -1,8 +1,9 @@
-"""How many connections the server holds, and for how long: whoever is silent must not harm the run.
+"""Limits on the number and the idle time of connections: silent clients must not harm the run.
 
 The server lives in the process that runs the pipeline, so each of its connections takes a file
-descriptor that the pipeline may need. Their number is bounded; a connection without a complete
-request is closed in time, and before that if a new one needs its place. uvicorn bounds neither.
+descriptor that the pipeline may need. The number of connections is limited. A connection without a
+complete request is closed after a timeout, or earlier if a new connection needs its place. uvicorn
+limits neither.
 """
 
 import asyncio
@@ -13,21 +14,21 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 BACKLOG: Final = 16
-"""How many connections wait to be accepted; asyncio accepts as many in one go."""
+"""How many connections wait to be accepted; asyncio accepts that many in one iteration."""
 
 _CONNECTIONS_MAX: Final = 64
 _CONNECTIONS_MIN: Final = 4
 _SHARE: Final = 8
-"""One of so many file descriptors of the process may be a connection's."""
+"""Connections may take one in this many file descriptors of the process."""
 
 
 class Limits(NamedTuple):
-    """What connections may take.
+    """Limits of connections.
 
     Attributes:
-        connections: How many there may be.
+        connections: How many may be open.
         request_s: How long a connection may be open, or idle, without a complete request; and how
-            long a client may leave a full buffer of an answer unread.
+            long a client may leave a full response buffer unread.
     """
 
     connections: int
@@ -41,8 +42,8 @@ class Limits(NamedTuple):
         return cls(max(_CONNECTIONS_MIN, min(_CONNECTIONS_MAX, share)))
 
 
-def bounded(limits: Limits) -> type[H11Protocol]:
-    """Return the protocol of a server with these limits, as uvicorn wants it: a class."""
+def limited_protocol(limits: Limits) -> type[H11Protocol]:
+    """Return a protocol class with these limits; uvicorn expects a class."""
     return type("BoundedHttp", (_BoundedHttp,), {"limits": limits})
 
 
@@ -55,56 +56,58 @@ class _BoundedHttp(H11Protocol):
     waits_since_s = 0.0
 
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - as asyncio declares it
-        """Begin to wait for a request, in the place of another connection if there is no other."""
+        """Wait for a request; at the limit, close the connection that has waited longest."""
         super().connection_made(transport)
         self._await_request()
         others = [
-            one
-            for one in self.connections
-            if isinstance(one, _BoundedHttp) and one is not self and one.is_open
+            connection
+            for connection in self.connections
+            if isinstance(connection, _BoundedHttp)
+            and connection is not self
+            and connection.is_open
         ]
         if len(others) >= self.limits.connections:
-            waiting = [one for one in others if one.waits]
-            oldest = min(waiting, key=lambda one: one.waits_since_s, default=self)
+            waiting = [connection for connection in others if connection.waits]
+            oldest = min(waiting, key=lambda connection: connection.waits_since_s, default=self)
             oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
+        """Cancel the timers."""
         super().connection_lost(exc)
         self._cancel()
         self._cancel_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Take what comes; only a complete request ends the waiting."""
+        """Receive data; only a complete request ends the wait."""
         super().data_received(data)
         self._look()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, which may be here already."""
+        """Wait for the next request, which may have arrived already."""
         super().on_response_complete()
         if self.is_open:
             self._await_request()
             self._look()
 
     def pause_writing(self) -> None:
-        """Wait for a client that does not read its answer, for a while."""
+        """Start the timeout of a client that does not read its response."""
         super().pause_writing()
         self._cancel_writing()
         self._write_timer = self.loop.call_later(self.limits.request_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on with a client that reads."""
+        """Cancel the timeout: the client reads again."""
         super().resume_writing()
         self._cancel_writing()
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection takes a file descriptor for longer than this moment."""
+        """Whether the connection still needs a file descriptor."""
         return not self.transport.is_closing()
 
     @property
     def waits(self) -> bool:
-        """Whether there is no complete request to answer."""
+        """Whether no complete request has arrived."""
         return self._timer is not None
 
     def _look(self) -> None:

@@ -1,7 +1,7 @@
-"""Errors as answers: each with a status, a sentence and, where there is one, a next step.
+"""Errors as responses: each with a status, a sentence and, where there is one, a next step.
 
-Whoever sends nonsense gets a 4xx that says what is wrong with it and never an echo of it; a store
-that cannot be read is a 503. What nobody expected is logged and answered without its details.
+A malformed request gets a 4xx that says what is wrong with it and never echoes it. A store that
+cannot be read is a 503. An unexpected error is logged, and its response has no details.
 """
 
 import logging
@@ -30,35 +30,35 @@ _SHOWN_MAX: Final = 10
 RESPONSES: Final[dict[int | str, dict[str, object]]] = {
     status: {"model": Problem, "description": text}
     for status, text in {
-        400: "It cannot be understood.",
-        401: "It needs the token.",
-        403: "It comes from elsewhere.",
+        400: "The request is not valid.",
+        401: "The token is needed.",
+        403: "The request comes from another site.",
         404: "There is no such thing.",
-        405: "That cannot be done with it.",
-        409: "That cannot be done now.",
-        413: "It is too long.",
-        415: "It is not JSON.",
-        422: "It cannot be understood.",
-        429: "Too much is under way already.",
-        503: "The store does not answer.",
+        405: "The method is not supported here.",
+        409: "Not possible now.",
+        413: "The body is too long.",
+        415: "The body is not JSON.",
+        422: "The request is not valid.",
+        429: "Too many requests are open.",
+        503: "The store is not available.",
     }.items()
 }
 
 
 def refuse(status: int, reason: str, *, code: str = "", next_step: str = "") -> JSONResponse:
-    """Return an answer that says why there is none."""
+    """Return a response that says why a request is refused."""
     problem = Problem(errors=[reason[:2_000]], code=code, next_step=next_step)
     return JSONResponse(problem.model_dump(), status_code=status)
 
 
-def install(app: FastAPI) -> None:
-    """Let an application answer errors in one form."""
+def install_handlers(app: FastAPI) -> None:
+    """Make an application respond to all errors in one form."""
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         found = [
-            f"{'.'.join(str(part)[:100] for part in one['loc'])}: {one['msg'][:300]}"
-            for one in error.errors()[:_SHOWN_MAX]
+            f"{'.'.join(str(part)[:100] for part in problem['loc'])}: {problem['msg'][:300]}"
+            for problem in error.errors()[:_SHOWN_MAX]
         ]
         return JSONResponse(Problem(errors=found).model_dump(), status_code=400)
 
@@ -75,11 +75,11 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(TooMany)
     async def _too_many(_: Request, __: TooMany) -> JSONResponse:
-        return refuse(429, "too many requests are under way already; ask again in a while")
+        return refuse(429, "too many requests are open; try again later")
 
     @app.exception_handler(Busy)
     async def _busy(_: Request, __: Busy) -> JSONResponse:
-        return refuse(429, "the same is being done for somebody else; ask again in a while")
+        return refuse(429, "another client is requesting the same; try again later")
 
     @app.exception_handler(CutwaterError)
     async def _ours(_: Request, error: CutwaterError) -> JSONResponse:
@@ -95,7 +95,7 @@ def install(app: FastAPI) -> None:
 
 
 def status_of(error: CutwaterError) -> int:
-    """Return the status that an error is answered with."""
+    """Return the HTTP status of an error."""
     match error:
         case ConfigError():
             return 400

@@ -1,7 +1,8 @@
-"""Whether the packages of the extra `cutwater[serve]` are there; says so before one is missed.
+"""Checks that the packages of the extra `cutwater[serve]` are installed.
 
-The package imports this module first. Without it, an `import cutwater.server` would end with the
-name of one of those packages, and say nothing about how to get them.
+`cutwater.server` imports this module first, before any module that imports one of those packages.
+Otherwise `import cutwater.server` would fail with the name of one package, and would not say how to
+install them. That is why this module is small and stays separate.
 """
 
 from importlib.util import find_spec
@@ -10,9 +11,9 @@ from typing import Final
 from cutwater.errors import ConfigError
 
 PARTS: Final = ("fastapi", "prometheus_client", "uvicorn")
-"""What the extra installs, by the names that are imported."""
+"""The packages of the extra, by their import names."""
 
-_MISSING: Final = tuple(one for one in PARTS if find_spec(one) is None)
+_MISSING: Final = tuple(part for part in PARTS if find_spec(part) is None)
 
 if _MISSING:
     raise ConfigError(

@@ -1,9 +1,9 @@
-"""Prometheus metrics: made from what is known at the moment they are asked for.
+"""Prometheus metrics, collected when they are scraped.
 
-`METRICS` is the one table of names, kinds, labels and meanings; docs/reference/metrics.md repeats
-it and a test compares the two. A counter begins at zero with its process, or with its generation
-where the table says so, and Prometheus knows how to read that. A pipeline that another process
-runs, or nobody, shows what its store tells.
+`METRICS` is the only table of names, kinds, labels and meanings; docs/reference/metrics.md repeats
+it and a test compares the two. A counter starts at zero with its process, or with its generation
+where the table says so; Prometheus handles such resets. The metrics of a pipeline that this process
+does not run come from the store.
 """
 
 from collections.abc import Iterator
@@ -17,10 +17,9 @@ from prometheus_client.registry import Collector
 from cutwater._version import __version__
 from cutwater.errors import CutwaterError
 from cutwater.runtime.reporting.status import RunStatus
-from cutwater.server.pipeline_view import Served
+from cutwater.server.pipeline_view import PipelineView
 from cutwater.server.pipelines import Pipelines, Unreadable
-from cutwater.views.models import Checkpoint
-from cutwater.views.pipeline_models import Dag
+from cutwater.views.models import Checkpoint, Dag
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 STATES: Final = (
@@ -36,14 +35,14 @@ STATES: Final = (
 
 
 class Kind(StrEnum):
-    """What a number does."""
+    """The kind of a metric."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
 
 
-class Named(NamedTuple):
-    """A metric: its name, kind, what it means and by what it is divided."""
+class MetricInfo(NamedTuple):
+    """A metric: its name, kind, meaning and labels."""
 
     name: str
     kind: Kind
@@ -56,171 +55,189 @@ _CHANNEL: Final = ("pipeline", "channel", "reader")
 _G, _C = Kind.GAUGE, Kind.COUNTER
 
 METRICS: Final = (
-    Named("cutwater_build_info", _G, "1; the version is a label.", ("version",)),
-    Named("cutwater_pipeline_up", _G, "1 while some process runs the pipeline, 0 otherwise."),
-    Named(
+    MetricInfo("cutwater_build_info", _G, "1; the version is a label.", ("version",)),
+    MetricInfo("cutwater_pipeline_up", _G, "1 while some process runs the pipeline, 0 otherwise."),
+    MetricInfo(
         "cutwater_pipeline_state",
         _G,
         "1 for the state the pipeline is in, 0 for the others.",
         ("pipeline", "state"),
     ),
-    Named(
+    MetricInfo(
         "cutwater_pipeline_unreadable",
         _G,
         "1 if the pipeline's records cannot be read, or 0; if 1, all other metrics are left out.",
     ),
-    Named("cutwater_pipeline_generation", _G, "The generation that runs, or ran last."),
-    Named("cutwater_pipeline_restarts_total", _C, "Restarts after a failure, in this process."),
-    Named("cutwater_checkpoints_completed_total", _C, "Checkpoints decided, in this process."),
-    Named("cutwater_checkpoints_failed_total", _C, "Attempts that failed, in this process."),
-    Named("cutwater_checkpoints_in_progress", _G, "Attempts under way."),
-    Named("cutwater_checkpoint_open_seconds", _G, "How long the oldest open attempt has taken."),
-    Named("cutwater_checkpoint_last_id", _G, "The number of the last completed checkpoint."),
-    Named(
+    MetricInfo("cutwater_pipeline_generation", _G, "The generation that runs, or ran last."),
+    MetricInfo(
+        "cutwater_pipeline_restarts_total", _C, "Restarts after a failure, in this process."
+    ),
+    MetricInfo("cutwater_checkpoints_completed_total", _C, "Checkpoints decided, in this process."),
+    MetricInfo("cutwater_checkpoints_failed_total", _C, "Attempts that failed, in this process."),
+    MetricInfo("cutwater_checkpoints_in_progress", _G, "Attempts in progress."),
+    MetricInfo(
+        "cutwater_checkpoint_open_seconds", _G, "How long the oldest open attempt has taken."
+    ),
+    MetricInfo("cutwater_checkpoint_last_id", _G, "The number of the last completed checkpoint."),
+    MetricInfo(
         "cutwater_checkpoint_last_timestamp_seconds",
         _G,
-        "When the last completed checkpoint began, since 1970.",
+        "When the last completed checkpoint started, since 1970.",
     ),
-    Named("cutwater_checkpoint_last_duration_seconds", _G, "From its start to its decision."),
-    Named(
+    MetricInfo("cutwater_checkpoint_last_duration_seconds", _G, "From its start to its decision."),
+    MetricInfo(
         "cutwater_checkpoint_last_commit_duration_seconds",
         _G,
         "From its start until all sinks had committed; of the last one at which they did.",
     ),
-    Named("cutwater_checkpoint_last_uploaded_bytes", _G, "What was stored anew for it."),
-    Named("cutwater_checkpoint_last_state_bytes", _G, "All that going back to it needs."),
-    Named("cutwater_checkpoint_last_in_flight_bytes", _G, "The part of it that was in flight."),
-    Named("cutwater_checkpoint_last_unaligned", _G, "1 if a barrier overtook data in it, or 0."),
-    Named(
+    MetricInfo("cutwater_checkpoint_last_uploaded_bytes", _G, "What was newly stored for it."),
+    MetricInfo("cutwater_checkpoint_last_state_bytes", _G, "Everything needed to restore it."),
+    MetricInfo(
+        "cutwater_checkpoint_last_in_flight_bytes", _G, "The part of it that was in flight."
+    ),
+    MetricInfo(
+        "cutwater_checkpoint_last_unaligned", _G, "1 if a barrier overtook data in it, or 0."
+    ),
+    MetricInfo(
         "cutwater_recovery_last_duration_seconds",
         _G,
-        "From the beginning of the last recovery to its first batch.",
+        "From the start of the last recovery to its first batch.",
     ),
-    Named("cutwater_step_rows_total", _C, "Rows put out, in this generation.", _STEP),
-    Named("cutwater_step_rows_per_second", _G, "The same over the last seconds.", _STEP),
-    Named("cutwater_step_batches_total", _C, "Batches appended since the pipeline began.", _STEP),
-    Named(
+    MetricInfo("cutwater_step_rows_total", _C, "Rows emitted, in this generation.", _STEP),
+    MetricInfo("cutwater_step_rows_per_second", _G, "The same over the last seconds.", _STEP),
+    MetricInfo(
+        "cutwater_step_batches_total", _C, "Batches appended since the pipeline was created.", _STEP
+    ),
+    MetricInfo(
         "cutwater_step_late_rows_dropped_total",
         _C,
         "Rows dropped because the watermark had passed them, in this generation, as Spark counts "
-        "them: behind a partial aggregation it counts groups.",
+        "them: after a partial aggregation it counts groups.",
         _STEP,
     ),
-    Named(
+    MetricInfo(
         "cutwater_step_watermark_timestamp_seconds",
         _G,
-        "How far event time has come, since 1970.",
+        "The event-time watermark, since 1970.",
         _STEP,
     ),
-    Named("cutwater_step_finished", _G, "1 if the step has ended by itself, or 0.", _STEP),
-    Named("cutwater_channel_backlog_messages", _G, "What a reader has not read.", _CHANNEL),
-    Named("cutwater_channel_backlog_bytes", _G, "The same in bytes.", _CHANNEL),
+    MetricInfo("cutwater_step_finished", _G, "1 if the step has ended by itself, or 0.", _STEP),
+    MetricInfo(
+        "cutwater_channel_backlog_messages", _G, "Messages that a reader has not read.", _CHANNEL
+    ),
+    MetricInfo("cutwater_channel_backlog_bytes", _G, "The same in bytes.", _CHANNEL),
 )
 
 
-class Board(Collector):
-    """Answers Prometheus for some pipelines."""
+class PipelineCollector(Collector):
+    """Collects the metrics of some pipelines."""
 
     def __init__(self, pipelines: Pipelines) -> None:
-        """Make metrics of these, whenever somebody asks."""
+        """Collect the metrics of these pipelines on every scrape."""
         self._pipelines = pipelines
 
     def describe(self) -> Iterator[Metric]:
-        """Describe nothing: whoever registers this must not ask the pipelines."""
+        """Describe nothing: registering the collector must not read the pipelines."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
-        """Make all metrics.
+        """Collect all metrics.
 
         Raises:
             StoreError: If a store cannot be listed.
         """
-        families = {one.name: _family(one) for one in METRICS}
-        sheet = _Sheet(families)
+        families = {metric.name: _family(metric) for metric in METRICS}
+        sheet = _Families(families)
         sheet.add("cutwater_build_info", 1, version=__version__)
-        for one in self._pipelines.all():
-            _fill(sheet, one)
+        for pipeline in self._pipelines.all():
+            _fill(sheet, pipeline)
         yield from families.values()
 
 
-def text_of(board: Board) -> bytes:
+def metrics_text(collector: PipelineCollector) -> bytes:
     """Return the metrics in Prometheus's text format.
 
     Raises:
         StoreError: If a store cannot be listed.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(board)
+    registry.register(collector)
     return generate_latest(registry)
 
 
 class _Values(list[tuple[str, float | None, dict[str, str]]]):
-    """Values that are collected before any of them is shown."""
+    """The values of one pipeline, collected before any of them is shown."""
 
     def add(self, name: str, value: float | None, **labels: str) -> None:
-        """Add a value; one that nobody knows may be None."""
+        """Add a value; an unknown value is None."""
         self.append((name, value, labels))
 
 
-class _Sheet:
-    """Metrics that are being filled in."""
+class _Families:
+    """The metric families of one scrape."""
 
     def __init__(self, families: dict[str, CounterMetricFamily | GaugeMetricFamily]) -> None:
         self._families = families
-        self._labels = {one.name: one.labels for one in METRICS}
+        self._labels = {metric.name: metric.labels for metric in METRICS}
 
     def add(self, name: str, value: float | None, **labels: str) -> None:
-        """Add a value; one that nobody knows is left out."""
+        """Add a value; an unknown value is left out."""
         if value is not None:
-            self._families[name].add_metric([labels[one] for one in self._labels[name]], value)
+            self._families[name].add_metric([labels[label] for label in self._labels[name]], value)
 
 
-def _family(named: Named) -> CounterMetricFamily | GaugeMetricFamily:
-    if named.kind is Kind.COUNTER:
-        name = named.name.removesuffix("_total")
-        return CounterMetricFamily(name, named.text, labels=named.labels)
-    return GaugeMetricFamily(named.name, named.text, labels=named.labels)
+def _family(metric: MetricInfo) -> CounterMetricFamily | GaugeMetricFamily:
+    if metric.kind is Kind.COUNTER:
+        name = metric.name.removesuffix("_total")
+        return CounterMetricFamily(name, metric.text, labels=metric.labels)
+    return GaugeMetricFamily(metric.name, metric.text, labels=metric.labels)
 
 
-def _fill(sheet: _Sheet, one: Served | Unreadable) -> None:
-    """Add all metrics of a pipeline; or, if its records cannot be read, only that."""
+def _fill(sheet: _Families, pipeline: PipelineView | Unreadable) -> None:
+    """Add all metrics of a pipeline, or only the unreadable flag if its records are."""
     values = _Values()
     try:
-        if isinstance(one, Served):
-            _fill_pipeline(values, one)
-        is_unreadable = not isinstance(one, Served)
+        if isinstance(pipeline, PipelineView):
+            _fill_pipeline(values, pipeline)
+        is_unreadable = not isinstance(pipeline, PipelineView)
     except CutwaterError:
         values, is_unreadable = _Values(), True
-    values.add("cutwater_pipeline_unreadable", is_unreadable, pipeline=one.name)
+    values.add("cutwater_pipeline_unreadable", is_unreadable, pipeline=pipeline.name)
     for name, value, labels in values:
         sheet.add(name, value, **labels)
 
 
-def _fill_pipeline(sheet: _Values, served: Served) -> None:
-    job, name = served.job(), served.name
-    sheet.add("cutwater_pipeline_up", served.is_running, pipeline=name)
+def _fill_pipeline(sheet: _Values, pipeline: PipelineView) -> None:
+    job, name = pipeline.job(), pipeline.name
+    sheet.add("cutwater_pipeline_up", pipeline.is_running, pipeline=name)
     for state in STATES:
         sheet.add("cutwater_pipeline_state", job.state == state, pipeline=name, state=state)
     sheet.add("cutwater_pipeline_generation", job.generation, pipeline=name)
-    listed = served.checkpoints()
-    done = [one for one in listed.checkpoints if one.status == "COMPLETED"]
-    opened = [one for one in listed.checkpoints if one.status == "IN_PROGRESS"]
+    listed = pipeline.checkpoints()
+    done = [checkpoint for checkpoint in listed.checkpoints if checkpoint.status == "COMPLETED"]
+    opened = [checkpoint for checkpoint in listed.checkpoints if checkpoint.status == "IN_PROGRESS"]
     sheet.add("cutwater_checkpoints_in_progress", len(opened), pipeline=name)
-    waits = [one.end_to_end_duration for one in opened if one.end_to_end_duration is not None]
+    waits = [
+        checkpoint.end_to_end_duration
+        for checkpoint in opened
+        if checkpoint.end_to_end_duration is not None
+    ]
     sheet.add("cutwater_checkpoint_open_seconds", max(waits, default=0) / 1000, pipeline=name)
     if done:
         _fill_last(sheet, name, done)
     if listed.recoveries:
         took = listed.recoveries[0].total / 1000
         sheet.add("cutwater_recovery_last_duration_seconds", took, pipeline=name)
-    status = served.status()
+    status = pipeline.status()
     if status is not None:
-        _fill_run(sheet, status, served.dag())
+        _fill_run(sheet, status, pipeline.dag())
 
 
 def _fill_last(sheet: _Values, name: str, done: list[Checkpoint]) -> None:
     last = done[0]
-    committed = next((one for one in done if one.commit_duration is not None), None)
+    committed = next(
+        (checkpoint for checkpoint in done if checkpoint.commit_duration is not None), None
+    )
     values: dict[str, float | None] = {
         "id": last.id,
         "timestamp_seconds": _seconds(last.trigger_timestamp),
@@ -251,10 +268,10 @@ def _fill_run(sheet: _Values, status: RunStatus, dag: Dag) -> None:
         }
         for metric, value in values.items():
             sheet.add(f"cutwater_step_{metric}", value, pipeline=name, step=step.id)
-    for one in dag.channels:
-        where = {"pipeline": name, "channel": one.channel, "reader": one.reader}
-        sheet.add("cutwater_channel_backlog_messages", one.backlog_messages, **where)
-        sheet.add("cutwater_channel_backlog_bytes", one.backlog_bytes, **where)
+    for edge in dag.channels:
+        where = {"pipeline": name, "channel": edge.channel, "reader": edge.reader}
+        sheet.add("cutwater_channel_backlog_messages", edge.backlog_messages, **where)
+        sheet.add("cutwater_channel_backlog_bytes", edge.backlog_bytes, **where)
 
 
 def _seconds(duration_ms: int | None) -> float | None:

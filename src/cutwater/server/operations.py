@@ -1,8 +1,8 @@
-"""What can be asked of a pipeline: a checkpoint, a savepoint, a stop; and what became of it.
+"""Requests to a pipeline: a checkpoint, a savepoint, a stop, an abort; and their results.
 
-Asking returns an id at once, and the answer is fetched by it, as in Flink. The process that runs
-the pipeline carries it out in a thread of its own; any other sends it through the store, like the
-commands do. Both are bounded: so many at a time, so many answers kept.
+Submitting returns an id at once, and the result is read with that id, as in Flink. The process that
+runs the pipeline executes a request in a thread of its own. Any other process sends the request
+through the store, as the commands do. Both limit the open requests and the results they keep.
 """
 
 import os
@@ -24,50 +24,50 @@ from cutwater.store.records.requests import Answer, AnswerState, Request, Wanted
 from cutwater.views.models import FailureCause, Operation, OperationState, OperationStatus
 
 OPEN_MAX: Final = 16
-"""How many may be under way at a time."""
+"""How many requests may be open at a time."""
 
 _KEPT: Final = 256
 _EXPIRES_S: Final = 86_400.0
-"""How long an answer is waited for. An attempt ends by its own deadline, `timeout` or
-`savepoint_timeout`; this is longer than any sensible one."""
+"""How long to wait for a result. An attempt ends by its own deadline, `timeout` or
+`savepoint_timeout`; this is longer than any sensible deadline."""
 
 
 class TooMany(Exception):
-    """So many are under way already that one more is refused; ask again in a while."""
+    """Too many requests are open; try again later."""
 
 
 class Operations(Protocol):
-    """Where things are asked for."""
+    """Accepts requests to one pipeline."""
 
-    def ask(self, wanted: Wanted, trigger_id: str | None = None) -> str:
-        """Ask; return the id of the answer. Asking twice with one id asks once.
+    def submit(self, wanted: Wanted, trigger_id: str | None = None) -> str:
+        """Submit a request; return its id. Submitting an id again has no effect.
 
         Raises:
-            TooMany: If too many are under way.
-            NotRunning: If nobody runs the pipeline.
-            StoreError: If it has to go through the store and could not.
+            TooMany: If too many requests are open.
+            NotRunning: If no process runs the pipeline.
+            StoreError: If the request could not be written to the store.
         """
         ...
 
     def state(self, trigger_id: str) -> OperationState | None:
-        """Return how far something is; None if nothing of that id was asked for.
+        """Return the state of a request; None if the id is unknown.
 
         Raises:
-            StoreError: If it has to be read from the store and cannot.
+            StoreError: If the result cannot be read from the store.
         """
         ...
 
 
 class Running(Protocol):
-    """A pipeline that runs in this process, as `cutwater.run.PipelineRun` is one."""
+    """A pipeline that runs in this process, such as `cutwater.run.PipelineRun`."""
 
     @property
     def state(self) -> str:
-        """Its state, at once: no lock is waited for."""
+        """Its state, without waiting for a lock."""
         ...
 
     def status(self) -> RunStatus:
-        """Return how things are; cheap."""
+        """Return its status; cheap."""
         ...
 
     def checkpoint(self, timeout_s: float | None = None, *, full: bool = False) -> CheckpointReport:
@@ -87,7 +87,7 @@ class Running(Protocol):
     def stop(
         self, *, checkpoint: bool = True, savepoint: str | None = None, drain: bool = False
     ) -> None:
-        """Ask for the end."""
+        """Request a stop."""
         ...
 
     def wait(self, timeout_s: float | None = None) -> RunResult | None:
@@ -96,27 +96,29 @@ class Running(Protocol):
 
 
 class LiveOperations:
-    """Carries things out in the process that runs the pipeline."""
+    """Executes requests in the process that runs the pipeline."""
 
     def __init__(self, running: Running, location: str) -> None:
-        """Ask this run; `location` is the address of the pipeline's manifests."""
+        """Send requests to this run; `location` is the address of the pipeline's manifests."""
         self._running = running
         self._location = location
         self._lock = threading.Lock()
         self._states: OrderedDict[str, OperationState | None] = OrderedDict()
 
-    def ask(self, wanted: Wanted, trigger_id: str | None = None) -> str:
-        """Begin in a thread of its own; see `Operations`."""
+    def submit(self, wanted: Wanted, trigger_id: str | None = None) -> str:
+        """Start a thread for the request; see `Operations`."""
         chosen = trigger_id or uuid.uuid4().hex
         with self._lock:
             if chosen in self._states:
                 return chosen
-            if sum(one is None for one in self._states.values()) >= _limit(wanted):
+            if sum(state is None for state in self._states.values()) >= _limit(wanted):
                 raise TooMany
             self._states[chosen] = None
-            over = [one for one, state in self._states.items() if state is not None]
-            for one in over[: max(0, len(self._states) - _KEPT)]:
-                del self._states[one]
+            over = [
+                operation_id for operation_id, state in self._states.items() if state is not None
+            ]
+            for operation_id in over[: max(0, len(self._states) - _KEPT)]:
+                del self._states[operation_id]
         work = threading.Thread(
             target=self._carry_out, args=(chosen, wanted), name=f"api-{chosen[:8]}", daemon=True
         )
@@ -124,7 +126,7 @@ class LiveOperations:
         return chosen
 
     def state(self, trigger_id: str) -> OperationState | None:
-        """Return how far it is; see `Operations`."""
+        """Return the state of a request; see `Operations`."""
         with self._lock:
             if trigger_id not in self._states:
                 return None
@@ -133,21 +135,21 @@ class LiveOperations:
 
     def _carry_out(self, trigger_id: str, wanted: Wanted) -> None:
         try:
-            operation = self._done(wanted)
+            operation = self._execute(wanted)
         except CutwaterError as error:
-            operation = _failed(error.message)
-        except Exception as error:  # noqa: BLE001 - whoever asks gets it
-            operation = _failed(f"{type(error).__name__}: {error}")
+            operation = _failure(error.message)
+        except Exception as error:  # noqa: BLE001 - it becomes the result
+            operation = _failure(f"{type(error).__name__}: {error}")
         with self._lock:
-            self._states[trigger_id] = _completed(operation)
+            self._states[trigger_id] = _complete(operation)
 
-    def _done(self, wanted: Wanted) -> Operation:
+    def _execute(self, wanted: Wanted) -> Operation:
         match wanted.wish:
             case Wish.CHECKPOINT:
-                return self._taken(self._running.checkpoint(_EXPIRES_S, full=wanted.full))
+                return self._operation_for(self._running.checkpoint(_EXPIRES_S, full=wanted.full))
             case Wish.SAVEPOINT:
                 assert wanted.name is not None
-                return self._taken(self._running.savepoint(wanted.name, _EXPIRES_S))
+                return self._operation_for(self._running.savepoint(wanted.name, _EXPIRES_S))
             case Wish.ABORT:
                 abort = wanted.abort
                 assert abort is not None
@@ -158,22 +160,24 @@ class LiveOperations:
             case Wish.STOP:
                 self._running.stop(savepoint=wanted.name, drain=wanted.drain)
                 if self._running.wait(_EXPIRES_S) is None:
-                    return _failed("it has not ended in time; it will, when its batches have")
+                    return _failure("it has not ended in time; it will end after its batches")
                 done = [
-                    one for one in self._running.status().checkpoints if one.status == "COMPLETED"
+                    report
+                    for report in self._running.status().checkpoints
+                    if report.status == "COMPLETED"
                 ]
-                return self._taken(done[-1]) if done else Operation(message="it has ended")
+                return self._operation_for(done[-1]) if done else Operation(message="it has ended")
 
-    def _taken(self, report: CheckpointReport) -> Operation:
+    def _operation_for(self, report: CheckpointReport) -> Operation:
         if report.status != "COMPLETED":
-            return _failed(report.failure)
+            return _failure(report.failure)
         return Operation(
             checkpoint_id=report.id, location=f"{self._location}/{report.id:012d}", name=report.name
         )
 
 
 class StoreOperations:
-    """Asks the process that runs the pipeline, wherever it is, through the store."""
+    """Sends requests through the store to the process that runs the pipeline."""
 
     def __init__(self, store: PipelineStore, name: str, location: str) -> None:
         """Write requests into this store; `location` is the address of the manifests."""
@@ -181,22 +185,22 @@ class StoreOperations:
         self._name = name
         self._location = location
         self._lock = threading.Lock()
-        self._asked: OrderedDict[str, str] = OrderedDict()
+        self._holders: OrderedDict[str, str] = OrderedDict()
 
-    def ask(self, wanted: Wanted, trigger_id: str | None = None) -> str:
-        """Write a request to whoever holds the lease; see `Operations`."""
+    def submit(self, wanted: Wanted, trigger_id: str | None = None) -> str:
+        """Write a request to the holder of the lease; see `Operations`."""
         chosen = trigger_id or uuid.uuid4().hex
         hold = look(self._store.backend, self._store.pipeline)
         if hold.lease is None or hold.holding is not Holding.HELD:
             raise NotRunning(f"pipeline {self._name} does not run.")
         with self._lock:
-            if chosen in self._asked:
+            if chosen in self._holders:
                 return chosen
             if len(self._store.requests.tokens()) >= _limit(wanted):
                 raise TooMany
-            self._asked[chosen] = hold.lease.nonce
-            while len(self._asked) > _KEPT:
-                self._asked.popitem(last=False)
+            self._holders[chosen] = hold.lease.nonce
+            while len(self._holders) > _KEPT:
+                self._holders.popitem(last=False)
         at_ms = wall_ms()
         self._store.requests.ask(
             Request(
@@ -215,28 +219,28 @@ class StoreOperations:
         return chosen
 
     def state(self, trigger_id: str) -> OperationState | None:
-        """Read the answer so far; see `Operations`."""
+        """Read the result so far; see `Operations`."""
         with self._lock:
-            if trigger_id not in self._asked:
+            if trigger_id not in self._holders:
                 return None
-            holder = self._asked[trigger_id]
+            holder = self._holders[trigger_id]
         answer = self._store.requests.answer(trigger_id)
         if answer is not None and answer.state is not AnswerState.TAKEN:
-            return _completed(self._answered(answer))
+            return _complete(self._operation_from(answer))
         hold = look(self._store.backend, self._store.pipeline)
         is_there = hold.lease is not None and hold.lease.nonce == holder
         if is_there and hold.holding is Holding.HELD:
             return _IN_PROGRESS
-        return _completed(_failed("the process that was asked has ended before it answered"))
+        return _complete(_failure("the process has ended before it answered the request"))
 
-    def _answered(self, answer: Answer) -> Operation:
+    def _operation_from(self, answer: Answer) -> Operation:
         if answer.state is AnswerState.FAILED:
-            return _failed(answer.message)
+            return _failure(answer.message)
         report = answer.report
         if report is None:
             return Operation(message=answer.message or "done")
         if report.status is AttemptStatus.FAILED:
-            # An abort is done when the attempt has failed; there is nothing to go back to.
+            # An abort has succeeded when the attempt has failed; it has no location.
             return Operation(checkpoint_id=report.checkpoint_id, message=answer.message)
         where = f"{self._location}/{report.checkpoint_id:012d}"
         return Operation(checkpoint_id=report.checkpoint_id, location=where, name=report.name)
@@ -246,14 +250,14 @@ _IN_PROGRESS: Final = OperationState(status=OperationStatus(id="IN_PROGRESS"))
 
 
 def _limit(wanted: Wanted) -> int:
-    # What all the others may be waiting for can still be aborted.
+    # An abort must get through when the open requests wait for the pending checkpoint.
     return 2 * OPEN_MAX if wanted.wish is Wish.ABORT else OPEN_MAX
 
 
-def _completed(operation: Operation) -> OperationState:
+def _complete(operation: Operation) -> OperationState:
     return OperationState(status=OperationStatus(id="COMPLETED"), operation=operation)
 
 
-def _failed(reason: str) -> Operation:
+def _failure(reason: str) -> Operation:
     text = reason[:2_000] or "no reason was given"
     return Operation(failure_cause=FailureCause(message=text), message=text)

@@ -1,8 +1,8 @@
-"""A pipeline as it is served: by the process that runs it, or out of its store by any other.
+"""One pipeline as the server shows it: with its run, or from its store alone.
 
-What is over comes from the store (`history`), what is under way from the run; the two are put
-together here, so that a checkpoint shows in the list from the moment it begins. Nothing here is
-called on a thread that the pipeline needs.
+Finished checkpoints come from the store (`history`), those in progress from the run. They are
+merged here, so that a checkpoint is in the list from its start. Nothing here is called on a thread
+that the pipeline needs.
 """
 
 import threading
@@ -34,9 +34,8 @@ from cutwater.store.records.lease import Addresses, Hold, Holding, holder_of, lo
 from cutwater.store.records.targets import SinkTargets
 from cutwater.views.build import attempt_of, without_steps
 from cutwater.views.dag import live_dag, stored_dag
-from cutwater.views.history import History, Listed
-from cutwater.views.models import Checkpoint, CheckpointDetail
-from cutwater.views.pipeline_models import Dag, Job
+from cutwater.views.history import History, Listing
+from cutwater.views.models import Checkpoint, CheckpointDetail, Dag, Job
 
 _STATUS_S: Final = 0.2
 _HOLD_S: Final = 1.0
@@ -59,20 +58,20 @@ class Live(NamedTuple):
 
 
 class Busy(Exception):
-    """The same is being done for somebody else; ask again in a while."""
+    """The same preview is being made for another client; try again later."""
 
 
 @dataclass(slots=True)
-class Served:
+class PipelineView:
     """One pipeline. Every method may be called from any thread.
 
     Attributes:
         name: Its name.
-        store: The pipeline in its store, opened for this alone.
+        store: The pipeline's store, opened for this object only.
         live: Its run, if this process runs it.
-        token_hint: Where people find the token for changes.
-        history: Its checkpoints, as the store tells of them.
-        operations: Where things are asked for.
+        token_hint: Where users find the token for changes.
+        history: Its checkpoints, as the store records them.
+        operations: Accepts requests to it.
     """
 
     name: str
@@ -85,7 +84,7 @@ class Served:
     _hold: tuple[float, Hold] | None = None
     _cut: tuple[CheckpointId, Cut] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _moving: threading.Lock = field(default_factory=threading.Lock)
+    _preview_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         """Prepare; nothing is read yet."""
@@ -98,10 +97,10 @@ class Served:
             else LiveOperations(self.live.running, where)
         )
 
-    # -- how it is
+    # -- status
 
     def status(self) -> RunStatus | None:
-        """Return how the run of this process is; None if it has none."""
+        """Return the status of the run in this process; None if there is none."""
         if self.live is None:
             return None
         with self._lock:
@@ -111,7 +110,7 @@ class Served:
             return self._status[1]
 
     def hold(self) -> Hold:
-        """Return who holds the pipeline, as it was at most a second ago.
+        """Return the holder of the pipeline, at most a second old.
 
         Raises:
             StoreError: If the lease cannot be read.
@@ -125,16 +124,16 @@ class Served:
 
     @property
     def is_running(self) -> bool:
-        """Whether this process or another one runs it."""
+        """Whether any process runs it."""
         return self.live is not None or self.hold().holding is Holding.HELD
 
     def job(self) -> Job:
-        """Return what it is and how it is.
+        """Return its overview.
 
         Raises:
             StoreError: If the store cannot be read.
         """
-        status, recoveries = self.status(), self.history.listed().recoveries
+        status, recoveries = self.status(), self.history.read().recoveries
         newest = recoveries[0] if recoveries else None
         hold = self.hold()
         lease = hold.lease
@@ -161,7 +160,7 @@ class Served:
             token_hint=self.token_hint,
         )
 
-    # -- its shape
+    # -- DAG
 
     def dag(self) -> Dag:
         """Return its steps and channels.
@@ -177,19 +176,22 @@ class Served:
         )
 
     def _identities(self) -> Mapping[StepId, StepIdentity]:
-        """Return what a checkpoint says of the steps; it does not change while they run."""
+        """Return the identities in the current checkpoint; they do not change during a run."""
         if self._cut is not None:
             return self._cut[1].identities
         cut = self.head()
         return {} if cut is None else cut.identities
 
     def head(self) -> Cut | None:
-        """Return the cut the pipeline stands on; None if there is none that can be read.
+        """Return the current cut; None if there is none that can be read.
 
         Raises:
             Unavailable: If the store does not answer.
         """
-        current = next((one for one in self.history.listed().checkpoints if one.is_current), None)
+        current = next(
+            (checkpoint for checkpoint in self.history.read().checkpoints if checkpoint.is_current),
+            None,
+        )
         if current is None:
             return None
         known = self._cut
@@ -216,54 +218,60 @@ class Served:
             return self.live.targets
         return self.store.targets.newest(self.store.log.read()) or {}
 
-    # -- its checkpoints
+    # -- checkpoints
 
     def recent(self) -> list[CheckpointDetail]:
-        """Return the attempts of the run of this process, newest first."""
+        """Return the attempts of the run in this process, newest first."""
         status = self.status()
         if self.live is None or status is None:
             return []
-        steps = [one.name for one in self.live.plan.steps]
-        # Steps tell of the newest attempt that is under way.
-        opened = [one.id for one in status.checkpoints if one.status == "IN_PROGRESS"][-1:]
-        alignments = {one.name: one.alignment for one in status.steps if one.alignment is not None}
+        steps = [step.name for step in self.live.plan.steps]
+        # Steps report the alignment of the newest open attempt.
+        opened = [report.id for report in status.checkpoints if report.status == "IN_PROGRESS"][-1:]
+        alignments = {
+            step.name: step.alignment for step in status.steps if step.alignment is not None
+        }
         return [
-            attempt_of(one, steps, alignments if one.id in opened else {})
-            for one in reversed(status.checkpoints)
-            if one.id
+            attempt_of(report, steps, alignments if report.id in opened else {})
+            for report in reversed(status.checkpoints)
+            if report.id
         ]
 
-    def checkpoints(self) -> Listed:
-        """Return all checkpoints to list, newest first.
+    def checkpoints(self) -> Listing:
+        """Return the list of checkpoints, newest first.
 
         Raises:
             StoreError: If the store cannot be read.
         """
-        listed = self.history.listed()
-        recent = {one.id: without_steps(one) for one in self.recent()}
+        listed = self.history.read()
+        recent = {attempt.id: without_steps(attempt) for attempt in self.recent()}
         if not recent:
             return listed
-        # The store knows best what is decided and what its sinks show; the run knows sooner.
-        known = {one.id: one for one in listed.checkpoints}
+        # The store is authoritative about decisions and table versions; the run is earlier.
+        known = {checkpoint.id: checkpoint for checkpoint in listed.checkpoints}
         merged: dict[int, Checkpoint] = {**known}
-        for number, one in recent.items():
+        for number, attempt in recent.items():
             stored = known.get(number)
-            if stored is None or stored.status != one.status or stored.end_to_end_duration is None:
+            if (
+                stored is None
+                or stored.status != attempt.status
+                or stored.end_to_end_duration is None
+            ):
                 kept = {} if stored is None else {"is_current": stored.is_current}
-                merged[number] = one.model_copy(update=kept)
+                merged[number] = attempt.model_copy(update=kept)
         ordered = tuple(merged[number] for number in sorted(merged, reverse=True))
         return listed._replace(checkpoints=ordered)
 
     def checkpoint(self, checkpoint_id: CheckpointId) -> CheckpointDetail | None:
-        """Return one of them with its steps; None if there never was one.
+        """Return one checkpoint with its steps; None if it never existed.
 
         Raises:
             StoreError: If the store cannot be read.
         """
-        live = next((one for one in self.recent() if one.id == checkpoint_id), None)
+        live = next((attempt for attempt in self.recent() if attempt.id == checkpoint_id), None)
         if live is not None and live.status == "IN_PROGRESS":
             return live
-        stored = self.history.one(checkpoint_id)
+        stored = self.history.checkpoint(checkpoint_id)
         if stored is None or (live is not None and stored.end_to_end_duration is None):
             return live or stored
         return stored
@@ -271,24 +279,24 @@ class Served:
     # -- rewinding
 
     def preview(self, to: str) -> Rewind:
-        """Say what a rewind would do; reads every object of the checkpoint.
+        """Return what a rewind would do; reads every object of the checkpoint.
 
         Raises:
-            Busy: If that is being done already.
+            Busy: If another preview is being made.
             ConfigError: If there is no such checkpoint.
-            MoveRefused: If it cannot even be looked at.
+            MoveRefused: If the pipeline cannot be opened for a rewind.
             StoreError: If the store cannot be read.
         """
-        if not self._moving.acquire(blocking=False):
+        if not self._preview_lock.acquire(blocking=False):
             raise Busy
         try:
             try:
                 return self._preview(to)
             except MoveRefused:
-                # A running pipeline may have decided and committed between two of our reads.
+                # A running pipeline may have decided and committed between two reads.
                 return self._preview(to)
         finally:
-            self._moving.release()
+            self._preview_lock.release()
 
     def _preview(self, to: str) -> Rewind:
         backend = self.store.backend

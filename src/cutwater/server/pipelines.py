@@ -1,6 +1,6 @@
-"""Which pipelines are served: the one that this process runs, or all that a store holds.
+"""The pipelines that a server shows: the one that this process runs, or all in a store.
 
-A pipeline is named by its uuid or its name, in an address as in a command.
+A path identifies a pipeline by its uuid or its name, as a command does.
 """
 
 import threading
@@ -10,31 +10,31 @@ from typing import Final, Protocol
 
 from cutwater.errors import ConfigError, Corrupt, CutwaterError, NotFound, StoreError
 from cutwater.ids import PipelineId
-from cutwater.server.pipeline_view import Served
+from cutwater.server.pipeline_view import PipelineView
 from cutwater.store.backends.backend import Backend
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import find_pipeline, list_pipelines
-from cutwater.views.pipeline_models import Job
+from cutwater.views.models import Job
 
 LISTED_MAX: Final = 500
 UNREADABLE: Final = "UNREADABLE"
-"""The state of a pipeline whose records are damaged, or of a newer version."""
+"""The state of a pipeline whose records are damaged, or written by a newer version."""
 
 STARTING: Final = "STARTING"
 SERVING: Final = "SERVING"
 READY: Final = frozenset({"RUNNING", SERVING})
-"""The states in which a process does what it is there for, as `/readyz` tells."""
+"""The states in which `/readyz` reports a process as ready."""
 
 _NAMED_MAX: Final = 20
 
 
 class NotServed(Exception):
-    """There is no such pipeline here; the text says which there are."""
+    """There is no such pipeline here; the text names the pipelines that there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A pipeline of which the store can tell nothing but this.
+    """A pipeline whose records cannot be read.
 
     Attributes:
         name: Its name, or its uuid if that is all that is known.
@@ -47,7 +47,7 @@ class Unreadable:
     error: CutwaterError
 
     def job(self) -> Job:
-        """Return what there is to show of it."""
+        """Return the little that is known of it."""
         return Job(
             jid=self.name,
             name=self.name,
@@ -60,20 +60,22 @@ class Unreadable:
         )
 
 
-def job_of(one: Served | Unreadable) -> Job:
-    """Return what a pipeline is and how it is, whatever is wrong with its records."""
+def job_of(pipeline: PipelineView | Unreadable) -> Job:
+    """Return a pipeline's overview, also if its records cannot be read."""
     try:
-        return one.job()
+        return pipeline.job()
     except CutwaterError as error:
-        assert isinstance(one, Served)
-        known = Unreadable(one.name, one.store.backend.url, error).job()
-        return known.model_copy(update={"jid": one.store.pipeline, "live": one.live is not None})
+        assert isinstance(pipeline, PipelineView)
+        known = Unreadable(pipeline.name, pipeline.store.backend.url, error).job()
+        return known.model_copy(
+            update={"jid": pipeline.store.pipeline, "live": pipeline.live is not None}
+        )
 
 
 class Pipelines(Protocol):
-    """The pipelines that are served."""
+    """The pipelines of a server."""
 
-    def all(self) -> Sequence[Served | Unreadable]:
+    def all(self) -> Sequence[PipelineView | Unreadable]:
         """Return all of them, by name.
 
         Raises:
@@ -82,10 +84,10 @@ class Pipelines(Protocol):
         ...
 
     def state(self) -> str:
-        """Return one word for a probe; at once, and without a look at the store."""
+        """Return the state for a probe, at once and without reading the store."""
         ...
 
-    def find(self, text: str) -> Served:
+    def find(self, text: str) -> PipelineView:
         """Return the pipeline of that uuid or name.
 
         Raises:
@@ -98,78 +100,78 @@ class Pipelines(Protocol):
 class OnePipeline:
     """Serves the pipeline that this process runs, or will run."""
 
-    def __init__(self, served: Served | None = None) -> None:
-        """Serve this one; None to serve none until there is one (`show`)."""
-        self._served = served
+    def __init__(self, pipeline: PipelineView | None = None) -> None:
+        """Serve this pipeline; None to serve none until `show` is called."""
+        self._pipeline = pipeline
 
-    def show(self, served: Served) -> None:
-        """Serve this one from now on."""
-        self._served = served
+    def show(self, pipeline: PipelineView) -> None:
+        """Serve this pipeline from now on."""
+        self._pipeline = pipeline
 
     def state(self) -> str:
         """Return the state of the run; see `Pipelines`."""
-        live = None if self._served is None else self._served.live
+        live = None if self._pipeline is None else self._pipeline.live
         return STARTING if live is None else live.running.state
 
-    def all(self) -> tuple[Served, ...]:
-        """Return it."""
-        return () if self._served is None else (self._served,)
+    def all(self) -> tuple[PipelineView, ...]:
+        """Return the pipeline, if it has started."""
+        return () if self._pipeline is None else (self._pipeline,)
 
-    def find(self, text: str) -> Served:
-        """Return it, if it is meant; see `Pipelines`."""
-        if self._served is None:
+    def find(self, text: str) -> PipelineView:
+        """Return the pipeline, if this is its uuid or name; see `Pipelines`."""
+        if self._pipeline is None:
             raise NotServed("the pipeline of this process has not started yet")
-        if text not in {self._served.name, self._served.store.pipeline}:
-            raise NotServed(f"this process runs {self._served.name}, and no {text[:100]!r}")
-        return self._served
+        if text not in {self._pipeline.name, self._pipeline.store.pipeline}:
+            raise NotServed(f"this process runs {self._pipeline.name}, and no {text[:100]!r}")
+        return self._pipeline
 
 
 class StoredPipelines:
     """Serves all pipelines of a store."""
 
     def __init__(self, backend: Backend, token_hint: str = "") -> None:
-        """Serve what this store holds, now and later."""
+        """Serve all pipelines of this store, also later ones."""
         self._backend = backend
         self._token_hint = token_hint
         self._lock = threading.Lock()
-        self._served: dict[PipelineId, Served] = {}
+        self._views: dict[PipelineId, PipelineView] = {}
 
     def state(self) -> str:
-        """Return that a store is served; see `Pipelines`."""
+        """Return SERVING; see `Pipelines`."""
         return SERVING
 
-    def all(self) -> tuple[Served | Unreadable, ...]:
+    def all(self) -> tuple[PipelineView | Unreadable, ...]:
         """Return all of them; see `Pipelines`."""
         found = list(list_pipelines(self._backend).items())[:LISTED_MAX]
         return tuple(
-            Unreadable(name, self._backend.url, one)
-            if isinstance(one, StoreError)
-            else self._of(name, one)
-            for name, one in found
+            Unreadable(name, self._backend.url, pipeline)
+            if isinstance(pipeline, StoreError)
+            else self._of(name, pipeline)
+            for name, pipeline in found
         )
 
-    def find(self, text: str) -> Served:
+    def find(self, text: str) -> PipelineView:
         """Return one; see `Pipelines`."""
         with self._lock:
-            known = self._served.get(PipelineId(text))
+            known = self._views.get(PipelineId(text))
         if known is not None:
             return known
         try:
             return self._of(text, find_pipeline(self._backend, text))
         except (ConfigError, NotFound, Corrupt):
-            # By its uuid, or not at all; and other records may be damaged.
+            # It may be a uuid; and records of other pipelines may be damaged.
             found = list_pipelines(self._backend)
-        for name, one in found.items():
-            if text == name and isinstance(one, StoreError):
-                raise one
-            if text in {name, one} and not isinstance(one, StoreError):
-                return self._of(name, one)
+        for name, pipeline in found.items():
+            if text == name and isinstance(pipeline, StoreError):
+                raise pipeline
+            if text in {name, pipeline} and not isinstance(pipeline, StoreError):
+                return self._of(name, pipeline)
         listed = ", ".join(list(found)[:_NAMED_MAX]) or "no pipeline at all"
         raise NotServed(f"{self._backend.url} has no {text[:100]!r}; it has {listed}")
 
-    def _of(self, name: str, pipeline: PipelineId) -> Served:
+    def _of(self, name: str, pipeline: PipelineId) -> PipelineView:
         with self._lock:
-            if pipeline not in self._served:
+            if pipeline not in self._views:
                 store = PipelineStore.of(self._backend, pipeline)
-                self._served[pipeline] = Served(name, store, token_hint=self._token_hint)
-            return self._served[pipeline]
+                self._views[pipeline] = PipelineView(name, store, token_hint=self._token_hint)
+            return self._views[pipeline]

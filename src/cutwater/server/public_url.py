@@ -1,7 +1,7 @@
-"""The address of a proxy in front of the server, as people and browsers know it.
+"""The address of a proxy in front of the server, as users and browsers know it.
 
-A proxy adds TLS and forwards what it gets to the server's own port. The server must know the
-proxy's address, because a browser sends it as Host and Origin, and anything unknown is refused.
+A proxy adds TLS and forwards requests to the server's own port. The server must know the proxy's
+address, because a browser sends it as Host and Origin, and unknown values are refused.
 """
 
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ _EXAMPLE: Final = "such as https://pipelines.example/orders/"
 
 
 class PublicUrl(NamedTuple):
-    """An address that a proxy answers at.
+    """The address of a proxy.
 
     Attributes:
         text: The address, ending in a slash.
@@ -30,10 +30,10 @@ class PublicUrl(NamedTuple):
 
     @classmethod
     def of(cls, text: str, option: str = "--public-url") -> "PublicUrl":
-        """Return what an address means.
+        """Parse an address.
 
         Raises:
-            ConfigError: If it is no address of a proxy.
+            ConfigError: If it is not the address of a proxy.
         """
         try:
             found = urlsplit(text.strip())

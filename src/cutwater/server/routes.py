@@ -1,8 +1,8 @@
-"""The REST API: Flink's paths and fields for checkpoints, and what a pipeline has beside them.
+"""The REST API: Flink's paths and fields for checkpoints, and paths for the rest of a pipeline.
 
-Every handler is a plain function, so that it runs on a thread of the server's pool: what waits for
-a store or a lock holds up neither the server's loop nor the pipeline. Answers are bounded. What
-each path means to people is in docs/reference/api.md.
+Every handler is a plain function, so that it runs on a thread of the server's pool: a handler that
+waits for the store or a lock blocks neither the server's loop nor the pipeline. Responses are
+bounded. docs/reference/api.md describes each path.
 """
 
 import re
@@ -17,17 +17,16 @@ from cutwater.clock import wall_ms
 from cutwater.ids import CheckpointId, StepId
 from cutwater.operations.rewind.preview import Rewind
 from cutwater.server.errors import RESPONSES
-from cutwater.server.pipeline_view import Served
+from cutwater.server.pipeline_view import PipelineView
 from cutwater.server.pipelines import Pipelines, job_of
 from cutwater.store.records.requests import Abort, Wanted, Wish, abort_reason
 from cutwater.store.records.savepoints import savepoint_name
-from cutwater.views import models as forms
-from cutwater.views import pipeline_models as pipeline_forms
+from cutwater.views import models
 from cutwater.views.build import settings_of, subtask_of, summary_of
 from cutwater.views.history import LISTED_MAX
 
 JobId = Annotated[str, Path(min_length=1, max_length=255, description="The uuid, or the name.")]
-CheckpointNumber = Annotated[int, Path(ge=0, le=forms.COUNT_MAX)]
+CheckpointNumber = Annotated[int, Path(ge=0, le=models.COUNT_MAX)]
 StepName = Annotated[str, Path(min_length=1, max_length=255)]
 TriggerId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 Limit = Annotated[int, Query(ge=1, le=LISTED_MAX, description="How many are listed.")]
@@ -48,63 +47,61 @@ def routes(pipelines: Pipelines) -> APIRouter:
 
 def _add_jobs(router: APIRouter, pipelines: Pipelines) -> None:
     @router.get("/jobs/overview", operation_id="listJobs")
-    def jobs() -> pipeline_forms.JobList:
+    def jobs() -> models.JobList:
         """List the pipelines that are served."""
-        return pipeline_forms.JobList(jobs=[job_of(one) for one in pipelines.all()])
+        return models.JobList(jobs=[job_of(pipeline) for pipeline in pipelines.all()])
 
     @router.get("/jobs/{jobid}", operation_id="getJob")
-    def job(jobid: JobId) -> pipeline_forms.JobDetail:
+    def job(jobid: JobId) -> models.JobDetail:
         """Return one pipeline, and its steps."""
-        served = pipelines.find(jobid)
-        found = served.job()
-        vertices = [_vertex(one, found.state) for one in served.dag().steps]
-        return pipeline_forms.JobDetail(**found.model_dump(), vertices=vertices)
+        pipeline = pipelines.find(jobid)
+        found = pipeline.job()
+        vertices = [_vertex(step, found.state) for step in pipeline.dag().steps]
+        return models.JobDetail(**found.model_dump(), vertices=vertices)
 
     @router.get("/jobs/{jobid}/dag", operation_id="getDag")
-    def dag(jobid: JobId) -> pipeline_forms.Dag:
-        """Return the steps and channels, with what they do just now."""
+    def dag(jobid: JobId) -> models.Dag:
+        """Return the steps and channels, with their current activity."""
         return pipelines.find(jobid).dag()
 
     @router.get("/jobs/{jobid}/channels", operation_id="getChannels")
-    def channels(jobid: JobId) -> pipeline_forms.ChannelList:
+    def channels(jobid: JobId) -> models.ChannelList:
         """Return the channels: rates, backlogs, watermarks, and where the barrier is."""
-        return pipeline_forms.ChannelList(channels=pipelines.find(jobid).dag().channels)
+        return models.ChannelList(channels=pipelines.find(jobid).dag().channels)
 
     @router.get("/jobs/{jobid}/now", operation_id="getNow")
-    def now(jobid: JobId) -> pipeline_forms.Now:
-        """Return all that changes from second to second, for whoever shows it."""
-        served = pipelines.find(jobid)
-        return pipeline_forms.Now(
-            job=served.job(),
-            dag=served.dag(),
-            recent=[_brief(one) for one in served.recent()[:_RECENT]],
-            version=served.history.listed().version,
+    def now(jobid: JobId) -> models.Now:
+        """Return everything that changes every second, for a dashboard."""
+        pipeline = pipelines.find(jobid)
+        return models.Now(
+            job=pipeline.job(),
+            dag=pipeline.dag(),
+            recent=[_brief(detail) for detail in pipeline.recent()[:_RECENT]],
+            version=pipeline.history.read().version,
             at=wall_ms(),
         )
 
     @router.get("/jobs/{jobid}/recoveries", operation_id="getRecoveries")
-    def recoveries(jobid: JobId) -> pipeline_forms.RecoveryList:
-        """Return how the newest generations came to run, phase by phase."""
-        return pipeline_forms.RecoveryList(
-            recoveries=list(pipelines.find(jobid).checkpoints().recoveries)
-        )
+    def recoveries(jobid: JobId) -> models.RecoveryList:
+        """Return the newest recoveries, phase by phase."""
+        return models.RecoveryList(recoveries=list(pipelines.find(jobid).checkpoints().recoveries))
 
 
 def _add_checkpoints(router: APIRouter, pipelines: Pipelines) -> None:
     @router.get("/jobs/{jobid}/checkpoints", operation_id="listCheckpoints")
-    def checkpoints(jobid: JobId, limit: Limit = 500) -> forms.CheckpointList:
+    def checkpoints(jobid: JobId, limit: Limit = 500) -> models.CheckpointList:
         """List the newest checkpoints, with their counts and a summary."""
         return _list(pipelines.find(jobid), limit)
 
     @router.get("/jobs/{jobid}/checkpoints/config", operation_id="getCheckpointConfig")
-    def config(jobid: JobId) -> forms.CheckpointSettings:
+    def config(jobid: JobId) -> models.CheckpointSettings:
         """Return how checkpoints are taken."""
-        served = pipelines.find(jobid)
-        options = served.live.options if served.live else None
-        return settings_of(options, served.store.backend.url)
+        pipeline = pipelines.find(jobid)
+        options = pipeline.live.options if pipeline.live else None
+        return settings_of(options, pipeline.store.backend.url)
 
     @router.get("/jobs/{jobid}/checkpoints/details/{checkpointid}", operation_id="getCheckpoint")
-    def details(jobid: JobId, checkpointid: CheckpointNumber) -> forms.CheckpointDetail:
+    def details(jobid: JobId, checkpointid: CheckpointNumber) -> models.CheckpointDetail:
         """Return one checkpoint, step by step."""
         return _detail(pipelines.find(jobid), checkpointid)
 
@@ -114,7 +111,7 @@ def _add_checkpoints(router: APIRouter, pipelines: Pipelines) -> None:
     )
     def subtasks(
         jobid: JobId, checkpointid: CheckpointNumber, vertexid: StepName
-    ) -> forms.TaskDetail:
+    ) -> models.TaskDetail:
         """Return one step's part of a checkpoint."""
         found = _detail(pipelines.find(jobid), checkpointid)
         if vertexid not in found.tasks:
@@ -122,37 +119,37 @@ def _add_checkpoints(router: APIRouter, pipelines: Pipelines) -> None:
         return subtask_of(found.tasks[vertexid])
 
     @router.get("/jobs/{jobid}/checkpoints/{triggerid}", operation_id="getCheckpointTrigger")
-    def checkpoint_trigger(jobid: JobId, triggerid: TriggerId) -> forms.OperationState:
-        """Say what became of a checkpoint, or of an abort, that was asked for."""
+    def checkpoint_trigger(jobid: JobId, triggerid: TriggerId) -> models.OperationState:
+        """Return the state of a request for a checkpoint or an abort."""
         return _state(pipelines.find(jobid), triggerid)
 
     @router.get("/jobs/{jobid}/savepoints/{triggerid}", operation_id="getSavepointTrigger")
-    def savepoint_trigger(jobid: JobId, triggerid: TriggerId) -> forms.OperationState:
-        """Say what became of a savepoint or a stop that was asked for."""
+    def savepoint_trigger(jobid: JobId, triggerid: TriggerId) -> models.OperationState:
+        """Return the state of a request for a savepoint or a stop."""
         return _state(pipelines.find(jobid), triggerid)
 
 
 def _add_tables(router: APIRouter, pipelines: Pipelines) -> None:
     @router.get("/jobs/{jobid}/tables", operation_id="getTables")
-    def tables(jobid: JobId, limit: Limit = 100) -> pipeline_forms.TableList:
-        """Return what the sinks showed at the newest cuts at which they committed."""
-        served = pipelines.find(jobid)
+    def tables(jobid: JobId, limit: Limit = 100) -> models.TableList:
+        """Return the table versions at the newest cuts at which the sinks committed."""
+        pipeline = pipelines.find(jobid)
         sinks = [
-            pipeline_forms.SinkTable(sink=sink, format=one.format, target=one.uri)
-            for sink, one in sorted(served.targets().items())
+            models.SinkTable(sink=sink, format=target.format, target=target.uri)
+            for sink, target in sorted(pipeline.targets().items())
         ]
         cuts = [
-            pipeline_forms.TablesAt(
-                checkpoint=one.id,
-                timestamp=one.trigger_timestamp,
-                name=one.name,
-                is_current=one.is_current,
-                versions=one.sink_versions,
+            models.TablesAt(
+                checkpoint=checkpoint.id,
+                timestamp=checkpoint.trigger_timestamp,
+                name=checkpoint.name,
+                is_current=checkpoint.is_current,
+                versions=checkpoint.sink_versions,
             )
-            for one in served.checkpoints().checkpoints
-            if one.sink_versions
+            for checkpoint in pipeline.checkpoints().checkpoints
+            if checkpoint.sink_versions
         ]
-        return pipeline_forms.TableList(sinks=sinks, cuts=cuts[:limit])
+        return models.TableList(sinks=sinks, cuts=cuts[:limit])
 
     @router.get("/jobs/{jobid}/rewind", operation_id="previewRewind")
     def rewind(
@@ -165,47 +162,47 @@ def _add_tables(router: APIRouter, pipelines: Pipelines) -> None:
                 description="A checkpoint's number, a savepoint's name, or a time.",
             ),
         ],
-    ) -> pipeline_forms.RewindPreview:
-        """Say what a rewind would do to every step, source and sink, and how to do it."""
+    ) -> models.RewindPreview:
+        """Return what a rewind would do to every step, source and sink, and how to do it."""
         if not _TEXT.fullmatch(to):
             raise HTTPException(400, "to: a number, a name or a time has no control characters")
-        served = pipelines.find(jobid)
-        return _preview(served, served.preview(to))
+        pipeline = pipelines.find(jobid)
+        return _preview(pipeline, pipeline.preview(to))
 
 
 def _add_changes(router: APIRouter, pipelines: Pipelines) -> None:
     @router.post("/jobs/{jobid}/checkpoints", status_code=202, operation_id="triggerCheckpoint")
-    def checkpoint(jobid: JobId, body: forms.CheckpointQuestion | None = None) -> forms.Triggered:
+    def checkpoint(jobid: JobId, body: models.CheckpointQuestion | None = None) -> models.Triggered:
         """Take a checkpoint now."""
-        asked = body or forms.CheckpointQuestion()
-        wanted = Wanted(Wish.CHECKPOINT, full=asked.checkpoint_type == "FULL")
-        return _ask(pipelines.find(jobid), wanted, asked.trigger_id)
+        request = body or models.CheckpointQuestion()
+        wanted = Wanted(Wish.CHECKPOINT, full=request.checkpoint_type == "FULL")
+        return _submit(pipelines.find(jobid), wanted, request.trigger_id)
 
     @router.post("/jobs/{jobid}/checkpoints/abort", status_code=202, operation_id="abortCheckpoint")
-    def abort(jobid: JobId, body: forms.AbortQuestion) -> forms.Triggered:
+    def abort(jobid: JobId, body: models.AbortQuestion) -> models.Triggered:
         """Abort the pending checkpoint, with a reason that is stored with it."""
         number = None if body.checkpoint_id is None else CheckpointId(body.checkpoint_id)
         reason = abort_reason(body.reason)
         wanted = Wanted(Wish.ABORT, abort=Abort(checkpoint_id=number, reason=reason))
-        return _ask(pipelines.find(jobid), wanted, body.trigger_id)
+        return _submit(pipelines.find(jobid), wanted, body.trigger_id)
 
     @router.post("/jobs/{jobid}/savepoints", status_code=202, operation_id="triggerSavepoint")
-    def savepoint(jobid: JobId, body: forms.SavepointQuestion | None = None) -> forms.Triggered:
-        """Take a savepoint now; with `cancel-job`, and then end."""
-        asked = body or forms.SavepointQuestion()
-        _check_target(asked.target_directory)
-        name = savepoint_name(asked.name or _default_name(), "name")
-        wish = Wish.STOP if asked.cancel_job else Wish.SAVEPOINT
-        return _ask(pipelines.find(jobid), Wanted(wish, name=name), asked.trigger_id)
+    def savepoint(jobid: JobId, body: models.SavepointQuestion | None = None) -> models.Triggered:
+        """Take a savepoint now; with `cancel-job`, then stop."""
+        request = body or models.SavepointQuestion()
+        _check_target(request.target_directory)
+        name = savepoint_name(request.name or _default_name(), "name")
+        wish = Wish.STOP if request.cancel_job else Wish.SAVEPOINT
+        return _submit(pipelines.find(jobid), Wanted(wish, name=name), request.trigger_id)
 
     @router.post("/jobs/{jobid}/stop", status_code=202, operation_id="stopJob")
-    def stop(jobid: JobId, body: forms.StopQuestion | None = None) -> forms.Triggered:
-        """End, with a last checkpoint, or with a savepoint."""
-        asked = body or forms.StopQuestion()
-        _check_target(asked.target_directory)
-        name = None if asked.savepoint is None else savepoint_name(asked.savepoint, "savepoint")
-        wanted = Wanted(Wish.STOP, name=name, drain=asked.drain)
-        return _ask(pipelines.find(jobid), wanted, asked.trigger_id)
+    def stop(jobid: JobId, body: models.StopQuestion | None = None) -> models.Triggered:
+        """Stop with a last checkpoint, or with a savepoint."""
+        request = body or models.StopQuestion()
+        _check_target(request.target_directory)
+        name = None if request.savepoint is None else savepoint_name(request.savepoint, "savepoint")
+        wanted = Wanted(Wish.STOP, name=name, drain=request.drain)
+        return _submit(pipelines.find(jobid), wanted, request.trigger_id)
 
 
 # -- parts
@@ -214,26 +211,33 @@ def _add_changes(router: APIRouter, pipelines: Pipelines) -> None:
 _STATUSES: Final = ("IN_PROGRESS", "COMPLETED", "FAILED")
 
 
-def _list(served: Served, limit: int) -> forms.CheckpointList:
-    listed = served.checkpoints()
+def _list(pipeline: PipelineView, limit: int) -> models.CheckpointList:
+    listed = pipeline.checkpoints()
     shown = listed.checkpoints[:limit]
-    status = {name: [one for one in shown if one.status == name] for name in _STATUSES}
-    recovered = next((one for one in listed.recoveries if one.checkpoint_id is not None), None)
-    known = {one.id: one for one in listed.checkpoints}
-    return forms.CheckpointList(
-        counts=forms.Counts(
-            restored=sum(one.checkpoint_id is not None for one in listed.recoveries),
+    status = {
+        name: [checkpoint for checkpoint in shown if checkpoint.status == name]
+        for name in _STATUSES
+    }
+    recovery = next(
+        (recovery for recovery in listed.recoveries if recovery.checkpoint_id is not None), None
+    )
+    known = {checkpoint.id: checkpoint for checkpoint in listed.checkpoints}
+    return models.CheckpointList(
+        counts=models.Counts(
+            restored=sum(recovery.checkpoint_id is not None for recovery in listed.recoveries),
             total=len(shown),
             in_progress=len(status["IN_PROGRESS"]),
             completed=len(status["COMPLETED"]),
             failed=len(status["FAILED"]),
         ),
         summary=summary_of(shown),
-        latest=forms.Latest(
+        latest=models.Latest(
             completed=next(iter(status["COMPLETED"]), None),
-            savepoint=next((one for one in status["COMPLETED"] if one.is_savepoint), None),
+            savepoint=next(
+                (checkpoint for checkpoint in status["COMPLETED"] if checkpoint.is_savepoint), None
+            ),
             failed=next(iter(status["FAILED"]), None),
-            restored=None if recovered is None else _restored(recovered, known),
+            restored=None if recovery is None else _restored_from(recovery, known),
         ),
         history=list(shown),
         version=listed.version,
@@ -241,40 +245,40 @@ def _list(served: Served, limit: int) -> forms.CheckpointList:
     )
 
 
-def _brief(one: forms.CheckpointDetail) -> forms.CheckpointDetail:
-    """Leave the steps of what is over out: it is asked for every second."""
-    return one if one.status == "IN_PROGRESS" else one.model_copy(update={"tasks": {}})
+def _brief(detail: models.CheckpointDetail) -> models.CheckpointDetail:
+    """Leave the steps of finished attempts out: the response is requested every second."""
+    return detail if detail.status == "IN_PROGRESS" else detail.model_copy(update={"tasks": {}})
 
 
-def _restored(
-    recovered: pipeline_forms.Recovery, known: Mapping[int, forms.Checkpoint]
-) -> forms.Restored:
-    number = recovered.checkpoint_id or 0
+def _restored_from(
+    recovery: models.Recovery, known: Mapping[int, models.Checkpoint]
+) -> models.Restored:
+    number = recovery.checkpoint_id or 0
     origin = known.get(number)
-    return forms.Restored(
+    return models.Restored(
         id=number,
-        restore_timestamp=recovered.timestamp,
+        restore_timestamp=recovery.timestamp,
         is_savepoint=origin is not None and origin.is_savepoint,
         external_path=None if origin is None else origin.external_path,
     )
 
 
-def _detail(served: Served, checkpoint_id: int) -> forms.CheckpointDetail:
-    found = served.checkpoint(CheckpointId(checkpoint_id))
+def _detail(pipeline: PipelineView, checkpoint_id: int) -> models.CheckpointDetail:
+    found = pipeline.checkpoint(CheckpointId(checkpoint_id))
     if found is None:
-        raise HTTPException(404, f"{served.name} has no checkpoint {checkpoint_id}")
+        raise HTTPException(404, f"{pipeline.name} has no checkpoint {checkpoint_id}")
     return found
 
 
-def _state(served: Served, trigger_id: str) -> forms.OperationState:
-    found = served.operations.state(trigger_id)
+def _state(pipeline: PipelineView, trigger_id: str) -> models.OperationState:
+    found = pipeline.operations.state(trigger_id)
     if found is None:
-        raise HTTPException(404, "nothing was asked for under this id, or long ago")
+        raise HTTPException(404, "there is no request with this id, or it is too old")
     return found
 
 
-def _ask(served: Served, wanted: Wanted, trigger_id: str | None) -> forms.Triggered:
-    return forms.Triggered(request_id=served.operations.ask(wanted, trigger_id))
+def _submit(pipeline: PipelineView, wanted: Wanted, trigger_id: str | None) -> models.Triggered:
+    return models.Triggered(request_id=pipeline.operations.submit(wanted, trigger_id))
 
 
 def _check_target(directory: str | None) -> None:
@@ -287,9 +291,9 @@ def _default_name() -> str:
     return f"savepoint-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
 
 
-def _vertex(step: pipeline_forms.StepNode, state: str) -> pipeline_forms.Vertex:
+def _vertex(step: models.StepNode, state: str) -> models.Vertex:
     metrics = {} if step.rows is None else {"write-records": step.rows}
-    return pipeline_forms.Vertex(
+    return models.Vertex(
         id=StepId(step.id),
         name=step.id,
         status="FINISHED" if step.finished else state,
@@ -297,28 +301,24 @@ def _vertex(step: pipeline_forms.StepNode, state: str) -> pipeline_forms.Vertex:
     )
 
 
-def _preview(served: Served, found: Rewind) -> pipeline_forms.RewindPreview:
-    name, url = shlex.quote(served.name), shlex.quote(served.store.backend.url)
+def _preview(pipeline: PipelineView, found: Rewind) -> models.RewindPreview:
+    name, url = shlex.quote(pipeline.name), shlex.quote(pipeline.store.backend.url)
     commands = [f"cutwater rewind {name} --to {found.to} --store {url} --yes"]
-    if served.is_running:
+    if pipeline.is_running:
         commands.insert(0, f"cutwater stop {name} --store {url}")
-    return pipeline_forms.RewindPreview(
+    return models.RewindPreview(
         pipeline=found.pipeline,
         to=found.to,
         title=found.title,
         timestamp=found.at_ms,
         current=found.head,
         undone=list(found.undone),
-        steps=[
-            pipeline_forms.StepBack.model_validate(one, from_attributes=True) for one in found.steps
-        ],
+        steps=[models.StepBack.model_validate(step, from_attributes=True) for step in found.steps],
         sources=[
-            pipeline_forms.SourceBack.model_validate(one, from_attributes=True)
-            for one in found.sources
+            models.SourceBack.model_validate(source, from_attributes=True)
+            for source in found.sources
         ],
-        sinks=[
-            pipeline_forms.SinkBack.model_validate(one, from_attributes=True) for one in found.sinks
-        ],
+        sinks=[models.SinkBack.model_validate(sink, from_attributes=True) for sink in found.sinks],
         refused=list(found.refused),
         commands=commands,
     )

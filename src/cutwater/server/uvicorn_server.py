@@ -1,7 +1,7 @@
-"""The server: uvicorn on a thread of its own, on an address that is known before it answers.
+"""The server: uvicorn on its own thread, on an address that is known before it responds.
 
-The socket is bound by whoever starts the server, so that a taken port is an error there and not in
-a log; the thread is a daemon, so that nobody who looks keeps a process from ending.
+The caller binds the socket, so that a port in use is an error of the caller and not a line in a
+log. The thread is a daemon, so that an open dashboard does not keep the process from ending.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import uvicorn
 
 from cutwater.errors import ConfigError, RunError
 from cutwater.server.auth import Guard, is_loopback
-from cutwater.server.connections import BACKLOG, Limits, bounded
+from cutwater.server.connections import BACKLOG, Limits, limited_protocol
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 4080
@@ -31,46 +31,48 @@ class Endpoint(NamedTuple):
 
     Attributes:
         host: The address or name to bind to.
-        port: The port; 0 for any that is free.
-        is_wish: Whether another port is as good, if this one is taken.
+        port: The port; 0 for any free port.
+        is_preference: Whether another port will do if this one is in use.
     """
 
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
-    is_wish: bool = True
+    is_preference: bool = True
 
     @classmethod
     def of(cls, text: str, option: str = "--serve") -> "Endpoint":
-        """Return what `[HOST:]PORT` means.
+        """Parse `[HOST:]PORT`.
 
         Raises:
-            ConfigError: If it means nothing.
+            ConfigError: If the text has another form.
         """
         found = _FORM.fullmatch(text.strip())
         port = int(found["port"]) if found else -1
         if found is None or port > 65_535:
             raise ConfigError(option, f"{text!r} is not [HOST:]PORT, such as 8080 or 0.0.0.0:8080")
         host = (found["host"] or DEFAULT_HOST).strip("[]")
-        return cls(host, port, is_wish=False)
+        return cls(host, port, is_preference=False)
 
 
 def bind(endpoint: Endpoint, option: str = "--serve") -> socket.socket:
-    """Listen; the next free port if any will do.
+    """Listen on the endpoint, or on the next free port if any will do.
 
     Raises:
-        ConfigError: If the address is taken or cannot be bound to.
+        ConfigError: If the address is in use or cannot be bound.
     """
     reason = ""
-    tried = range(endpoint.port, endpoint.port + _TRIED) if endpoint.is_wish else [endpoint.port]
-    for port in (*tried, *([0] if endpoint.is_wish else [])):
+    tried = (
+        range(endpoint.port, endpoint.port + _TRIED) if endpoint.is_preference else [endpoint.port]
+    )
+    for port in (*tried, *([0] if endpoint.is_preference else [])):
         try:
-            return _bound(endpoint.host, port)
+            return _listen(endpoint.host, port)
         except OSError as error:
             reason = error.strerror or str(error)
     raise ConfigError(option, f"cannot listen on {endpoint.host}:{endpoint.port}: {reason}")
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -86,7 +88,7 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def _url(host: str, port: int) -> str:
-    # Bound to every address, it is known by the machine's name.
+    # A server on every address is reached by the machine's name.
     name = socket.gethostname() if host in {"0.0.0.0", "::"} else host
     return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
@@ -95,30 +97,30 @@ class Server:
     """Serves one application until it is stopped.
 
     Attributes:
-        url: Where it answers.
+        url: Its address.
     """
 
     def __init__(
         self, app: Guard, listening: socket.socket, host: str, limits: Limits | None = None
     ) -> None:
-        """Prepare; nothing is answered yet.
+        """Prepare; the server does not respond before `start`.
 
         Args:
-            app: What answers.
-            listening: A socket that listens; the server closes it.
+            app: The application.
+            listening: A listening socket; the server closes it.
             host: The address that it is bound to, as the user wrote it.
-            limits: What connections may take; None for what fits this process.
+            limits: Limits of connections; None for limits that fit this process.
         """
         self._socket = listening
         self._host = host
         self.url = _url(host, listening.getsockname()[1])
         config = uvicorn.Config(
             app,
-            http=bounded(limits or Limits.of_process()),
+            http=limited_protocol(limits or Limits.of_process()),
             backlog=BACKLOG,
             access_log=False,
             log_config=None,
-            # Below that it tells of every request that is none, as often as one is sent.
+            # Below ERROR, uvicorn logs every malformed request.
             log_level=logging.ERROR,
             lifespan="off",
             timeout_graceful_shutdown=1,
@@ -135,10 +137,10 @@ class Server:
         return is_loopback(self._host)
 
     def start(self) -> None:
-        """Begin to answer; returns when it does.
+        """Start; return when the server responds.
 
         Raises:
-            RunError: If it does not in time.
+            RunError: If it does not start in time.
         """
         self._thread.start()
         end_s = time.monotonic() + _START_S
@@ -149,13 +151,13 @@ class Server:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """End; waits for a moment at most."""
+        """Stop; waits a few seconds at most."""
         self._server.should_exit = True
         self._thread.join(_STOP_S)
         self._socket.close()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until it has ended, or for some time."""
+        """Wait until the server has ended, or until the timeout."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:

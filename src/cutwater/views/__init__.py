@@ -1,4 +1,5 @@
-"""What people see of pipelines and checkpoints, built once for the CLI, the API and the dashboard.
+"""What users see of pipelines and checkpoints: the JSON of the CLI, the API and the dashboard.
 
-`models` are the JSON shapes, `build` fills them, `render` prints them.
+`fields` names the values, `models` are the API's JSON bodies, and `build`, `dag` and `history` fill
+them. Only `fields` works without the extra `serve`.
 """

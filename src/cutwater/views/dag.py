@@ -1,8 +1,8 @@
-"""The DAG of a pipeline, as it is drawn, with what it does just now.
+"""The DAG of a pipeline, as the dashboard draws it, with its current activity.
 
-From the plan and the status of one that runs, or from the cut that a stopped one stands on. Values
-only. Where the barrier is follows from what the steps tell: it is in a channel when its
-producer has sent it and the reader has not sent it on.
+Built from the plan and the status of a running pipeline, or from the current cut of a stopped one.
+Does no I/O. The position of the barrier follows from the status of the steps: it is in a channel
+when the channel's producer has sent it and the reader has not forwarded it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from cutwater.protocol.cut import Cut
 from cutwater.protocol.evolution.identity import InputKind, StepIdentity
 from cutwater.runtime.reporting.status import AlignmentStatus, BarrierAt, RunStatus, StepStatus
 from cutwater.store.records.targets import SinkTargets
-from cutwater.views.pipeline_models import ChannelEdge, Dag, InputAlignment, StepNode
+from cutwater.views.models import ChannelEdge, Dag, InputAlignment, StepNode
 
 _SENT: Final = frozenset({BarrierAt.SENT, BarrierAt.ACKNOWLEDGED})
 _NOT_SENT: Final = frozenset({BarrierAt.AWAITED, BarrierAt.ALIGNING})
@@ -33,24 +33,24 @@ def live_dag(
     Args:
         pipeline_id: The pipeline's uuid.
         plan: Its plan.
-        status: How it is just now.
+        status: Its current status.
         targets: Where its sinks write.
-        identities: What its steps are, as far as a checkpoint has said it.
+        identities: The identities of its steps, as far as a checkpoint has recorded them.
     """
-    now = {one.name: one for one in status.steps}
-    opened = [one.id for one in status.checkpoints if one.status == "IN_PROGRESS"]
+    now = {step_status.name: step_status for step_status in status.steps}
+    opened = [report.id for report in status.checkpoints if report.status == "IN_PROGRESS"]
     steps = [
-        _planned(step, now.get(step.name), targets, identities.get(step.name))
+        _step_node(step, now.get(step.name), targets, identities.get(step.name))
         for step in plan.steps
     ]
-    backlog = {(one.name, one.reader): one for one in status.channels}
+    backlog = {(channel.name, channel.reader): channel for channel in status.channels}
     channels = []
     for step in plan.steps:
         if step.output is None:
             continue
-        for reader in dict.fromkeys(one.step for one in step.output.readers):
+        for reader in dict.fromkeys(step_input.step for step_input in step.output.readers):
             before, after = now.get(step.name), now.get(reader)
-            behind = backlog.get((step.output.id, reader))
+            waiting = backlog.get((step.output.id, reader))
             channels.append(
                 ChannelEdge(
                     channel=step.output.id,
@@ -59,9 +59,9 @@ def live_dag(
                     reason=step.output.reason,
                     rows_per_second=round(before.rows_per_second, 1) if before else None,
                     watermark=before.watermark_ms if before else None,
-                    backlog_messages=behind.messages if behind else None,
-                    backlog_bytes=behind.size_bytes if behind else None,
-                    barrier=_between(before, after),
+                    backlog_messages=waiting.messages if waiting else None,
+                    backlog_bytes=waiting.size_bytes if waiting else None,
+                    barrier=_has_barrier(before, after),
                 )
             )
     return Dag(
@@ -75,12 +75,12 @@ def live_dag(
 
 
 def stored_dag(pipeline_id: str, name: str, cut: Cut | None, targets: SinkTargets) -> Dag:
-    """Return the DAG of a pipeline as a cut remembers it.
+    """Return the DAG of a stopped pipeline, from a cut.
 
     Args:
         pipeline_id: The pipeline's uuid.
         name: Its name.
-        cut: The cut it stands on; None if it has none.
+        cut: Its current cut; None if it has none.
         targets: Where its sinks write.
     """
     if cut is None:
@@ -118,7 +118,7 @@ def stored_dag(pipeline_id: str, name: str, cut: Cut | None, targets: SinkTarget
     return Dag(jid=pipeline_id, name=name, live=False, steps=steps, channels=channels)
 
 
-def _planned(
+def _step_node(
     step: PhysicalStep,
     now: StepStatus | None,
     targets: SinkTargets,
@@ -133,11 +133,11 @@ def _planned(
         target=_target(sink, targets),
         is_source=not step.inputs,
         stateful=bool(identity.operators) if identity else None,
-        **_live(now),
+        **_live_fields(now),
     )
 
 
-class _Live(TypedDict, total=False):
+class _LiveFields(TypedDict, total=False):
     kind: Required[str]
     batch: int
     rows: int
@@ -149,8 +149,8 @@ class _Live(TypedDict, total=False):
     alignment: InputAlignment | None
 
 
-def _live(now: StepStatus | None) -> _Live:
-    """Return what a step does just now, as far as it is known."""
+def _live_fields(now: StepStatus | None) -> _LiveFields:
+    """Return the current activity of a step, as far as it is known."""
     if now is None:
         return {"kind": "query"}
     return {
@@ -179,14 +179,14 @@ def _alignment(found: AlignmentStatus | None) -> InputAlignment | None:
     )
 
 
-def _between(before: StepStatus | None, after: StepStatus | None) -> bool:
+def _has_barrier(before: StepStatus | None, after: StepStatus | None) -> bool:
     if before is None or after is None:
         return False
     return before.barrier in _SENT and after.barrier in _NOT_SENT
 
 
 def _target(sink: str | None, targets: SinkTargets) -> str | None:
-    found = {str(one): target for one, target in targets.items()}.get(sink or "")
+    found = {str(name): target for name, target in targets.items()}.get(sink or "")
     return None if found is None else f"{found.format} {found.uri}"
 
 
@@ -195,23 +195,25 @@ def _reads(cut: Cut, step: StepId) -> list[str]:
     identity = cut.identities.get(step)
     if identity is not None and identity.inputs:
         names: Iterable[str] = (
-            one.name for one in identity.inputs if one.kind is InputKind.CHANNEL
+            step_input.name
+            for step_input in identity.inputs
+            if step_input.kind is InputKind.CHANNEL
         )
     else:
-        names = (one.channel for one in sorted(cut.snapshots[step].positions))
-    return list(dict.fromkeys(str(one) for one in names))
+        names = (step_input.channel for step_input in sorted(cut.snapshots[step].positions))
+    return list(dict.fromkeys(str(name) for name in names))
 
 
 def _in_order(reads: Mapping[StepId, list[str]]) -> list[StepId]:
-    """Return the steps, each after those it reads; a cycle, which no plan has, by name."""
+    """Return the steps in topological order; by name in a cycle, which no plan has."""
     ordered: list[StepId] = []
     left = sorted(reads)
     while left:
         ready = [
-            one
-            for one in left
-            if all(name in ordered or name not in reads for name in map(StepId, reads[one]))
+            step
+            for step in left
+            if all(name in ordered or name not in reads for name in map(StepId, reads[step]))
         ]
         ordered += ready or left
-        left = [one for one in left if one not in ordered]
+        left = [step for step in left if step not in ordered]
     return ordered

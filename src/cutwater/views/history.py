@@ -1,9 +1,10 @@
-"""The checkpoints of a pipeline as its store tells of them, read once and kept.
+"""The checkpoints of a pipeline as its store records them, read once and cached.
 
-A list of hundreds of checkpoints is asked for every second by every open dashboard; what is over
-does not change, so only what is new is read. A look costs three lists and the new records, at most
-once a second however many ask, and never runs on a thread that the pipeline needs. Newest first:
-a store that answers late shows the newest at once and the rest in a while.
+Every open dashboard requests a list of hundreds of checkpoints every second. A finished checkpoint
+does not change, so only new records are read. One refresh costs three listings and the new records,
+happens at most once a second for any number of clients, and never runs on a thread that the
+pipeline needs. The newest checkpoints are read first: with a slow store they appear at once and the
+older ones later.
 """
 
 import threading
@@ -19,8 +20,7 @@ from cutwater.store.maintenance.inspect import CheckpointView, Inspector, Overvi
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.views.build import checkpoint_of, recovery_of, without_steps
-from cutwater.views.models import Checkpoint, CheckpointDetail
-from cutwater.views.pipeline_models import Recovery
+from cutwater.views.models import Checkpoint, CheckpointDetail, Recovery
 
 LISTED_MAX: Final = 1_000
 """How many checkpoints are listed at most; savepoints stay in the list beyond that."""
@@ -31,17 +31,17 @@ _EVERY_S: Final = 1.0
 _BUDGET_S: Final = 1.0
 _CHUNK: Final = 50
 _MAY_CHANGE: Final = 20
-"""How many of the newest are read again until everything about them is known."""
+"""How many of the newest checkpoints are read again until everything about them is known."""
 
 
-class Listed(NamedTuple):
-    """What is known at one moment.
+class Listing(NamedTuple):
+    """The history at one moment.
 
     Attributes:
         checkpoints: Newest first.
         recoveries: Newest first.
-        version: Another one when any of it is another.
-        complete: Whether everything was read that is to be listed.
+        version: Changes whenever any other attribute changes.
+        complete: Whether everything in the list has been read.
     """
 
     checkpoints: tuple[Checkpoint, ...] = ()
@@ -51,14 +51,14 @@ class Listed(NamedTuple):
 
 
 class History:
-    """One pipeline's. Every method may be called from any thread."""
+    """The history of one pipeline. Every method may be called from any thread."""
 
     def __init__(self, store: PipelineStore, is_running: Callable[[], bool]) -> None:
         """Prepare; nothing is read yet.
 
         Args:
-            store: The pipeline, opened for this alone: its log is read here.
-            is_running: Says whether somebody runs it.
+            store: The pipeline's store, opened for this object only: it reads the decision log.
+            is_running: Returns whether a process runs the pipeline.
         """
         self.store = store
         self.location = f"{store.backend.url}/{PipelinePaths(store.pipeline).manifests}"
@@ -68,55 +68,57 @@ class History:
         self._known: dict[CheckpointId, Checkpoint] = {}
         self._settled: set[CheckpointId] = set()
         self._recoveries: dict[Generation, Recovery] = {}
-        self._listed = Listed()
+        self._listing = Listing()
 
-    def listed(self) -> Listed:
-        """Return what is known, after a look at the store if the last one was a second ago.
+    def read(self) -> Listing:
+        """Return the history, after a refresh if the last one was at least a second ago.
 
         Raises:
             StoreError: If the store cannot be read.
         """
         is_first = self._read_s is None
-        # Whoever comes while somebody reads takes what is there, unless there is nothing yet.
+        # A caller that arrives during a refresh gets the last result, unless there is none yet.
         if not self._lock.acquire(blocking=is_first):
-            return self._listed
+            return self._listing
         try:
             if self._read_s is None or time.monotonic() - self._read_s >= _EVERY_S:
                 self._read()
         finally:
             self._lock.release()
-        return self._listed
+        return self._listing
 
-    def one(self, checkpoint_id: CheckpointId) -> CheckpointDetail | None:
-        """Read one checkpoint with its steps; None if there never was one.
+    def checkpoint(self, checkpoint_id: CheckpointId) -> CheckpointDetail | None:
+        """Read one checkpoint with its steps; None if it never existed.
 
         Raises:
             StoreError: If the store cannot be read.
         """
-        # Its own log: that of the list may be read by another thread at this moment.
+        # With a log of its own: another thread may be reading the log of the list.
         store = PipelineStore.of(self.store.backend, self.store.pipeline)
         view = Inspector(store, self._is_running()).one(checkpoint_id)
         return None if view is None else checkpoint_of(view, self.location)
 
-    # -- reading, by whoever holds the lock
+    # -- reading, with the lock held
 
     def _read(self) -> None:
         inspector = Inspector(self.store, self._is_running())
         overview = inspector.look()
-        wanted = _wanted(overview)
-        newest = frozenset(wanted[:_MAY_CHANGE])
-        missing = [one for one in wanted if one not in self._settled]
+        selected = _select_ids(overview)
+        newest = frozenset(selected[:_MAY_CHANGE])
+        missing = [
+            checkpoint_id for checkpoint_id in selected if checkpoint_id not in self._settled
+        ]
         end_s = time.monotonic() + _BUDGET_S
         while missing:
             chunk, missing = missing[:_CHUNK], missing[_CHUNK:]
-            for view in each(lambda one: inspector.view(one, overview), chunk):
+            for view in each(lambda checkpoint_id: inspector.view(checkpoint_id, overview), chunk):
                 if view is not None:
                     self._keep(view, is_old=view.id not in newest)
             if time.monotonic() >= end_s:
                 break
-        self._follow(overview, wanted)
+        self._follow(overview, selected)
         self._read_recoveries()
-        self._publish(wanted, complete=not missing)
+        self._publish(selected, complete=not missing)
         self._read_s = time.monotonic()
 
     def _keep(self, view: CheckpointView, *, is_old: bool) -> None:
@@ -127,23 +129,23 @@ class History:
         if is_over and (is_known or is_old):
             self._settled.add(view.id)
 
-    def _follow(self, overview: Overview, wanted: list[CheckpointId]) -> None:
-        """Bring what may change of a settled one up to date: where the pipeline stands."""
+    def _follow(self, overview: Overview, selected: list[CheckpointId]) -> None:
+        """Update what can still change of a settled checkpoint: is it current, is it deleted."""
         head = overview.log.head
         head_id = None if head is None else head.checkpoint_id
-        for one in wanted:
-            known = self._known.get(one)
+        for checkpoint_id in selected:
+            known = self._known.get(checkpoint_id)
             if known is None or known.status != "COMPLETED":
                 continue
-            gone = one not in overview.present
-            changes: dict[str, object] = {"is_current": one == head_id, "discarded": gone}
+            gone = checkpoint_id not in overview.present
+            changes: dict[str, object] = {"is_current": checkpoint_id == head_id, "discarded": gone}
             if gone:
                 changes["external_path"] = None
             if any(getattr(known, name) != value for name, value in changes.items()):
-                self._known[one] = known.model_copy(update=changes)
-        for one in self._known.keys() - set(wanted):
-            del self._known[one]
-            self._settled.discard(one)
+                self._known[checkpoint_id] = known.model_copy(update=changes)
+        for checkpoint_id in self._known.keys() - set(selected):
+            del self._known[checkpoint_id]
+            self._settled.discard(checkpoint_id)
 
     def _read_recoveries(self) -> None:
         paths = PipelinePaths(self.store.pipeline)
@@ -154,29 +156,37 @@ class History:
                 generations.append(paths.generation_of_recovery(path))
             except Corrupt:
                 continue
-        # The newest may still be told anew, once its first batch is there.
-        new = [one for one in generations if one not in self._recoveries or one == generations[-1]]
+        # The newest report is written again after the first batch.
+        new = [
+            generation
+            for generation in generations
+            if generation not in self._recoveries or generation == generations[-1]
+        ]
         for report in each(self.store.reports.recovery, new):
             if report is not None:
                 self._recoveries[report.generation] = recovery_of(report)
-        for one in self._recoveries.keys() - set(generations):
-            del self._recoveries[one]
+        for generation in self._recoveries.keys() - set(generations):
+            del self._recoveries[generation]
 
-    def _publish(self, wanted: list[CheckpointId], *, complete: bool) -> None:
-        before = self._listed
-        checkpoints = tuple(self._known[one] for one in wanted if one in self._known)
-        recoveries = tuple(one for _, one in sorted(self._recoveries.items(), reverse=True))
+    def _publish(self, selected: list[CheckpointId], *, complete: bool) -> None:
+        before = self._listing
+        checkpoints = tuple(
+            self._known[checkpoint_id] for checkpoint_id in selected if checkpoint_id in self._known
+        )
+        recoveries = tuple(
+            recovery for _, recovery in sorted(self._recoveries.items(), reverse=True)
+        )
         made = (checkpoints, recoveries, complete)
         changed = made != (before.checkpoints, before.recoveries, before.complete)
-        self._listed = Listed(checkpoints, recoveries, before.version + changed, complete)
+        self._listing = Listing(checkpoints, recoveries, before.version + changed, complete)
 
 
-def _wanted(overview: Overview) -> list[CheckpointId]:
-    """Return the numbers to list, newest first: the newest of all, and older savepoints."""
+def _select_ids(overview: Overview) -> list[CheckpointId]:
+    """Return the ids to list, newest first: the newest of all kinds, and older savepoints."""
     ids = overview.ids
     saved = [
-        one.checkpoint_id
-        for one in overview.log.decisions
-        if one.kind is CheckpointKind.SAVEPOINT and one.checkpoint_id in overview.present
+        decision.checkpoint_id
+        for decision in overview.log.decisions
+        if decision.kind is CheckpointKind.SAVEPOINT and decision.checkpoint_id in overview.present
     ]
     return sorted({*ids[-LISTED_MAX:], *saved[-SAVEPOINTS_MAX:]}, reverse=True)

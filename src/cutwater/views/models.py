@@ -1,8 +1,9 @@
-"""What the API answers and takes, field by field; the OpenAPI document is made from it.
+"""The JSON bodies of the API, field by field; the OpenAPI document is generated from them.
 
-Names are those of Flink's REST interface where it has one, and follow it otherwise. Times are
-milliseconds since 1970, durations milliseconds, sizes bytes; what nobody knows is null. A step is
-what Flink calls a vertex, with one subtask.
+Names are those of Flink's REST interface where it has one, and follow its style otherwise. Times
+are milliseconds since 1970, durations milliseconds, sizes bytes; an unknown value is null. A step
+is what Flink calls a vertex, with one subtask. First come checkpoints and requests, then the
+pipeline as a whole: its steps, channels, recoveries and tables.
 """
 
 from typing import Annotated, Literal
@@ -19,32 +20,36 @@ Name = Annotated[str, Field(min_length=1, max_length=100)]
 TriggerId = Annotated[str | None, Field(alias="triggerId", pattern="^[0-9a-f]{32}$")]
 Format = Annotated[Literal["CANONICAL", "NATIVE"], Field(alias="formatType")]
 
-# Flink writes it in one way for savepoints and in another for stops; both are understood.
+# Flink spells it in one way for savepoints and in another for stops; both are accepted.
 _TARGET = Field(validation_alias=AliasChoices("target-directory", "targetDirectory"))
 
 
-class Form(BaseModel):
-    """Base of all answers."""
+class ResponseModel(BaseModel):
+    """Base of all response bodies."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
 
-class Question(BaseModel):
-    """Base of all that is asked: what is not known is refused, and 1 is not `true`."""
+class RequestModel(BaseModel):
+    """Base of all request bodies: unknown fields are refused, and 1 is not `true`.
+
+    The names of the classes below are schema names in the OpenAPI document, which generated clients
+    use; hence `CheckpointQuestion` and not `CheckpointRequest`.
+    """
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="forbid", strict=True)
 
 
-class Problem(Form):
-    """Why a request was not answered. `errors` is as in Flink."""
+class Problem(ResponseModel):
+    """Why a request failed. `errors` is as in Flink."""
 
     errors: list[str]
     code: str = ""
     next_step: str = ""
 
 
-class Spread(Form):
-    """How a number was distributed over checkpoints."""
+class Spread(ResponseModel):
+    """The distribution of a number over checkpoints."""
 
     min: int
     max: int
@@ -56,7 +61,7 @@ class Spread(Form):
     p999: float
 
 
-class Task(Form):
+class Task(ResponseModel):
     """One step's part of a checkpoint."""
 
     id: int
@@ -87,7 +92,7 @@ class Task(Form):
     objects: int | None = None
 
 
-class Checkpoint(Form):
+class Checkpoint(ResponseModel):
     """One attempt to take a checkpoint, or a rewind."""
 
     class_name: Annotated[str, Field(alias="className")]
@@ -128,8 +133,8 @@ class CheckpointDetail(Checkpoint):
     tasks: dict[str, Task] = Field(default_factory=dict)
 
 
-class Restored(Form):
-    """Where the newest generation began."""
+class Restored(ResponseModel):
+    """The checkpoint that the newest generation was restored from."""
 
     id: int
     restore_timestamp: int
@@ -137,8 +142,8 @@ class Restored(Form):
     external_path: str | None = None
 
 
-class Counts(Form):
-    """How many checkpoints there were, among those that are listed."""
+class Counts(ResponseModel):
+    """How many checkpoints there are, among those in the list."""
 
     restored: int
     total: int
@@ -147,7 +152,7 @@ class Counts(Form):
     failed: int
 
 
-class Latest(Form):
+class Latest(ResponseModel):
     """The newest of each kind."""
 
     completed: Checkpoint | None = None
@@ -156,8 +161,8 @@ class Latest(Form):
     restored: Restored | None = None
 
 
-class Summary(Form):
-    """How the completed checkpoints that are listed went; null for a number nobody knows."""
+class Summary(ResponseModel):
+    """Statistics of the completed checkpoints in the list; null for an unknown number."""
 
     checkpointed_size: Spread | None = None
     state_size: Spread | None = None
@@ -168,28 +173,28 @@ class Summary(Form):
     persisted_data: Spread | None = None
 
 
-class CheckpointList(Form):
-    """The newest checkpoints, newest first, with what they have in common."""
+class CheckpointList(ResponseModel):
+    """The newest checkpoints, newest first, with counts and statistics."""
 
     counts: Counts
     summary: Summary
     latest: Latest
     history: list[Checkpoint]
     version: int
-    """Changes when anything in the list has."""
+    """Changes whenever anything in the list changes."""
     complete: bool
-    """Whether all that was asked for has been read from the store yet."""
+    """Whether the whole list has been read from the store."""
 
 
-class Externalization(Form):
-    """What becomes of checkpoints when the pipeline ends: they stay."""
+class Externalization(ResponseModel):
+    """What happens to checkpoints when the pipeline ends: they are kept."""
 
     enabled: bool = True
     delete_on_cancellation: bool = False
 
 
-class CheckpointSettings(Form):
-    """How checkpoints are taken; null where nobody runs the pipeline and so nobody knows."""
+class CheckpointSettings(ResponseModel):
+    """How checkpoints are taken; null where unknown, because no process runs the pipeline."""
 
     mode: str = "exactly_once"
     interval: int | None = None
@@ -212,15 +217,15 @@ class CheckpointSettings(Form):
     state_changelog_enabled: bool = False
 
 
-class Phased(Form):
-    """What a step did while it could not go on, and after."""
+class Phased(ResponseModel):
+    """The durations of a step's synchronous and asynchronous parts."""
 
     sync: int | None = None
     async_: Annotated[int | None, Field(alias="async")] = None
 
 
-class Alignment(Form):
-    """How a step's inputs met the barrier."""
+class Alignment(ResponseModel):
+    """The alignment of a step's inputs."""
 
     buffered: int = 0
     processed: int = 0
@@ -228,8 +233,8 @@ class Alignment(Form):
     duration: int | None = None
 
 
-class Subtask(Form):
-    """A step as its own only subtask."""
+class Subtask(ResponseModel):
+    """The only subtask of a step."""
 
     index: int = 0
     status: str
@@ -250,8 +255,8 @@ class TaskDetail(Task):
     subtasks: list[Subtask]
 
 
-class CheckpointQuestion(Question):
-    """Asks for a checkpoint."""
+class CheckpointQuestion(RequestModel):
+    """Requests a checkpoint."""
 
     checkpoint_type: Annotated[
         Literal["CONFIGURED", "FULL", "INCREMENTAL"], Field(alias="checkpointType")
@@ -259,16 +264,16 @@ class CheckpointQuestion(Question):
     trigger_id: TriggerId = None
 
 
-class AbortQuestion(Question):
-    """Asks for the end of a pending checkpoint, without a checkpoint."""
+class AbortQuestion(RequestModel):
+    """Requests that a pending checkpoint is aborted."""
 
     reason: Annotated[str, Field(min_length=1, max_length=REASON_MAX)]
     checkpoint_id: Annotated[int | None, Field(alias="checkpointId", ge=1, le=COUNT_MAX)] = None
     trigger_id: TriggerId = None
 
 
-class SavepointQuestion(Question):
-    """Asks for a savepoint."""
+class SavepointQuestion(RequestModel):
+    """Requests a savepoint."""
 
     name: Name | None = None
     cancel_job: Annotated[bool, Field(alias="cancel-job")] = False
@@ -277,8 +282,8 @@ class SavepointQuestion(Question):
     trigger_id: TriggerId = None
 
 
-class StopQuestion(Question):
-    """Asks for the end, with a last checkpoint, or with a savepoint if it names one."""
+class StopQuestion(RequestModel):
+    """Requests a stop with a last checkpoint, or with a savepoint if it names one."""
 
     savepoint: Name | None = None
     drain: bool = False
@@ -287,26 +292,26 @@ class StopQuestion(Question):
     trigger_id: TriggerId = None
 
 
-class Triggered(Form):
-    """Where to ask what becomes of it."""
+class Triggered(ResponseModel):
+    """The id under which the state of a request can be read."""
 
     request_id: Annotated[str, Field(alias="request-id")]
 
 
-class OperationStatus(Form):
-    """How far it is."""
+class OperationStatus(ResponseModel):
+    """Whether a request is completed."""
 
     id: Literal["IN_PROGRESS", "COMPLETED"]
 
 
-class FailureCause(Form):
-    """Why it failed."""
+class FailureCause(ResponseModel):
+    """Why a request failed."""
 
     message: str
 
 
-class Operation(Form):
-    """What became of it."""
+class Operation(ResponseModel):
+    """The result of a request."""
 
     checkpoint_id: Annotated[int | None, Field(alias="checkpointId")] = None
     location: str | None = None
@@ -315,8 +320,236 @@ class Operation(Form):
     failure_cause: Annotated[FailureCause | None, Field(alias="failure-cause")] = None
 
 
-class OperationState(Form):
-    """How far something is that was asked for; `operation` is null until it is over."""
+class OperationState(ResponseModel):
+    """The state of a request; `operation` is null until it is completed."""
 
     status: OperationStatus
     operation: Operation | None = None
+
+
+class InputAlignment(ResponseModel):
+    """How far the inputs of a step are aligned for the open checkpoint; sizes in bytes."""
+
+    inputs: int
+    aligned: list[str]
+    """The inputs that were read up to their barrier, each as its ordinal and channel."""
+    waiting: list[str]
+    held: int
+    """What has arrived after the barrier on aligned inputs, and waits for the others."""
+    behind: int
+    """What is still to be read before the barriers that have arrived."""
+    recorded: int
+    """What the barrier has overtaken so far; it is stored with the checkpoint."""
+
+
+class StepNode(ResponseModel):
+    """A step of the DAG, with its current activity if a process runs the pipeline."""
+
+    id: str
+    kind: str
+    description: str = ""
+    sources: list[str] = Field(default_factory=list)
+    sink: str | None = None
+    target: str | None = None
+    is_source: bool
+    stateful: bool | None = None
+    batch: int | None = None
+    rows: int | None = None
+    rows_per_second: float | None = None
+    late_rows: int | None = None
+    watermark: int | None = None
+    finished: bool | None = None
+    barrier: str = "NONE"
+    alignment: InputAlignment | None = None
+
+
+class ChannelEdge(ResponseModel):
+    """A channel as read by one step."""
+
+    channel: str
+    source: str
+    reader: str
+    reason: str = ""
+    rows_per_second: float | None = None
+    watermark: int | None = None
+    backlog_messages: int | None = None
+    backlog_bytes: int | None = None
+    barrier: bool = False
+    """Whether the open checkpoint's barrier is in it: sent, and not yet forwarded by the reader."""
+
+
+class Dag(ResponseModel):
+    """The steps and channels of a pipeline; sources first, each step after those it reads."""
+
+    jid: str
+    name: str
+    live: bool
+    checkpoint: int | None = None
+    """The checkpoint in progress."""
+    steps: list[StepNode]
+    channels: list[ChannelEdge]
+
+
+class ChannelList(ResponseModel):
+    """All channels."""
+
+    channels: list[ChannelEdge]
+
+
+class Vertex(ResponseModel):
+    """A step, as Flink lists it."""
+
+    id: str
+    name: str
+    status: str
+    parallelism: int = 1
+    metrics: dict[str, int] = Field(default_factory=dict)
+
+
+class Job(ResponseModel):
+    """A pipeline."""
+
+    jid: str
+    name: str
+    state: str
+    start_time: Annotated[int | None, Field(alias="start-time")] = None
+    generation: int
+    restarts: int = 0
+    detail: str = ""
+    live: bool
+    """Whether the process that responds runs it."""
+    url: str | None = None
+    """The API of the process that runs it, if that is another process with a known address."""
+    holder: str | None = None
+    """The process that runs it, or ran it last."""
+    store: str
+    can_change: bool
+    """Whether checkpoints, savepoints and stops can be requested."""
+    token_hint: str = ""
+    """Where to find the token for changes."""
+
+
+class JobDetail(Job):
+    """A pipeline with its steps."""
+
+    vertices: list[Vertex]
+
+
+class JobList(ResponseModel):
+    """All pipelines of this server."""
+
+    jobs: list[Job]
+
+
+class Now(ResponseModel):
+    """Everything about a pipeline that changes every second, in one response."""
+
+    job: Job
+    dag: Dag
+    recent: list[CheckpointDetail]
+    """The newest attempts of the running process, newest first; with steps if in progress."""
+    version: int
+    """The version of the list of checkpoints."""
+    at: int
+
+
+class State(ResponseModel):
+    """The response to a probe."""
+
+    state: str
+
+
+class Recovery(ResponseModel):
+    """The recovery that a generation started with, phase by phase."""
+
+    generation: int
+    checkpoint_id: int | None
+    timestamp: int
+    reason: str | None
+    choose: int
+    commit_replay: int
+    fetch: int
+    start: int
+    first_batch: int | None
+    total: int
+    repeated_commits: int
+    state_size: int
+
+
+class RecoveryList(ResponseModel):
+    """The newest recoveries, newest first."""
+
+    recoveries: list[Recovery]
+
+
+class SinkTable(ResponseModel):
+    """A sink's target."""
+
+    sink: str
+    format: str
+    target: str
+
+
+class TablesAt(ResponseModel):
+    """The visible table versions at one cut."""
+
+    checkpoint: int
+    timestamp: int | None
+    name: str | None
+    is_current: bool
+    versions: dict[str, str]
+
+
+class TableList(ResponseModel):
+    """The sinks, and their table versions at the newest cuts at which they committed."""
+
+    sinks: list[SinkTable]
+    cuts: list[TablesAt]
+
+
+class StepBack(ResponseModel):
+    """What a rewind does to a step."""
+
+    step: str
+    batch: int | None
+    batch_then: int
+    state_bytes: int
+    in_flight_bytes: int
+
+
+class SourceBack(ResponseModel):
+    """Where a source resumes after a rewind."""
+
+    stream: str
+    position: str | None
+    position_then: str | None
+    checked: bool
+
+
+class SinkBack(ResponseModel):
+    """What a rewind does to a sink."""
+
+    sink: str
+    target: str
+    version: str | None
+    version_then: str | None
+    rows: int | None
+    rows_then: int | None
+    rows_removed: int | None
+    obstacle: str | None
+
+
+class RewindPreview(ResponseModel):
+    """What a rewind would do; only the command does it, while no process runs the pipeline."""
+
+    pipeline: str
+    to: int
+    title: str
+    timestamp: int
+    current: int
+    undone: list[int]
+    steps: list[StepBack]
+    sources: list[SourceBack]
+    sinks: list[SinkBack]
+    refused: list[str]
+    commands: list[str]

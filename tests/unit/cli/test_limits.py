@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from cutwater.cli.limits import raised
+from cutwater.cli.process import best_soft_limit
 
 UNLIMITED = resource.RLIM_INFINITY
 
@@ -21,4 +21,4 @@ UNLIMITED = resource.RLIM_INFINITY
     ],
 )
 def test_the_soft_limit_is_raised_within_the_hard_one(soft: int, hard: int, expected: int) -> None:
-    assert raised(soft, hard) == expected
+    assert best_soft_limit(soft, hard) == expected

@@ -52,13 +52,13 @@ def test_what_is_over_is_read_once(backend: Counting) -> None:
     writer = CheckpointWriter(backend)
     complete(writer, *range(1, 31))
     history = history_of(backend)
-    first = history.listed()
+    first = history.read()
     backend.reads.clear()
 
-    second = history.listed()
+    second = history.read()
     read_again = list(backend.reads)
     complete(writer, 31)
-    third = history.listed()
+    third = history.read()
 
     assert [one.id for one in first.checkpoints] == list(range(30, 0, -1))
     assert first.complete
@@ -75,9 +75,9 @@ def test_a_report_or_a_commit_that_comes_late_is_seen(backend: Counting) -> None
     writer.decide(1, commit=False)
     history = history_of(backend)
 
-    before = history.listed().checkpoints[0]
+    before = history.read().checkpoints[0]
     writer.store.reports.write(attempt_report(1))
-    after = history.listed().checkpoints[0]
+    after = history.read().checkpoints[0]
 
     assert (before.end_to_end_duration, after.end_to_end_duration) == (None, 250)
 
@@ -86,10 +86,10 @@ def test_what_is_deleted_since_is_shown_as_discarded(backend: Counting) -> None:
     writer = CheckpointWriter(backend)
     complete(writer, 1, 2)
     history = history_of(backend)
-    assert history.listed().checkpoints[1].external_path is not None
+    assert history.read().checkpoints[1].external_path is not None
 
     backend.delete(writer.paths.manifest(CheckpointId(1)))
-    gone = history.listed().checkpoints[1]
+    gone = history.read().checkpoints[1]
 
     assert (gone.discarded, gone.external_path, gone.state_size) == (True, None, 15)
 
@@ -103,9 +103,9 @@ def test_the_list_is_bounded_and_old_savepoints_stay_in_it(
     complete(writer, *range(2, 9))
     history = history_of(backend)
 
-    assert [one.id for one in history.listed().checkpoints] == [8, 7, 6, 1]
+    assert [one.id for one in history.read().checkpoints] == [8, 7, 6, 1]
     complete(writer, 9)
-    assert [one.id for one in history.listed().checkpoints] == [9, 8, 7, 1]
+    assert [one.id for one in history.read().checkpoints] == [9, 8, 7, 1]
 
 
 def test_a_slow_store_shows_the_newest_first_and_the_rest_later(
@@ -117,7 +117,7 @@ def test_a_slow_store_shows_the_newest_first_and_the_rest_later(
     complete(writer, *range(1, 11))
     history = history_of(backend)
 
-    first, second, third = (history.listed() for _ in range(3))
+    first, second, third = (history.read() for _ in range(3))
 
     assert [one.id for one in first.checkpoints] == [10, 9, 8, 7]
     assert (first.complete, second.complete, third.complete) == (False, False, True)
@@ -130,11 +130,11 @@ def test_a_store_that_is_away_is_an_error_and_found_again(backend: Counting) -> 
     history = history_of(backend)
     backend.is_away = True
     with pytest.raises(Unavailable):
-        history.listed()
+        history.read()
 
     backend.is_away = False
 
-    assert len(history.listed().checkpoints) == 1
+    assert len(history.read().checkpoints) == 1
 
 
 def test_five_hundred_checkpoints_are_listed_quickly_once_they_are_known(
@@ -143,11 +143,11 @@ def test_five_hundred_checkpoints_are_listed_quickly_once_they_are_known(
     writer = CheckpointWriter(backend)
     complete(writer, *range(1, 501))
     history = history_of(backend)
-    while not history.listed().complete:
+    while not history.read().complete:
         pass
 
     began_s = time.monotonic()
-    again = history.listed()
+    again = history.read()
 
     # Ten milliseconds on a quiet machine; the bound is for a very busy one.
     assert time.monotonic() - began_s < 2

@@ -1,4 +1,4 @@
-"""`cutwater checkpoints list`, `show` and `verify`: look at what a store holds of a pipeline.
+"""`cutwater checkpoints list`, `show` and `verify`: show a pipeline's checkpoints in its store.
 
 None of them needs Spark or a running pipeline, and none changes anything.
 """
@@ -9,22 +9,19 @@ from typing import Annotated, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.run import DEFAULT_STORE
+from cutwater.cli.lookup import FoundPipeline, checkpoint_of, find
 from cutwater.cli.options import (
+    DEFAULT_STORE,
     CheckpointName,
-    Found,
+    Debug,
     OutputForm,
     PipelineName,
     StoreUrl,
-    checkpoint_of,
-    find,
 )
-from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, counted, say, say_json
+from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, count_text, say, say_json
 from cutwater.cli.render import (
     moment,
     notes,
-    recovery_json,
     recovery_text,
     show,
     steps_table,
@@ -36,31 +33,32 @@ from cutwater.ids import CheckpointId
 from cutwater.protocol.recovery import Damage
 from cutwater.store.maintenance.inspect import CheckpointView, Inspector, Status
 from cutwater.store.records.lease import Addresses
+from cutwater.views.fields import recovery_fields
 
-HELP: Final = """Look at the checkpoints of a pipeline.
+HELP: Final = """Show the checkpoints of a pipeline.
 
-Check and compare them, delete old ones, abort one that is pending.
+Also verify and compare them, delete old ones, and abort a pending one.
 """
 LIST_HELP: Final = """List the checkpoints of a pipeline, oldest first.
 
-Shows what can be gone back to, and the attempts that failed since the oldest of them. With --all
-also what was deleted since.
+Shows the checkpoints that can be restored, and the attempts that failed since the oldest of them.
+With --all also the deleted ones.
 """
 SHOW_HELP: Final = "Show one checkpoint, step by step."
 VERIFY_HELP: Final = """Read every object of checkpoints and compare size and hash.
 
-Without an ID or NAME it checks the checkpoint that the pipeline stands on. Names what is damaged;
-the exit code is then 1. So it is for one that was asked for and is no longer kept.
+Without an ID or NAME it checks the current checkpoint. Names damaged objects; the exit code is then
+1. It is also 1 if a named checkpoint has been deleted.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListArguments:
-    """What `cutwater checkpoints list` was asked."""
+    """The arguments of `cutwater checkpoints list`."""
 
     pipeline: PipelineName
     everything: Annotated[
-        bool, typer.Option("--all", help="Also what was deleted, and every failed attempt.")
+        bool, typer.Option("--all", help="Also deleted checkpoints, and every failed attempt.")
     ] = False
     store: StoreUrl = DEFAULT_STORE
     output: OutputForm = Output.TEXT
@@ -69,7 +67,7 @@ class ListArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowArguments:
-    """What `cutwater checkpoints show` was asked."""
+    """The arguments of `cutwater checkpoints show`."""
 
     pipeline: PipelineName
     checkpoint: CheckpointName
@@ -80,14 +78,18 @@ class ShowArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyArguments:
-    """What `cutwater checkpoints verify` was asked."""
+    """The arguments of `cutwater checkpoints verify`."""
 
     pipeline: PipelineName
     checkpoints: Annotated[
         list[str],
-        typer.Argument(metavar="[ID|NAME]...", help="Numbers, or names of savepoints."),
+        typer.Argument(
+            metavar="[ID|NAME]...", help="Numbers of checkpoints, or names of savepoints."
+        ),
     ] = field(default_factory=list)
-    everything: Annotated[bool, typer.Option("--all", help="All that can be gone back to.")] = False
+    everything: Annotated[
+        bool, typer.Option("--all", help="All checkpoints that can be restored.")
+    ] = False
     store: StoreUrl = DEFAULT_STORE
     output: OutputForm = Output.TEXT
     debug: Debug = False
@@ -101,8 +103,8 @@ def list_command(arguments: ListArguments) -> int:
     if arguments.output is Output.JSON:
         say_json(
             {
-                "checkpoints": [view_json(one) for one in views],
-                "recoveries": [recovery_json(one) for one in recoveries],
+                "checkpoints": [view_json(view) for view in views],
+                "recoveries": [recovery_fields(recovery) for recovery in recoveries],
             },
             indent=2,
         )
@@ -113,14 +115,14 @@ def list_command(arguments: ListArguments) -> int:
         say(f"{found.name} has taken no checkpoint yet.")
     if recoveries:
         show(f"Last recovery: {recovery_text(recoveries[-1])}")
-    show(_who_runs(found))
+    show(_holder_line(found))
     return SUCCESS
 
 
-def _who_runs(found: Found) -> str:
+def _holder_line(found: FoundPipeline) -> str:
     lease = found.lease
     if found.problem:
-        whether = f"Nobody can tell whether {found.name} ({found.store.pipeline}) runs"
+        whether = f"It is unknown whether {found.name} ({found.store.pipeline}) runs"
         return f"{whether}: its lease cannot be read: {found.problem}"
     if lease is None or not found.is_running:
         return f"{found.name} ({found.store.pipeline}) does not run."
@@ -142,19 +144,21 @@ def show_command(arguments: ShowArguments) -> int:
     show(f"checkpoint {view.id}: {view.status.value}, {kind}{name}, {moment(view.started_at_ms)}")
     show(*(f"  {note}" for note in notes(view)))
     if view.versions:
-        show("  sinks: " + ", ".join(f"{one} at {at}" for one, at in sorted(view.versions.items())))
+        show(
+            "  sinks: " + ", ".join(f"{sink} at {at}" for sink, at in sorted(view.versions.items()))
+        )
     cut = view.cut
     if cut is not None:
-        waiting = sum(len(one) for one in cut.carried.values())
+        waiting = sum(len(batches) for batches in cut.carried.values())
         if waiting:
-            show(f"  {counted(waiting, 'batch')} of output wait for the next commit point")
+            show(f"  {count_text(waiting, 'batch')} of output wait for the next commit point")
         show(f"  {bytes_text(cut.size_bytes)} in all", "", steps_table(view))
     return SUCCESS
 
 
-def _view(found: Found, text: str) -> CheckpointView:
+def _view(found: FoundPipeline, text: str) -> CheckpointView:
     inspector = Inspector(found.store, found.may_run)
-    # An attempt that was never decided has a number too, and somebody may ask what became of it.
+    # An attempt that was never decided has a number too, and can be shown.
     view = inspector.one(CheckpointId(int(text))) if text.isdecimal() else None
     if view is None:
         view = inspector.one(checkpoint_of(found, text))
@@ -167,13 +171,13 @@ def verify_command(arguments: VerifyArguments) -> int:
     found = find(arguments.store, arguments.pipeline)
     inspector = Inspector(found.store, found.may_run)
     results = []
-    for chosen in _chosen(found, inspector, arguments):
+    for chosen in _choose_views(found, inspector, arguments):
         view, damages = inspector.verified(chosen)
         results.append((view, damages))
         if arguments.output is Output.TEXT:
-            for line in _verified_lines(view, damages):
+            for line in _verdict_lines(view, damages):
                 say(line)
-    # One that a person has named must be there; of all others it is enough that none is damaged.
+    # A named checkpoint must exist; of the others it is enough that none is damaged.
     gone = any(view.discarded for view, _ in results) and bool(arguments.checkpoints)
     bad = any(damages for _, damages in results)
     if arguments.output is Output.JSON:
@@ -183,7 +187,9 @@ def verify_command(arguments: VerifyArguments) -> int:
                 "name": view.name,
                 "sound": not damages and not view.discarded,
                 "discarded": view.discarded,
-                "damages": [{"object": one.name, "problem": one.problem} for one in damages],
+                "damages": [
+                    {"object": damage.name, "problem": damage.problem} for damage in damages
+                ],
             }
             for view, damages in results
         ]
@@ -191,26 +197,28 @@ def verify_command(arguments: VerifyArguments) -> int:
     return FAILED if bad or gone else SUCCESS
 
 
-def _verified_lines(view: CheckpointView, damages: Sequence[Damage]) -> Iterator[str]:
-    said = f"checkpoint {view.id}" + (f" ({view.name})" if view.name else "")
+def _verdict_lines(view: CheckpointView, damages: Sequence[Damage]) -> Iterator[str]:
+    title = f"checkpoint {view.id}" + (f" ({view.name})" if view.name else "")
     for damage in damages:
-        yield f"{said} is DAMAGED: {damage.name}: {damage.problem}"
+        yield f"{title} is DAMAGED: {damage.name}: {damage.problem}"
     if damages:
         return
     if view.discarded:
-        yield f"{said} is gone: it is no longer kept, and was deleted."
+        yield f"{title} has been deleted."
         return
     objects = len(view.cut.blobs(committed=True)) if view.cut is not None else 0
-    yield f"{said} is sound: {counted(objects, 'object')} read."
+    yield f"{title} is sound: {count_text(objects, 'object')} read."
 
 
-def _chosen(found: Found, inspector: Inspector, arguments: VerifyArguments) -> list[CheckpointView]:
+def _choose_views(
+    found: FoundPipeline, inspector: Inspector, arguments: VerifyArguments
+) -> list[CheckpointView]:
     if arguments.everything and arguments.checkpoints:
         raise ConfigError("--all", "contradicts a list of checkpoints")
     if arguments.checkpoints:
-        ids = [checkpoint_of(found, one) for one in arguments.checkpoints]
-        return [view for one in ids if (view := inspector.one(one)) is not None]
-    views = [one for one in inspector.checkpoints() if one.status is Status.COMPLETED]
+        ids = [checkpoint_of(found, name) for name in arguments.checkpoints]
+        return [view for checkpoint_id in ids if (view := inspector.one(checkpoint_id)) is not None]
+    views = [view for view in inspector.checkpoints() if view.status is Status.COMPLETED]
     if not views:
         raise ConfigError("ID", f"{found.name} has no checkpoint yet")
-    return views if arguments.everything else [one for one in views if one.is_head]
+    return views if arguments.everything else [view for view in views if view.is_head]

@@ -1,9 +1,9 @@
 """`cutwater checkpoints diff A B`: what has changed from one checkpoint to another.
 
-A pure comparison of two manifests: where every step stands, what its sources and its watermark
-say, how its state has grown, how many rows it has put out, which objects came and went, and what
-the sinks showed. Rows are counted by reports, within one generation; what sinks committed is in the
-manifests between the two. Where either is not known, it says so.
+Compares two manifests: the batch, offsets and watermark of every step, the size of its state, the
+rows it has emitted, added and removed objects, and the table versions of the sinks. Rows are
+counted by reports, within one generation; the rows that sinks committed are in the manifests
+between the two. An unknown number is null in JSON.
 """
 
 from collections.abc import Mapping
@@ -12,37 +12,28 @@ from typing import Annotated, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.run import DEFAULT_STORE
-from cutwater.cli.options import (
-    Found,
-    OutputForm,
-    PipelineName,
-    StoreUrl,
-    checkpoint_of,
-    find,
-)
+from cutwater.cli.lookup import FoundPipeline, checkpoint_of, find
+from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
 from cutwater.cli.output import (
     SUCCESS,
     Output,
     Table,
     bytes_text,
-    counted,
+    count_text,
     duration_text,
     say,
     say_json,
 )
 from cutwater.cli.render import (
-    in_flight_events,
     moment,
     show,
     size_of,
-    state_bytes,
 )
 from cutwater.errors import ConfigError
 from cutwater.ids import SinkId, StepId
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
 from cutwater.store.maintenance.inspect import CheckpointView, Inspector
+from cutwater.views.fields import in_flight_events, positions, state_bytes
 
 HELP: Final = "Show what has changed from one checkpoint to another."
 
@@ -51,11 +42,13 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffArguments:
-    """What `cutwater checkpoints diff` was asked."""
+    """The arguments of `cutwater checkpoints diff`."""
 
     pipeline: PipelineName
-    before: Annotated[str, typer.Argument(metavar="A", help="The number or name of one.")]
-    after: Annotated[str, typer.Argument(metavar="B", help="The number or name of another.")]
+    before: Annotated[str, typer.Argument(metavar="A", help="The number or name of a checkpoint.")]
+    after: Annotated[
+        str, typer.Argument(metavar="B", help="The number or name of another checkpoint.")
+    ]
     store: StoreUrl = DEFAULT_STORE
     output: OutputForm = Output.TEXT
     debug: Debug = False
@@ -65,8 +58,8 @@ def diff_command(arguments: DiffArguments) -> int:
     """Compare two checkpoints; return the exit code."""
     found = find(arguments.store, arguments.pipeline)
     (before, old), (after, new) = (
-        _readable(found, arguments.before),
-        _readable(found, arguments.after),
+        _read_cut(found, arguments.before),
+        _read_cut(found, arguments.after),
     )
     changes = difference(old, new)
     rows = {name: _rows(before, after, name) for name in sorted({*old.snapshots, *new.snapshots})}
@@ -84,19 +77,19 @@ def diff_command(arguments: DiffArguments) -> int:
     say(f"From checkpoint {before.id} to {after.id}, {duration_text(max(0, took_ms))} later:")
     show(_table(old, new, rows))
     for sink, versions in sorted((after.versions or {}).items()):
-        told = "" if sink_rows is None else f", {counted(sink_rows.get(sink, 0), 'row')}"
-        say(f"sink {sink}: {(before.versions or {}).get(sink, 'nothing')} -> {versions}{told}")
+        rows_text = "" if sink_rows is None else f", {count_text(sink_rows.get(sink, 0), 'row')}"
+        say(f"sink {sink}: {(before.versions or {}).get(sink, 'nothing')} -> {versions}{rows_text}")
     say(f"state: {bytes_text(_state(old))} -> {bytes_text(_state(new))}")
     added, removed = _blobs(new) - _blobs(old), _blobs(old) - _blobs(new)
     say(
-        f"{counted(len(added), 'object')} came ({bytes_text(size_of(added))}), "
-        f"{len(removed)} went ({bytes_text(size_of(removed))}), "
+        f"{count_text(len(added), 'object')} added ({bytes_text(size_of(added))}), "
+        f"{len(removed)} removed ({bytes_text(size_of(removed))}), "
         f"{len(_blobs(old) & _blobs(new))} are shared."
     )
     return SUCCESS
 
 
-def _readable(found: Found, text: str) -> tuple[CheckpointView, Cut]:
+def _read_cut(found: FoundPipeline, text: str) -> tuple[CheckpointView, Cut]:
     view = Inspector(found.store).one(checkpoint_of(found, text))
     if view is None or view.cut is None:
         reason = view.problem if view is not None and view.problem else "it was deleted"
@@ -109,7 +102,7 @@ def difference(old: Cut, new: Cut) -> Json:
     added, removed = _blobs(new) - _blobs(old), _blobs(old) - _blobs(new)
     steps = sorted(old.snapshots.keys() | new.snapshots.keys())
     return {
-        "steps": {one: _step(old.snapshots.get(one), new.snapshots.get(one)) for one in steps},
+        "steps": {step: _step(old.snapshots.get(step), new.snapshots.get(step)) for step in steps},
         "state_size": _pair(_state(old), _state(new)),
         "objects": {
             "added": len(added),
@@ -128,14 +121,8 @@ def _step(old: StepSnapshot | None, new: StepSnapshot | None) -> Json:
         "state_size": _pair(old and state_bytes(old), new and state_bytes(new)),
         "in_flight_events": _pair(old and in_flight_events(old), new and in_flight_events(new)),
         "offsets": _pairs(old.offsets if old else {}, new.offsets if new else {}),
-        "positions": _pairs(_positions(old), _positions(new)),
+        "positions": _pairs(positions(old) if old else {}, positions(new) if new else {}),
     }
-
-
-def _positions(snapshot: StepSnapshot | None) -> dict[str, int]:
-    if snapshot is None:
-        return {}
-    return {str(one): place.position for one, place in snapshot.positions.items()}
 
 
 def _pair(old: object, new: object) -> list[object]:
@@ -143,29 +130,29 @@ def _pair(old: object, new: object) -> list[object]:
 
 
 def _pairs(old: Mapping[str, object], new: Mapping[str, object]) -> Json:
-    return {one: _pair(old.get(one), new.get(one)) for one in sorted(old.keys() | new.keys())}
+    return {name: _pair(old.get(name), new.get(name)) for name in sorted(old.keys() | new.keys())}
 
 
 def _state(cut: Cut) -> int:
-    return sum(state_bytes(one) for one in cut.snapshots.values())
+    return sum(state_bytes(snapshot) for snapshot in cut.snapshots.values())
 
 
 def _blobs(cut: Cut) -> frozenset[BlobRef]:
-    return frozenset(ref for one in cut.snapshots.values() for ref in one.blobs)
+    return frozenset(ref for snapshot in cut.snapshots.values() for ref in snapshot.blobs)
 
 
 def _rows(before: CheckpointView, after: CheckpointView, step: StepId) -> int | None:
-    """Return how many rows a step has put out in between; None if nobody counted all of them."""
+    """Return how many rows a step has emitted in between; None if not all of them were counted."""
     if before.generation != after.generation or before.report is None or after.report is None:
         return None
-    old, new = (one.steps.get(step) for one in (before.report, after.report))
+    old, new = (report.steps.get(step) for report in (before.report, after.report))
     if old is None or new is None or old.rows is None or new.rows is None:
         return None
     return new.rows - old.rows
 
 
 def _sink_rows(
-    found: Found, before: CheckpointView, after: CheckpointView
+    found: FoundPipeline, before: CheckpointView, after: CheckpointView
 ) -> dict[SinkId, int] | None:
     """Return how many rows each sink has committed in between; None if a manifest is gone."""
     if before.decision is None or after.decision is None:
@@ -178,11 +165,13 @@ def _sink_rows(
         if not low < decision.slot <= high:
             continue
         view = inspector.one(decision.checkpoint_id)
-        # A rewind takes rows back, and how many is the sink's secret.
+        # A rewind removes rows, and the manifests do not say how many.
         if view is None or view.cut is None or decision.kind is CheckpointKind.REWIND:
             return None
         for sink, committed in view.cut.commit.items() if decision.commit_point else ():
-            counts[sink] = counts.get(sink, 0) + sign * sum(one.rows for one in committed)
+            counts[sink] = counts.get(sink, 0) + sign * sum(
+                committable.rows for committable in committed
+            )
     return counts
 
 
@@ -209,7 +198,7 @@ def _table(old: Cut, new: Cut, rows: Mapping[StepId, int | None]) -> Table:
 
 def _moves(before: StepSnapshot | None, after: StepSnapshot | None) -> list[str]:
     streams = _pairs(before.offsets if before else {}, after.offsets if after else {})
-    places = _pairs(_positions(before), _positions(after))
+    places = _pairs(positions(before) if before else {}, positions(after) if after else {})
     return [
         f"{name} {_arrow(*pair)}"
         for name, pair in {**streams, **places}.items()

@@ -1,7 +1,7 @@
-"""`cutwater checkpoints prune`: show what retention would delete, and delete it only when told.
+"""`cutwater checkpoints prune`: show what retention would delete, and delete it with --yes.
 
-Deletes neither what the pipeline stands on, nor a savepoint that was not named, nor an object that
-any checkpoint left needs. Refuses while somebody runs the pipeline: whoever runs it prunes it.
+Never deletes the current checkpoint, a savepoint that was not named, or an object that a remaining
+checkpoint needs. Refuses while a process runs the pipeline: that process prunes it.
 """
 
 import uuid
@@ -10,17 +10,9 @@ from typing import Annotated, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.run import DEFAULT_STORE
-from cutwater.cli.options import (
-    Found,
-    OutputForm,
-    PipelineName,
-    StoreUrl,
-    checkpoint_of,
-    find,
-)
-from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, counted, say, say_json
+from cutwater.cli.lookup import FoundPipeline, checkpoint_of, find
+from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
+from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, count_text, say, say_json
 from cutwater.config.options import CheckpointConfig
 from cutwater.errors import ConfigError
 from cutwater.ids import CheckpointId
@@ -30,13 +22,13 @@ from cutwater.store.records.lease import held
 
 HELP: Final = """Show which checkpoints and objects would be deleted; with --yes delete them.
 
-Stays: the checkpoint the pipeline stands on, those whose sinks may not have committed, the newest
---keep others, all savepoints, and every object any of them needs. Goes: the rest, and what failed
-attempts have left behind. A savepoint goes only if --savepoint names it; its number will do where
-its manifest cannot be read.
+Kept are the current checkpoint, those whose sinks may not have committed, the newest --keep others,
+all savepoints, and every object that any of them needs. Deleted are all others, and the objects of
+failed attempts. A savepoint is deleted only if --savepoint names it, by its number if its manifest
+cannot be read.
 
 \b
-  cutwater checkpoints prune orders                       only shows
+  cutwater checkpoints prune orders                       show only
   cutwater checkpoints prune orders --keep 3 --yes
   cutwater checkpoints prune orders --savepoint before-upgrade --yes
 """
@@ -44,24 +36,25 @@ its manifest cannot be read.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneArguments:
-    """What `cutwater checkpoints prune` was asked."""
+    """The arguments of `cutwater checkpoints prune`."""
 
     pipeline: PipelineName
     keep: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How many checkpoints stay, beside savepoints.")
+        int,
+        typer.Option(metavar="N", min=1, help="How many checkpoints to keep, besides savepoints."),
     ] = CheckpointConfig().retained
     savepoint: Annotated[
         str | None,
-        typer.Option(metavar="NAME|ID", help="Give this savepoint up.", show_default="none"),
+        typer.Option(metavar="NAME|ID", help="Drop this savepoint.", show_default="none"),
     ] = None
-    yes: Annotated[bool, typer.Option("--yes", help="Delete; otherwise it only shows.")] = False
+    yes: Annotated[bool, typer.Option("--yes", help="Delete; otherwise only show.")] = False
     store: StoreUrl = DEFAULT_STORE
     output: OutputForm = Output.TEXT
     debug: Debug = False
 
 
 def prune_command(arguments: PruneArguments) -> int:
-    """Show what would go, and delete it if told to; return the exit code."""
+    """Show what would be deleted, and delete it with --yes; return the exit code."""
     found = find(arguments.store, arguments.pipeline)
     drop = () if arguments.savepoint is None else (_savepoint(found, arguments.savepoint),)
     if drop and found.is_running:
@@ -78,26 +71,28 @@ def prune_command(arguments: PruneArguments) -> int:
     return FAILED if going.unreadable else SUCCESS
 
 
-def _savepoint(found: Found, text: str) -> CheckpointId:
+def _savepoint(found: FoundPipeline, text: str) -> CheckpointId:
     checkpoint_id = checkpoint_of(found, text)
     decisions = found.store.log.read().decisions
-    kinds = {one.checkpoint_id: one.kind for one in decisions}
+    kinds = {decision.checkpoint_id: decision.kind for decision in decisions}
     if kinds[checkpoint_id] is not CheckpointKind.SAVEPOINT:
         raise ConfigError("--savepoint", f"checkpoint {checkpoint_id} is not a savepoint")
     return checkpoint_id
 
 
-def _leave_to_driver(found: Found, checkpoint_id: CheckpointId, arguments: PruneArguments) -> int:
-    """Give a savepoint up while somebody runs the pipeline: he deletes it at his next turn."""
+def _leave_to_driver(
+    found: FoundPipeline, checkpoint_id: CheckpointId, arguments: PruneArguments
+) -> int:
+    """Drop a savepoint of a running pipeline: its process deletes it at its next pruning."""
     if arguments.yes:
         found.store.savepoints.drop(checkpoint_id)
     if arguments.output is Output.JSON:
         said = {"savepoint": checkpoint_id, "given_up": arguments.yes, "deleted": False}
         say_json(said)
     elif arguments.yes:
-        say(f"savepoint {arguments.savepoint} is given up; it goes after the next checkpoint.")
+        say(f"savepoint {arguments.savepoint} is dropped; it is deleted after the next checkpoint.")
     else:
-        say(f"savepoint {arguments.savepoint} would be given up. Nothing was changed; --yes does.")
+        say(f"savepoint {arguments.savepoint} would be dropped. Nothing was changed; add --yes.")
     return SUCCESS
 
 
@@ -106,7 +101,7 @@ def _show(going: Prospect, arguments: PruneArguments, *, deleted: bool) -> None:
         say_json(
             {
                 "deleted": deleted,
-                "keep": [one.checkpoint_id for one in going.keep],
+                "keep": [decision.checkpoint_id for decision in going.keep],
                 "checkpoints": list(going.checkpoints),
                 "attempts": list(going.attempts),
                 "objects": len(going.objects),
@@ -118,17 +113,17 @@ def _show(going: Prospect, arguments: PruneArguments, *, deleted: bool) -> None:
         return
     if going.unreadable:
         listed = ", ".join(map(str, going.unreadable))
-        say(f"Nothing can be deleted: checkpoint {listed} stays, and its manifest cannot be read.")
-        say("Bring it back from a copy; if it is a savepoint, give it up with --savepoint.")
+        say(
+            f"Nothing can be deleted: checkpoint {listed} is kept, and its manifest cannot be read."
+        )
+        say("Restore the manifest from a copy; if it is a savepoint, drop it with --savepoint.")
         return
-    would = "" if deleted else "would "
-    goes, stays = ("went", "stay") if deleted else ("go", "stay")
+    verb = "deleted" if deleted else "to delete"
     listed = ", ".join(map(str, going.checkpoints)) or "none"
-    say(f"Checkpoints that {would}{goes}: {listed}.")
-    say(f"Checkpoints that {stays}: {', '.join(str(one.checkpoint_id) for one in going.keep)}.")
-    say(
-        f"{counted(len(going.objects), 'object')}, {bytes_text(going.freed_bytes)}, "
-        f"{would}{goes} with them; {len(going.orphans)} of them were left by attempts that failed."
-    )
+    kept = ", ".join(str(decision.checkpoint_id) for decision in going.keep)
+    say(f"Checkpoints {verb}: {listed}.")
+    say(f"Checkpoints kept: {kept}.")
+    size = f"{count_text(len(going.objects), 'object')}, {bytes_text(going.freed_bytes)}"
+    say(f"Objects {verb}: {size}; {len(going.orphans)} of them were left by failed attempts.")
     if not deleted:
-        say("Nothing was deleted; --yes deletes.")
+        say("Nothing was deleted; add --yes to delete.")

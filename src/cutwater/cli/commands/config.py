@@ -10,18 +10,17 @@ from typing import Annotated, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.options import OutputForm
+from cutwater.cli.options import Debug, OutputForm
 from cutwater.cli.output import SUCCESS, Output, Table, say_json
 from cutwater.cli.render import show
 from cutwater.config.settings import FILE, read_settings, variable
 
-HELP: Final = "Look at settings."
-SHOW_HELP: Final = f"""Show every setting, its value, and where that comes from.
+HELP: Final = "Show settings."
+SHOW_HELP: Final = f"""Show every setting, its value and its origin.
 
-Defaults are overruled by a TOML file, the file by the environment, the environment by flags. The
-file is FILE, or the one that CUTWATER_CONFIG names, or {FILE} in the working directory. What
-looks like a secret is not shown.
+A TOML file overrides defaults, the environment overrides the file, and flags override the
+environment. The file is FILE, or the one that CUTWATER_CONFIG names, or {FILE} in the working
+directory. Values that look like secrets are not shown.
 
 \b
   cutwater config show
@@ -31,16 +30,16 @@ looks like a secret is not shown.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowArguments:
-    """What `cutwater config show` was asked."""
+    """The arguments of `cutwater config show`."""
 
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="A TOML file.", show_default=FILE)
     ] = None
-    store: Annotated[str | None, typer.Option(metavar="URL", help="As of `cutwater run`.")] = None
-    master: Annotated[str | None, typer.Option(metavar="MASTER", help="As of `run`.")] = None
-    public_url: Annotated[str | None, typer.Option(metavar="URL", help="As of `run`.")] = None
-    interval: Annotated[str | None, typer.Option(metavar="TIME", help="As of `run`.")] = None
-    alignment_timeout: Annotated[str | None, typer.Option(metavar="TIME", help="As of `run`.")] = (
+    store: Annotated[str | None, typer.Option(metavar="URL", help="As for `cutwater run`.")] = None
+    master: Annotated[str | None, typer.Option(metavar="MASTER", help="As for `run`.")] = None
+    public_url: Annotated[str | None, typer.Option(metavar="URL", help="As for `run`.")] = None
+    interval: Annotated[str | None, typer.Option(metavar="TIME", help="As for `run`.")] = None
+    alignment_timeout: Annotated[str | None, typer.Option(metavar="TIME", help="As for `run`.")] = (
         None
     )
     output: OutputForm = Output.TEXT
@@ -63,13 +62,14 @@ def show_command(arguments: ShowArguments) -> int:
     settings = read_settings(os.environ, arguments.file, flags)
     if arguments.output is Output.JSON:
         found = {
-            name: {"value": one.shown, "origin": one.origin} for name, one in settings.all.items()
+            name: {"value": setting.shown, "origin": setting.origin}
+            for name, setting in settings.all.items()
         }
         say_json({"settings": found}, indent=2)
         return SUCCESS
     table = Table("setting", "value", "origin", box=None, pad_edge=False, header_style="bold")
-    for name, one in settings.all.items():
-        said = "none" if one.shown is None else str(one.shown)
-        table.add_row(name, said, one.origin)
+    for name, setting in settings.all.items():
+        value = "none" if setting.shown is None else str(setting.shown)
+        table.add_row(name, value, setting.origin)
     show(table, f"In the environment: {variable('checkpoint.interval')}, and so on.")
     return SUCCESS

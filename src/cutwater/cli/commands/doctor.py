@@ -1,8 +1,8 @@
-"""`cutwater doctor`: look at this machine, the store and scratch, and say what is wrong.
+"""`cutwater doctor`: check this machine, the store and scratch, and report problems.
 
-Each check is a function that returns what it found; none of them starts Spark or leaves anything
-behind. A *note* is worth knowing, a *wrong* makes the exit code 1, and both say what to do. With
-`--self-test`, a small pipeline is then run on the user's own Spark (`cli.self_test`).
+Each check is a function that returns a finding; none of them starts Spark, and all remove their
+files. A *note* is worth knowing, a *wrong* makes the exit code 1, and both say what to do. With
+`--self-test`, the command then runs a small pipeline on the user's own Spark (`self_test`).
 """
 
 import os
@@ -21,12 +21,11 @@ from typing import Annotated, Final, Literal
 import typer
 
 from cutwater._version import __version__
-from cutwater.cli.commands.plan import Conf, Debug, Master
-from cutwater.cli.commands.run import DEFAULT_STORE, store_location
 from cutwater.cli.commands.self_test import Phase, SelfTest
-from cutwater.cli.limits import FILES_COMFORTABLE, FILES_MIN, files_possible
 from cutwater.cli.load import parse_pairs
+from cutwater.cli.options import DEFAULT_STORE, Conf, Debug, Master, OutputForm, store_location
 from cutwater.cli.output import FAILED, SUCCESS, Output, bytes_text, duration_text, say, say_json
+from cutwater.cli.process import FILES_COMFORTABLE, FILES_MIN, open_files_max
 from cutwater.config.settings import MASTER_DEFAULT
 from cutwater.errors import CutwaterError, SessionError
 from cutwater.runtime.scratch import private_path, private_problem
@@ -36,12 +35,12 @@ from cutwater.spark.session.version import PYSPARK, is_supported
 from cutwater.store.backends.directories import directories_below, exists
 from cutwater.store.backends.location import Location, probe
 
-HELP: Final = """Look at this machine and say what is wrong with it.
+HELP: Final = """Check this machine and report problems.
 
-Shows the versions of Python, Spark and Java, memory, cores and open files, and tries the store, the
-scratch directory and the place for Spark's own files. With --self-test, it also runs a small
+Shows the versions of Python, Spark and Java, memory, cores and open files, and tests the store, the
+scratch directory and the directory for Spark's own files. With --self-test, it also runs a small
 stateful pipeline on your Spark, ends it between two checkpoints, restores it and compares every
-row. Leaves nothing behind. Exit code 0 if all is well, 1 if something is wrong.
+row. Removes all its files. Exit code 0 if all is well, 1 if something is wrong.
 
 \b
   cutwater doctor
@@ -53,22 +52,22 @@ _GIB: Final = 1024**3
 _DRIVER_BYTES: Final = 2 * _GIB
 _SCRATCH_BYTES: Final = _GIB
 _LOCAL_DIRECTORIES: Final = ("SPARK_LOCAL_DIRS", "spark.local.dir")
-"""What names the directories of Spark's own files; the first wins."""
+"""The names of the setting for the directories of Spark's own files; the first wins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorArguments:
-    """What `cutwater doctor` was asked."""
+    """The arguments of `cutwater doctor`."""
 
     store: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The store to try.", show_default=DEFAULT_STORE),
+        typer.Option(metavar="URL", help="The store to test.", show_default=DEFAULT_STORE),
     ] = None
     scratch: Annotated[
         Path | None,
         typer.Option(
             metavar="DIRECTORY",
-            help="The scratch directory to try.",
+            help="The scratch directory to test.",
             show_default="a temporary directory",
         ),
     ] = None
@@ -77,19 +76,19 @@ class DoctorArguments:
     ] = False
     master: Master = MASTER_DEFAULT
     conf: Conf = field(default_factory=list)
-    output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
+    output: OutputForm = Output.TEXT
     debug: Debug = False
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
-        name: What was looked at.
+        name: What was checked.
         status: Whether it is as it should be.
-        found: What is there.
-        advice: What is wrong with it and what to do; empty if nothing is.
+        found: What the check found.
+        advice: What is wrong and what to do; empty if nothing is wrong.
     """
 
     name: str
@@ -99,14 +98,14 @@ class Finding:
 
 
 def doctor_command(arguments: DoctorArguments) -> int:
-    """Make all checks and show them; return 1 if something is wrong.
+    """Run all checks and show the findings; return 1 if something is wrong.
 
     Raises:
         ConfigError: If `--conf` is not of the form key=value.
     """
     conf = parse_pairs("--conf", arguments.conf)
     findings = [check(arguments) for check in CHECKS]
-    wrong = sum(one.status == "wrong" for one in findings)
+    wrong = sum(finding.status == "wrong" for finding in findings)
     as_json = arguments.output is Output.JSON
     if not as_json:
         _show(findings)
@@ -120,9 +119,12 @@ def doctor_command(arguments: DoctorArguments) -> int:
             tell=_show_nothing if as_json else _show_phase,
         )
         phases = test.run()
-        wrong = sum(not one.ok for one in phases)
+        wrong = sum(not phase.ok for phase in phases)
     if as_json:
-        shown: dict[str, object] = {"ok": not wrong, "checks": [asdict(one) for one in findings]}
+        shown: dict[str, object] = {
+            "ok": not wrong,
+            "checks": [asdict(finding) for finding in findings],
+        }
         if arguments.self_test:
             shown["self_test"] = _self_test_json(phases)
         say_json(shown, indent=2)
@@ -132,11 +134,11 @@ def doctor_command(arguments: DoctorArguments) -> int:
 
 
 def _show(findings: Sequence[Finding]) -> None:
-    width = max(len(one.name) for one in findings)
-    for one in findings:
-        say(f"{one.status:<5}  {one.name:<{width}}  {one.found}")
-        if one.advice:
-            say(f"{'':<{width + 7}}  {one.advice}")
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        say(f"{finding.status:<5}  {finding.name:<{width}}  {finding.found}")
+        if finding.advice:
+            say(f"{'':<{width + 7}}  {finding.advice}")
 
 
 def _show_phase(phase: Phase) -> None:
@@ -149,9 +151,9 @@ def _show_nothing(_: Phase) -> None:
 
 
 def _verdict(phases: tuple[Phase, ...]) -> str:
-    """Say what a self-test showed; it was not run if there are no phases."""
+    """Describe the result of a self-test; it was not run if there are no phases."""
     if not phases:
-        return "The self-test was not run: put right what is wrong first."
+        return "The self-test was not run: fix the problems first."
     last = phases[-1]
     return "Supported." if last.ok else f"Not supported: {last.name}: {last.found}"
 
@@ -163,7 +165,7 @@ def _self_test_json(phases: tuple[Phase, ...]) -> dict[str, object] | None:
     return {
         "supported": last.ok,
         "reason": None if last.ok else f"{last.name}: {last.found}",
-        "phases": [asdict(one) for one in phases],
+        "phases": [asdict(phase) for phase in phases],
     }
 
 
@@ -193,9 +195,9 @@ def _check_spark(_: DoctorArguments) -> Finding:
 def _check_remote(_: DoctorArguments) -> Finding:
     remote = connect_variables()
     if not remote:
-        return Finding("Spark Connect", "ok", "not asked for")
+        return Finding("Spark Connect", "ok", "not requested")
     advice = f"A pipeline needs a classic session: unset {' and '.join(remote)}."
-    return Finding("Spark Connect", "wrong", "asked for", advice)
+    return Finding("Spark Connect", "wrong", "requested", advice)
 
 
 def _check_java(_: DoctorArguments) -> Finding:
@@ -250,7 +252,7 @@ def _check_directory(path: Path, arguments: DoctorArguments) -> Finding:
 
 
 def _remove_empty(path: Path) -> None:
-    """Remove a store that was made to be tried; what is in use by now stays."""
+    """Remove a store that the check created, unless it is in use by now."""
     with suppress(OSError):
         for directory in reversed(directories_below(path)):
             directory.rmdir()
@@ -258,7 +260,7 @@ def _remove_empty(path: Path) -> None:
 
 
 def _check_files(_: DoctorArguments) -> Finding:
-    count = files_possible()
+    count = open_files_max()
     if count == resource.RLIM_INFINITY:
         return Finding("Open files", "ok", "as many as there is room for")
     found = f"at most {count:,}"
@@ -278,33 +280,37 @@ def _check_scratch(arguments: DoctorArguments) -> Finding:
 
 
 def _check_spark_files(arguments: DoctorArguments) -> Finding:
-    """Look at where Spark keeps shuffled rows, as `embedded_session` would let it."""
+    """Check the directories of Spark's shuffle files, as `embedded_session` chooses them."""
     name = "Spark's files"
     conf = parse_pairs("--conf", arguments.conf)
-    setting = next((one for one in _LOCAL_DIRECTORIES if os.environ.get(one) or conf.get(one)), "")
+    setting = next(
+        (name for name in _LOCAL_DIRECTORIES if os.environ.get(name) or conf.get(name)), ""
+    )
     if not setting:
         advice = "Set TMPDIR to a directory of your own."
         if private_problem():
             return Finding(name, "wrong", private_problem(), advice)
         return _check_room(name, private_path("spark"), advice)
     named = os.environ.get(setting) or conf[setting]
-    directories = [Path(one.strip()) for one in named.split(",") if one.strip()]
+    directories = [Path(text.strip()) for text in named.split(",") if text.strip()]
     advice = f"Change {setting}, or leave it out."
-    rooms = [_check_room(name, one, advice) for one in directories]
-    worst = next((one for one in rooms if one.status != "ok"), None)
+    rooms = [_check_room(name, directory, advice) for directory in directories]
+    worst = next((finding for finding in rooms if finding.status != "ok"), None)
     if worst is not None or not rooms:
         return worst or Finding(name, "wrong", f"{setting} names no directory", advice)
-    readable = [one for one in directories if _nearest(one).stat().st_mode & 0o055]
+    readable = [
+        directory for directory in directories if _nearest(directory).stat().st_mode & 0o055
+    ]
     if readable:
         listed = ", ".join(map(str, readable))
         hint = f"chmod 700 it, or leave {setting} out"
         advice = f"Other users can read what Spark keeps in {listed}: {hint}."
         return Finding(name, "note", named, advice)
-    return Finding(name, "ok", "; ".join(one.found for one in rooms))
+    return Finding(name, "ok", "; ".join(finding.found for finding in rooms))
 
 
 def _check_room(name: str, path: Path, advice: str) -> Finding:
-    """Try a directory, or the one above it that is there: writable, hard links, free space."""
+    """Check a directory or its nearest existing parent: writable, hard links, free space."""
     nearest = _nearest(path)
     try:
         with tempfile.TemporaryDirectory(prefix="cutwater-doctor-", dir=nearest) as made:
@@ -321,8 +327,10 @@ def _check_room(name: str, path: Path, advice: str) -> Finding:
 
 
 def _nearest(path: Path) -> Path:
-    """Return the directory itself, or the one above it that is there."""
-    return next(one for one in (path.absolute(), *path.absolute().parents) if exists(one))
+    """Return the directory itself, or its nearest existing parent."""
+    return next(
+        directory for directory in (path.absolute(), *path.absolute().parents) if exists(directory)
+    )
 
 
 CHECKS: Final[tuple[Callable[[DoctorArguments], Finding], ...]] = (

@@ -1,4 +1,4 @@
-"""`cutwater fork`: make a second pipeline that begins from a checkpoint of the first.
+"""`cutwater fork`: create a second pipeline that starts from a checkpoint of the first.
 
 The first is only read and may be running. The fork is run with the same file under its new name,
 with other targets for its sinks.
@@ -9,18 +9,16 @@ from typing import Annotated, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.rewind import Answer, Name, Store
-from cutwater.cli.commands.run import DEFAULT_STORE
-from cutwater.cli.output import SUCCESS, Output, bytes_text, counted, say, say_json
+from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
+from cutwater.cli.output import SUCCESS, Output, bytes_text, count_text, say, say_json
 from cutwater.operations.fork import fork
 from cutwater.operations.rewind.target import time_text
 
-HELP: Final = """Make a second pipeline that begins from a checkpoint of the first.
+HELP: Final = """Create a second pipeline that starts from a checkpoint of the first.
 
-The first one is only read, and may be running. Everything the fork needs is copied. It has a name,
-an identity and checkpoints of its own; its sinks must write elsewhere, which is checked when it
-runs. Its tables begin as they are: empty, or as a copy that you have made of the original's.
+The first pipeline is only read, and may be running. Everything the fork needs is copied. The fork
+has its own name, identity and checkpoints. Its sinks must write to other targets, which is checked
+when it runs. Its tables start as they are: empty, or as your copy of the original's tables.
 
 \b
   cutwater fork orders orders-trial --from 41
@@ -30,9 +28,9 @@ runs. Its tables begin as they are: empty, or as a copy that you have made of th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkArguments:
-    """What `cutwater fork` was asked; `help` says what each means."""
+    """The arguments of `cutwater fork`; their help texts say what each means."""
 
-    pipeline: Name
+    pipeline: PipelineName
     new: Annotated[str, typer.Argument(metavar="NEW", help="The fork's name.")]
     start_from: Annotated[
         str,
@@ -42,29 +40,31 @@ class ForkArguments:
             help="A checkpoint's number, a savepoint's name, or a time (local, or with a zone).",
         ),
     ]
-    store: Store = DEFAULT_STORE
+    store: StoreUrl = DEFAULT_STORE
     new_store: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Where the fork keeps its own.", show_default="the same store"
+            metavar="URL",
+            help="Where the fork's checkpoints are kept.",
+            show_default="the same store",
         ),
     ] = None
     allow_forgotten: Annotated[
         bool,
         typer.Option(
             "--allow-forgotten",
-            help="Even if a source no longer has what came after; the fork never sees that.",
+            help="Even if a source has lost data after the checkpoint; the fork never reads it.",
         ),
     ] = False
-    output: Answer = Output.TEXT
+    output: OutputForm = Output.TEXT
     debug: Debug = False
 
 
 def fork_command(arguments: ForkArguments) -> int:
-    """Make a fork; return the exit code.
+    """Create a fork; return the exit code.
 
     Raises:
-        CutwaterError: If the command is wrong or it cannot be done.
+        CutwaterError: If the arguments are wrong or the fork is not possible.
     """
     made = fork(
         arguments.pipeline,
@@ -77,13 +77,13 @@ def fork_command(arguments: ForkArguments) -> int:
     if arguments.output is Output.JSON:
         say_json(asdict(made))
         return SUCCESS
-    say(f"{made.new} begins from {made.title} of {made.pipeline}, taken {time_text(made.at_ms)}")
-    copied = f"{counted(made.objects, 'object')}, {bytes_text(made.size_bytes)}"
+    say(f"{made.new} starts from {made.title} of {made.pipeline}, taken {time_text(made.at_ms)}")
+    copied = f"{count_text(made.objects, 'object')}, {bytes_text(made.size_bytes)}"
     say(f"  copied: {copied}, to {made.store}")
     for stream, position in made.positions.items():
         say(f"  source {stream}: from {position}")
     for stream, reason in made.forgotten.items():
-        say(f"  source {stream}: the fork never sees some rows: {reason}")
+        say(f"  source {stream}: the fork never reads some rows: {reason}")
     for target in made.forbidden:
         say(f"  its sinks must not write to {target}")
     say(f"run it: cutwater run FILE --name {made.new}, with other targets for its sinks")

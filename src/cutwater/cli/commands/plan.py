@@ -1,11 +1,12 @@
 """`cutwater plan`: show what would run, without touching anything.
 
-The drawing is for people, the JSON for programs; both come from the plan itself and, where Spark
-can be had, from what it says of every step. Spark is asked last: a mistake in the declared graph
-shows at once.
+The tree is for people and the JSON for programs. Both come from the plan and, where Spark is
+available, from Spark's analysis of every step. Spark starts last: a mistake in the declared graph
+shows at once. With `--against`, the command shows how the last checkpoint maps to the changed code;
+`cutwater run` prints the same lines when it starts with changed code.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -14,77 +15,56 @@ from typing import Annotated, Final
 import typer
 
 from cutwater.cli.load import load, parse_pairs
-from cutwater.cli.output import SUCCESS, complain, say, say_json
+from cutwater.cli.options import (
+    DEFAULT_STORE,
+    AllowDropped,
+    AllowNew,
+    Conf,
+    Debug,
+    Master,
+    Parameters,
+    Swap,
+    Target,
+)
+from cutwater.cli.output import FAILED, SUCCESS, complain, say, say_json
 from cutwater.config.settings import MASTER_DEFAULT
-from cutwater.errors import SessionError
+from cutwater.errors import ConfigError, SessionError
 from cutwater.planning.physical_plan import PhysicalPlan
 from cutwater.planning.planner import plan
 from cutwater.planning.rendering import AllFacts, as_json, draw
+from cutwater.protocol.cut import Cut
+from cutwater.protocol.evolution.mapping import Allowances, Change, Fate, map_cut
+from cutwater.store.backends.location import existing_backend
+from cutwater.store.pipeline_store import PipelineStore
+from cutwater.store.records.catalog import identify
 
 HELP: Final = """Show how a pipeline will run, without running it.
 
-Draws every step, what is inside it, every channel with the reason it is there, and every sink with
-its format, write mode, keys, commit_every and visibility. Then calls your functions on empty
-streams and shows what Spark says of each step: whether it runs as a streaming query or as batches,
-its state, its watermark and its columns. Looks at the sinks' targets that are there already and
-can be reached. Finds the mistakes that would keep the pipeline from starting, and names the line of
-each. No data is read, and nothing is written.
+Draws every step and its contents, every channel with the reason for it, and every sink with its
+format, write mode, keys, commit_every and visibility. Then calls your functions on empty streams
+and shows Spark's analysis of each step: whether it runs as a streaming query or as batches, its
+state, its watermark and its columns. Checks the sinks' targets that exist and can be reached. Finds
+the mistakes that would keep the pipeline from starting, and names the line of each. No data is
+read, and nothing is written.
 
 \b
   cutwater plan orders.py                  the only pipeline in the file
-  cutwater plan orders.py:daily            the one called daily
+  cutwater plan orders.py:daily            the pipeline called daily
   cutwater plan orders.py:make --param env=test
-  cutwater plan orders.py --no-spark       at once: only what is declared
+  cutwater plan orders.py --no-spark       at once: only the declarations
   cutwater plan orders.py --against orders --store /data/orders
-                                           what becomes of the last checkpoint in this code
+                                           how the last checkpoint maps to this code
 
-With --against, exits with 1 if the checkpoint cannot be restored into this code as it is; the
-options --allow-new, --allow-dropped and --swap mean what they mean to `cutwater run`.
+With --against, the exit code is 1 if the checkpoint cannot be restored into this code; the options
+--allow-new, --allow-dropped and --swap are those of `cutwater run`.
 """
-
-AllowNew = Annotated[
-    bool,
-    typer.Option(
-        "--allow-new",
-        help="Let steps with state, sources and sinks begin that the checkpoint does not know.",
-    ),
-]
-AllowDropped = Annotated[
-    bool,
-    typer.Option(
-        "--allow-dropped",
-        help="Forget steps with state, sources and sinks that are no longer there.",
-    ),
-]
-Swap = Annotated[
-    list[str],
-    typer.Option(
-        metavar="SOURCE",
-        help="This source is another one than in the checkpoint: begin it at its beginning, and "
-        "keep all state. May be repeated.",
-    ),
-]
-
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE",
-        help="Your Python file, or FILE:NAME. NAME is a pipeline in it, or a function that "
-        "returns one; not needed if there is only one pipeline.",
-    ),
-]
-Parameters = Annotated[
-    list[str],
-    typer.Option("--param", metavar="KEY=VALUE", help="For the function NAME; may be repeated."),
-]
-Master = Annotated[
-    str, typer.Option(metavar="MASTER", help="Spark's master: local[4], or a cluster's address.")
-]
-Conf = Annotated[
-    list[str],
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; may be repeated."),
-]
-Debug = Annotated[bool, typer.Option("--debug", hidden=True)]
+_WORDS: Final = {
+    Fate.KEPT: "resumes where it was",
+    Fate.MOVED: "resumes from the state of other steps",
+    Fate.NEW: "starts without state",
+    Fate.MERGED: "is now part of other steps",
+    Fate.DROPPED: "is dropped, with its state",
+}
 
 
 class PlanOutput(StrEnum):
@@ -96,13 +76,16 @@ class PlanOutput(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanArguments:
-    """What `cutwater plan` was asked."""
+    """The arguments of `cutwater plan`."""
 
     target: Target
     param: Parameters = field(default_factory=list)
     spark: Annotated[
         bool,
-        typer.Option("--spark/--no-spark", help="Ask Spark, or show only what is declared."),
+        typer.Option(
+            "--spark/--no-spark",
+            help="Analyze the steps with Spark, or show only the declarations.",
+        ),
     ] = True
     master: Master = MASTER_DEFAULT
     conf: Conf = field(default_factory=list)
@@ -110,7 +93,7 @@ class PlanArguments:
         str | None,
         typer.Option(
             metavar="PIPELINE",
-            help="Show what becomes of this pipeline's last checkpoint in the code as it is now.",
+            help="Show how this pipeline's last checkpoint maps to the current code.",
         ),
     ] = None
     store: Annotated[
@@ -119,7 +102,7 @@ class PlanArguments:
     allow_new: AllowNew = False
     allow_dropped: AllowDropped = False
     swap: Swap = field(default_factory=list)
-    output: Annotated[PlanOutput, typer.Option(help="For people or for programs.")] = (
+    output: Annotated[PlanOutput, typer.Option(help="A tree for people, or JSON for programs.")] = (
         PlanOutput.TREE
     )
     debug: Debug = False
@@ -136,11 +119,8 @@ def plan_command(arguments: PlanArguments) -> int:
     loaded = load(arguments.target, parameters, partial(_start_spark, arguments.master, conf))
     planned = plan(loaded.pipeline)
     if arguments.against is not None:
-        # Here, since the store's options are those of `run`, which has some of these.
-        from cutwater.cli.commands.against import show_change  # noqa: PLC0415
-
         return show_change(planned, arguments, arguments.against, conf)
-    facts = _ask(planned, arguments.master, conf) if arguments.spark else {}
+    facts = _analyze(planned, arguments.master, conf) if arguments.spark else {}
     if arguments.output is PlanOutput.JSON:
         say_json(as_json(planned, facts), indent=2)
     else:
@@ -149,16 +129,16 @@ def plan_command(arguments: PlanArguments) -> int:
 
 
 def _start_spark(master: str, conf: Mapping[str, str]) -> None:
-    # Here, since planning must work where Spark does not.
+    # Imported here: planning must work without Spark.
     from cutwater.spark.session.session import embedded_session  # noqa: PLC0415
 
     embedded_session(master, app_name="cutwater plan", conf=conf)
 
 
-def _ask(planned: PhysicalPlan, master: str, conf: Mapping[str, str]) -> AllFacts:
-    """Return what Spark says, and let the sinks' targets be looked at.
+def _analyze(planned: PhysicalPlan, master: str, conf: Mapping[str, str]) -> AllFacts:
+    """Return Spark's analysis of the steps, and check the sinks' targets.
 
-    What is not there to be asked is said, and is no error.
+    If Spark or a target is not available, a line on stderr says so; that is not an error.
 
     Raises:
         PlanError: If Spark or a target refuses the pipeline.
@@ -172,11 +152,92 @@ def _ask(planned: PhysicalPlan, master: str, conf: Mapping[str, str]) -> AllFact
     try:
         spark = embedded_session(master, app_name="cutwater plan", conf=conf)
     except SessionError as error:
-        complain(f"Spark was not asked: {error.message} This is only what is declared.")
+        complain(f"Spark was not used: {error.message} Only the declarations are shown.")
     else:
         forms = look(planned, spark)
         facts = facts_of(planned, forms, spark)
-        rows = {name: one.schema for name, one in forms.items()}
+        rows = {name: form.schema for name, form in forms.items()}
     for warning in check_targets(planned, rows):
         complain(warning)
     return facts
+
+
+def show_change(
+    planned: PhysicalPlan, arguments: PlanArguments, name: str, conf: Mapping[str, str]
+) -> int:
+    """Show how the last checkpoint maps to this code; return 1 if it cannot be restored.
+
+    Args:
+        planned: The pipeline as it is now.
+        arguments: The arguments of the command.
+        name: The pipeline in the store.
+        conf: Spark settings.
+
+    Raises:
+        ConfigError: If there is no such pipeline, or it has no checkpoint.
+        PlanError: If the pipeline cannot run on Spark.
+        StoreError: If the store or the checkpoint cannot be read.
+    """
+    cut = _last_cut(arguments.store or DEFAULT_STORE, name)
+    from cutwater.spark.analysis.explain import identities  # noqa: PLC0415 - plans without Spark
+    from cutwater.spark.session.session import embedded_session  # noqa: PLC0415 - as above
+
+    allowed = Allowances(
+        new=arguments.allow_new,
+        dropped=arguments.allow_dropped,
+        swap=frozenset(arguments.swap),
+    )
+    spark = embedded_session(arguments.master, app_name="cutwater plan", conf=conf)
+    change = map_cut(cut, identities(planned, spark), allowed)
+    if arguments.output is PlanOutput.JSON:
+        say_json(change_json(change), indent=2)
+    else:
+        say(f"checkpoint {cut.checkpoint_id} of {name}, in the pipeline as it is now:")
+        for line in change_lines(change):
+            say(f"  {line}")
+    return FAILED if change.refusals else SUCCESS
+
+
+def _last_cut(store: str, name: str) -> Cut:
+    backend = existing_backend(store)
+    name, pipeline = identify(backend, name, "--against")
+    opened = PipelineStore.of(backend, pipeline)
+    head = opened.log.read().head
+    if head is None:
+        raise ConfigError("--against", f"{name} has no checkpoint: a run would start empty")
+    return opened.manifests.read(head.checkpoint_id, head.manifest_sha256)
+
+
+def change_lines(change: Change) -> Iterator[str]:
+    """Return one line for each step, each note on a step, and each refusal."""
+    for fate in change.fates:
+        yield f"step {fate.step} {_WORDS[fate.fate]}"
+        yield from (f"  {note}" for note in fate.notes)
+    for refusal in change.refusals:
+        yield f"refused: {refusal}"
+
+
+def change_json(change: Change) -> dict[str, object]:
+    """Return a change as JSON values.
+
+    Fields: `checkpoint`; `steps`, each with `name`, `fate` (kept, moved, new, merged, dropped),
+    `notes` and `rebuilt`, whether its query starts at other offsets; `refusals`, each with
+    `subject`, `reason` and `next_step`; `possible`.
+    """
+    return {
+        "checkpoint": change.cut.checkpoint_id,
+        "possible": not change.refusals,
+        "steps": [
+            {
+                "name": fate.step,
+                "fate": fate.fate.value,
+                "notes": list(fate.notes),
+                "rebuilt": fate.step in change.queries,
+            }
+            for fate in change.fates
+        ],
+        "refusals": [
+            {"subject": refusal.subject, "reason": refusal.reason, "next_step": refusal.next_step}
+            for refusal in change.refusals
+        ],
+    }

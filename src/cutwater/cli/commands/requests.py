@@ -1,8 +1,8 @@
-"""`cutwater savepoint`, `checkpoint`, `stop` and `checkpoints abort`: ask a running pipeline.
+"""`cutwater savepoint`, `checkpoint`, `stop`, `checkpoints abort`: requests to a running pipeline.
 
-The request goes through the store, so it works wherever the store can be reached, whatever network
-lies between. The command waits for the answer and shows how far it is; one that is interrupted, or
-whose time is up, takes back what nobody has begun.
+A request goes through the store, so it works from every machine that can reach the store. The
+command waits for the answer and shows the progress. If it is interrupted or times out, it withdraws
+a request that has not been started.
 """
 
 import os
@@ -17,16 +17,8 @@ from typing import Annotated, Final
 import typer
 from msgspec import UNSET
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.run import DEFAULT_STORE
-from cutwater.cli.options import (
-    Found,
-    OutputForm,
-    PipelineName,
-    StoreUrl,
-    find,
-    looked_at,
-)
+from cutwater.cli.lookup import FoundPipeline, find, look_up
+from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
 from cutwater.cli.output import SUCCESS, Output, bytes_text, duration_text, say, say_json
 from cutwater.cli.render import report_json
 from cutwater.clock import wall_ms
@@ -49,7 +41,7 @@ from cutwater.units import milliseconds
 
 SAVEPOINT_HELP: Final = """Take a savepoint of a running pipeline.
 
-A savepoint has a name, stands alone and is kept until you give it up
+A savepoint has a name, is self-contained and is kept until you drop it
 (`cutwater checkpoints prune --savepoint NAME`). Waits until it is decided and all sinks have
 committed.
 
@@ -59,16 +51,16 @@ committed.
 CHECKPOINT_HELP: Final = """Take a checkpoint of a running pipeline now.
 
 Waits until it is decided and all sinks have committed. With --full it reuses nothing of an older
-one.
+checkpoint.
 """
 STOP_HELP: Final = """Stop a running pipeline, with a last checkpoint.
 
-Waits until it has ended. With --savepoint or --drain the pipeline goes on as before if that
-checkpoint fails; otherwise it ends anyway, and the next run goes on from the last checkpoint.
+Waits until it has ended. With --savepoint or --drain the pipeline keeps running if that
+checkpoint fails; otherwise it ends anyway, and the next run resumes from the last checkpoint.
 
---drain lets the sources stop at the last barrier: everything they have read before it has gone
-through to the sinks, and nothing they read after it has begun. It does not close windows: Spark
-cannot move a watermark to the end of time.
+--drain stops the sources at the last barrier: everything they have read before it has reached the
+sinks, and nothing after it has been processed. It does not close windows: Spark cannot move a
+watermark to the end of time.
 
 \b
   cutwater stop orders
@@ -77,14 +69,14 @@ cannot move a watermark to the end of time.
 
 ABORT_HELP: Final = """Abort a pending checkpoint or savepoint of a running pipeline.
 
-Without an ID it aborts the one that is pending. The reason is stored with the attempt: `checkpoints
+Without an ID it aborts the pending checkpoint. The reason is stored with the attempt: `checkpoints
 list` and `show`, the API and the dashboard show it, and a command that waits for that checkpoint
-gets it. The pipeline goes on, and takes its next checkpoint when that is due; an abort does not
-count against `tolerable_failed`. Refused if nothing is pending, or if the checkpoint is already
+gets it. The pipeline keeps running, and takes its next checkpoint when that is due; an abort does
+not count against `tolerable_failed`. Refused if nothing is pending, or if the checkpoint is already
 being decided.
 
-The last checkpoint of a plain stop: the pipeline ends without it. Of a stop with --savepoint or
---drain: the pipeline goes on as before.
+If the checkpoint is the last one of a plain stop, the pipeline ends without it. If it belongs to a
+stop with --savepoint or --drain, the pipeline keeps running.
 
 \b
   cutwater checkpoints abort orders --reason "the bucket is being moved"
@@ -100,11 +92,11 @@ Timeout = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointArguments:
-    """What `cutwater checkpoint` was asked."""
+    """The arguments of `cutwater checkpoint`."""
 
     pipeline: PipelineName
     full: Annotated[
-        bool, typer.Option("--full", help="Let it stand alone: reuse nothing of an older one.")
+        bool, typer.Option("--full", help="Self-contained: reuse nothing of an older checkpoint.")
     ] = False
     store: StoreUrl = DEFAULT_STORE
     timeout: Timeout = "10m"
@@ -114,7 +106,7 @@ class CheckpointArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavepointArguments:
-    """What `cutwater savepoint` was asked."""
+    """The arguments of `cutwater savepoint`."""
 
     pipeline: PipelineName
     name: Annotated[
@@ -129,13 +121,13 @@ class SavepointArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortArguments:
-    """What `cutwater checkpoints abort` was asked."""
+    """The arguments of `cutwater checkpoints abort`."""
 
     pipeline: PipelineName
     checkpoint: Annotated[
         int | None,
         typer.Argument(
-            metavar="[ID]", min=1, help="Its number.", show_default="the one that is pending"
+            metavar="[ID]", min=1, help="Its number.", show_default="the pending checkpoint"
         ),
     ] = None
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it is stored with the attempt.")]
@@ -147,7 +139,7 @@ class AbortArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopArguments:
-    """What `cutwater stop` was asked."""
+    """The arguments of `cutwater stop`."""
 
     pipeline: PipelineName
     savepoint: Annotated[
@@ -159,7 +151,10 @@ class StopArguments:
         ),
     ] = None
     drain: Annotated[
-        bool, typer.Option("--drain", help="Let the sources stop first, and everything flow out.")
+        bool,
+        typer.Option(
+            "--drain", help="Stop the sources first, and process everything they have read."
+        ),
     ] = False
     store: StoreUrl = DEFAULT_STORE
     timeout: Timeout = "30m"
@@ -168,22 +163,22 @@ class StopArguments:
 
 
 def checkpoint_command(arguments: CheckpointArguments) -> int:
-    """Ask for a checkpoint; return the exit code."""
+    """Request a checkpoint; return the exit code."""
     timeout_ms = milliseconds(arguments.timeout, "--timeout")
-    desk = _Desk(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
-    answer = desk.ask(Wanted(Wish.CHECKPOINT, full=arguments.full))
+    client = RequestClient(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
+    answer = client.send(Wanted(Wish.CHECKPOINT, full=arguments.full))
     return _show_checkpoint(
         answer, CheckpointKind.FULL if arguments.full else CheckpointKind.CHECKPOINT, arguments
     )
 
 
 def savepoint_command(arguments: SavepointArguments) -> int:
-    """Ask for a savepoint; return the exit code."""
+    """Request a savepoint; return the exit code."""
     timeout_ms = milliseconds(arguments.timeout, "--timeout")
     name = arguments.name or f"savepoint-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     savepoint_name(name, "--name")
-    desk = _Desk(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
-    answer = desk.ask(Wanted(Wish.SAVEPOINT, name=name))
+    client = RequestClient(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
+    answer = client.send(Wanted(Wish.SAVEPOINT, name=name))
     return _show_checkpoint(answer, CheckpointKind.SAVEPOINT, arguments)
 
 
@@ -192,34 +187,39 @@ def abort_command(arguments: AbortArguments) -> int:
     timeout_ms = milliseconds(arguments.timeout, "--timeout")
     reason = abort_reason(arguments.reason, "--reason")
     number = None if arguments.checkpoint is None else CheckpointId(arguments.checkpoint)
-    desk = _Desk(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
-    answer = desk.ask(Wanted(Wish.ABORT, abort=Abort(checkpoint_id=number, reason=reason)))
+    client = RequestClient(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
+    answer = client.send(Wanted(Wish.ABORT, abort=Abort(checkpoint_id=number, reason=reason)))
     report = answer.report
     assert report is not None
     savepoint = CheckpointKind.SAVEPOINT if report.name else CheckpointKind.CHECKPOINT
     if arguments.output is Output.JSON:
         say_json({"aborted": True, "checkpoint": report_json(report, savepoint)})
     else:
-        say(f"{_called(report, savepoint)} aborted after {duration_text(report.duration_ms)}.")
+        title = _checkpoint_title(report, savepoint)
+        say(f"{title} aborted after {duration_text(report.duration_ms)}.")
     return SUCCESS
 
 
 def stop_command(arguments: StopArguments) -> int:
-    """Ask for the end; return the exit code."""
+    """Request a stop; return the exit code."""
     timeout_ms = milliseconds(arguments.timeout, "--timeout")
     if arguments.savepoint is not None:
         savepoint_name(arguments.savepoint, "--savepoint")
     found = find(arguments.store, arguments.pipeline)
-    desk = _Desk(found, arguments.output, timeout_ms)
-    answer = desk.ask(Wanted(Wish.STOP, name=arguments.savepoint, drain=arguments.drain))
-    desk.wait_for_release()
+    client = RequestClient(found, arguments.output, timeout_ms)
+    answer = client.send(Wanted(Wish.STOP, name=arguments.savepoint, drain=arguments.drain))
+    client.wait_for_release()
     savepoint = CheckpointKind.SAVEPOINT if arguments.savepoint else CheckpointKind.CHECKPOINT
     if arguments.output is Output.JSON:
         checkpoint = answer.report and report_json(answer.report, savepoint)
         say_json({"stopped": True, "checkpoint": checkpoint, "message": answer.message})
         return SUCCESS
     report = answer.report
-    last = f"the next run goes on from {_called(report, savepoint)}" if report else answer.message
+    last = (
+        f"the next run resumes from {_checkpoint_title(report, savepoint)}"
+        if report
+        else answer.message
+    )
     say(f"{found.name} has stopped; {last or 'it had taken no checkpoint'}.")
     return SUCCESS
 
@@ -234,35 +234,35 @@ def _show_checkpoint(
     else:
         took = duration_text(report.duration_ms)
         sizes = f"{bytes_text(report.uploaded_bytes)} uploaded"
-        say(f"{_called(report, kind)} completed in {took}, {sizes}.")
+        say(f"{_checkpoint_title(report, kind)} completed in {took}, {sizes}.")
     return SUCCESS
 
 
-def _called(report: AttemptReport, kind: CheckpointKind) -> str:
+def _checkpoint_title(report: AttemptReport, kind: CheckpointKind) -> str:
     if kind is CheckpointKind.SAVEPOINT:
         return f"savepoint {report.name} (checkpoint {report.checkpoint_id})"
     return f"checkpoint {report.checkpoint_id}"
 
 
-class _Desk:
-    """The command's side of the conversation."""
+class RequestClient:
+    """Sends a request to the process that runs a pipeline, and waits for the answer."""
 
-    def __init__(self, found: Found, output: Output, timeout_ms: int) -> None:
+    def __init__(self, found: FoundPipeline, output: Output, timeout_ms: int) -> None:
         self._found = found
         self._says = output is Output.TEXT
         self._timeout_ms = timeout_ms
         self._requests = found.store.requests
 
-    def ask(self, wanted: Wanted) -> Answer:
-        """Ask and wait.
+    def send(self, wanted: Wanted) -> Answer:
+        """Send a request and wait for its answer.
 
         Raises:
-            NotRunning: If nobody runs the pipeline, or whoever did is gone.
-            RequestFailed: If it was refused or failed, or the time is up.
+            NotRunning: If no process runs the pipeline, or the process has ended.
+            RequestFailed: If the request was refused, failed or timed out.
         """
         lease = self._found.lease
         if lease is None or not self._found.is_running:
-            raise self._not_running(_whereabouts(self._found))
+            raise self._not_running(_holder_text(self._found))
         at_ms = wall_ms()
         request = Request(
             token=uuid.uuid4().hex,
@@ -278,12 +278,12 @@ class _Desk:
         )
         what = wanted.wish.value
         article = "an" if wanted.wish is Wish.ABORT else "a"
-        self._tell(f"asking process {lease.process} on {lease.host} for {article} {what}")
+        self._report(f"requesting {article} {what} from process {lease.process} on {lease.host}")
         try:
             self._requests.ask(request)
             answer = self._wait(request)
         finally:
-            # Answered or not: nobody waits for it any more, so nobody may begin it. It expires.
+            # No longer awaited, so it must not be started any more; otherwise it expires.
             with suppress(StoreError):
                 self._requests.remove(request.token)
         if answer.state is AnswerState.FAILED:
@@ -299,31 +299,33 @@ class _Desk:
                 return answer
             if answer is not None and not is_taken:
                 is_taken = True
-                self._tell("it has begun; waiting")
+                self._report("it has started; waiting")
             if answer is None or is_taken:
                 self._check_alive(request)
             if time.monotonic() >= end_s:
-                # It may have come while we looked elsewhere.
+                # The answer may have arrived during the checks above.
                 last = self._requests.answer(request.token)
                 if last is not None and last.state is not AnswerState.TAKEN:
                     return last
-                begun = "it has begun and may still be completed" if is_taken else "nobody began it"
+                begun = (
+                    "it has started and may still complete" if is_taken else "it was not started"
+                )
                 raise self._failed(f"no answer within {duration_text(self._timeout_ms)}: {begun}")
             time.sleep(_LOOK_S)
 
     def _check_alive(self, request: Request) -> None:
-        """See that whoever was asked still runs; a last answer may have come just before."""
-        now = looked_at(self._found.name, self._found.store)
+        """Check that the same process still runs; its last answer may have arrived just before."""
+        now = look_up(self._found.name, self._found.store)
         if now.is_running and now.lease is not None and now.lease.nonce == request.holder:
             return
         answer = self._requests.answer(request.token)
         if answer is None or answer.state is AnswerState.TAKEN:
-            raise self._not_running(f"{_whereabouts(now)}, before it had answered")
+            raise self._not_running(f"{_holder_text(now)}, before it had answered")
 
     def wait_for_release(self) -> None:
-        """Wait until the process that has ended has given the pipeline back, for a moment."""
+        """Wait until the ended process has released the lease, 30 seconds at most."""
         end_s = time.monotonic() + _RELEASE_S
-        while looked_at(self._found.name, self._found.store).is_running:
+        while look_up(self._found.name, self._found.store).is_running:
             if time.monotonic() >= end_s:
                 return
             time.sleep(_LOOK_S)
@@ -334,15 +336,15 @@ class _Desk:
     def _failed(self, reason: str) -> RequestFailed:
         return RequestFailed(f"pipeline {self._found.name}: {reason.rstrip('.')}.")
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         if self._says:
             say(text)
 
 
-def _whereabouts(found: Found) -> str:
+def _holder_text(found: FoundPipeline) -> str:
     lease = found.lease
     if found.holding is Holding.UNKNOWN:
-        return f"as far as anybody can tell, since its lease cannot be read: {found.problem}"
+        return f"as far as is known; its lease cannot be read: {found.problem}"
     if lease is None:
         return "it has never run with this store"
     who = f"process {lease.process} on {lease.host}"
@@ -350,6 +352,6 @@ def _whereabouts(found: Found) -> str:
         case Holding.FREE:
             return f"{who} ran it last and has ended"
         case Holding.STALE:
-            return f"{who} ran it last and showed its last sign of life {found.age_s} s ago"
+            return f"{who} ran it last and sent its last heartbeat {found.age_s} s ago"
         case _:
-            return f"{who} runs it now, and another one was asked"
+            return f"{who} runs it now; the request was for another process"

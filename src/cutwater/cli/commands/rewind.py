@@ -1,7 +1,7 @@
-"""`cutwater rewind`: take a pipeline back to an older checkpoint, sinks included.
+"""`cutwater rewind`: roll a pipeline back to an older checkpoint, sinks included.
 
-Shows what it would do to every step, source and sink; does it with `--yes`. Needs neither Spark
-nor the pipeline's file: the store knows where the sinks write.
+Shows what it would do to every step, source and sink, and does it with `--yes`. Needs neither Spark
+nor the pipeline's file: the store records where the sinks write.
 """
 
 from collections.abc import Iterator
@@ -10,14 +10,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.run import DEFAULT_STORE
+from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
 from cutwater.cli.output import (
     FAILED,
     SUCCESS,
     Output,
     bytes_text,
-    counted,
+    count_text,
     say,
     say_json,
 )
@@ -25,39 +24,33 @@ from cutwater.operations.rewind.preview import Rewind, SinkMove
 from cutwater.operations.rewind.rewind import rewind
 from cutwater.operations.rewind.target import time_text
 
-HELP: Final = """Take a pipeline back to an older checkpoint, its sinks included.
+HELP: Final = """Roll a pipeline back to an older checkpoint, its sinks included.
 
 Nothing happens without --yes: the command shows what it would do to every step, source and sink.
-It refuses, with the reason, where that cannot be done exactly. A rewind is a decision like a
-checkpoint: interrupted, it is finished by the next run or was never made.
+It refuses, with the reason, if that cannot be done exactly. A rewind is a decision like a
+checkpoint: if it is interrupted, the next run finishes it, or it never happened.
 
 \b
-  cutwater rewind orders --to 41                        by a checkpoint's number
-  cutwater rewind orders --to before-the-release        by a savepoint's name
+  cutwater rewind orders --to 41                        by the number of a checkpoint
+  cutwater rewind orders --to before-the-release        by the name of a savepoint
   cutwater rewind orders --to "2026-11-13 14:00"        the last one at or before a time
   cutwater rewind orders --to 41 --yes
-  cutwater rewind orders --to 41 --leave-sinks --yes    rows after it come a second time
+  cutwater rewind orders --to 41 --leave-sinks --yes    rows after it are written again
 
 \b
 Exit codes
   0    done, or shown and possible
-  1    it cannot be done
+  1    not possible
   2    wrong use: an option, the store, the pipeline or the checkpoint
   3    another process runs this pipeline
 """
 
-Name = Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")]
-Store = Annotated[
-    str, typer.Option(metavar="URL", help="Where its checkpoints are kept: a directory that lasts.")
-]
-Answer = Annotated[Output, typer.Option(help="For people or for programs.")]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindArguments:
-    """What `cutwater rewind` was asked; `help` says what each means."""
+    """The arguments of `cutwater rewind`; their help texts say what each means."""
 
-    pipeline: Name
+    pipeline: PipelineName
     to: Annotated[
         str,
         typer.Option(
@@ -65,17 +58,19 @@ class RewindArguments:
             help="A checkpoint's number, a savepoint's name, or a time (local, or with a zone).",
         ),
     ]
-    store: Store = DEFAULT_STORE
+    store: StoreUrl = DEFAULT_STORE
     yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False
     leave_sinks: Annotated[
         bool,
-        typer.Option("--leave-sinks", help="Leave the sinks as they are; rows come a second time."),
+        typer.Option("--leave-sinks", help="Leave the sinks as they are; rows are written again."),
     ] = False
     takeover: Annotated[
         bool,
-        typer.Option("--takeover", help="Even if another process seems to run it; that one ends."),
+        typer.Option(
+            "--takeover", help="Even if another process seems to run it; that process ends."
+        ),
     ] = False
-    output: Answer = Output.TEXT
+    output: OutputForm = Output.TEXT
     debug: Debug = False
 
 
@@ -83,7 +78,7 @@ def rewind_command(arguments: RewindArguments) -> int:
     """Show a rewind, or do it; return the exit code.
 
     Raises:
-        CutwaterError: If the command is wrong or it cannot be done.
+        CutwaterError: If the arguments are wrong or the rewind is not possible.
     """
     found = rewind(
         arguments.pipeline,
@@ -103,16 +98,16 @@ def rewind_command(arguments: RewindArguments) -> int:
 
 def as_json(found: Rewind) -> dict[str, Any]:
     """Return a rewind as plain data."""
-    sinks = [{**asdict(one), "rows_removed": one.rows_removed} for one in found.sinks]
+    sinks = [{**asdict(sink), "rows_removed": sink.rows_removed} for sink in found.sinks]
     return {**asdict(found), "sinks": sinks, "done": found.done}
 
 
 def lines_of(found: Rewind) -> Iterator[str]:
-    """Describe a rewind to people."""
-    verb = "went back" if found.done else "would go back"
+    """Describe a rewind, line by line."""
+    verb = "was rolled back" if found.done else "would be rolled back"
     yield f"{found.pipeline} {verb} to {found.title}, taken {time_text(found.at_ms)}"
-    undone = ", ".join(str(one) for one in found.undone)
-    yield f"  it stood on checkpoint {found.head}; left behind: {undone or 'nothing'}"
+    undone = ", ".join(str(checkpoint_id) for checkpoint_id in found.undone)
+    yield f"  it was at checkpoint {found.head}; undone: {undone or 'none'}"
     for step in found.steps:
         size = bytes_text(step.state_bytes)
         now = "?" if step.batch is None else step.batch
@@ -120,14 +115,18 @@ def lines_of(found: Rewind) -> Iterator[str]:
         yield f"  step {step.step}: batch {now} -> {step.batch_then}, {size} of state{in_flight}"
     for source in found.sources:
         then = source.position_then or "its beginning"
-        asked = "" if source.checked else " (that it still has what follows shows when it runs)"
-        yield f"  source {source.stream}: {source.position or '?'} -> {then}{asked}"
+        note = (
+            ""
+            if source.checked
+            else " (whether it still has the data after that is checked when it runs)"
+        )
+        yield f"  source {source.stream}: {source.position or '?'} -> {then}{note}"
     for sink in found.sinks:
         yield f"  sink {sink.sink}: {_sink_text(sink)}"
     for reason in found.refused:
         yield f"refused: {reason}"
     if found.done:
-        yield f"done, as checkpoint {found.checkpoint_id}; the next run goes on from there"
+        yield f"done, as checkpoint {found.checkpoint_id}; the next run resumes from there"
     elif not found.refused:
         yield "nothing was done; add --yes to do it"
 
@@ -138,14 +137,14 @@ def _sink_text(sink: SinkMove) -> str:
     )
     now = "?" if sink.version is None else f"version {sink.version}"
     if sink.obstacle is not None and not sink.left:
-        return f"{sink.target} cannot go back to {then}: {sink.obstacle}"
+        return f"{sink.target} cannot be restored to {then}: {sink.obstacle}"
     removed = sink.rows_removed
     if sink.left:
-        twice = "rows after it come" if removed is None else f"{counted(removed, 'row')} come"
-        return f"{sink.target} is left at {now}; {twice} a second time"
-    change = "an unknown number of rows disappears"
+        twice = "rows after it are" if removed is None else f"{count_text(removed, 'row')} are"
+        return f"{sink.target} is left at {now}; {twice} written again"
+    change = "an unknown number of rows is removed"
     if removed is not None and removed >= 0:
-        change = f"{counted(removed, 'row')} of {sink.rows:,} disappear"
+        change = f"{count_text(removed, 'row')} of {sink.rows:,} are removed"
     elif removed is not None:
-        change = f"{counted(-removed, 'row')} come back"
+        change = f"{count_text(-removed, 'row')} are restored"
     return f"{sink.target} {now} -> {then}, {change}"

@@ -1,17 +1,22 @@
-"""`cutwater run`: run a pipeline until its input ends, a signal comes or its time is up.
+"""`cutwater run`: run a pipeline until its input ends, a signal arrives or its time is up.
 
 Everything that can be wrong with the command and the file is found before Spark starts. Ctrl-C,
-SIGTERM and SIGHUP ask for a stop with a final checkpoint; a second Ctrl-C ends the run at once,
-which loses nothing that a checkpoint holds. Signals only leave a mark, and the loop acts on it: a
-handler that called into a run could meet a lock that the interrupted line holds. Before the
-pipeline runs, a signal ends the command at once (`cli.signals`).
+SIGTERM and SIGHUP request a stop with a final checkpoint; a second Ctrl-C ends the run at once,
+which loses nothing that a checkpoint holds. Signal handlers only set a flag, and the loop acts on
+it: a handler that called into a run could meet a lock that the interrupted line holds. Before the
+pipeline runs, a signal ends the command at once (`cli.process`).
+
+The API and dashboard of a run are served by default, on this machine only. Serving never keeps a
+pipeline from running: unless the user chose an address, a problem is one line on the screen. A
+chosen address that is not available is an error, before Spark starts. From then on the server
+answers probes, so that a long recovery is not mistaken for a dead process.
 """
 
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -22,61 +27,86 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.console import Console
 
-from cutwater.cli.commands.change_text import change_lines
-from cutwater.cli.commands.plan import AllowDropped, AllowNew, Debug, Parameters, Swap, Target
-from cutwater.cli.commands.serving import AUTO, PublicUrlOption, ServeOption, Serving
-from cutwater.cli.limits import raise_open_files
+from cutwater.cli.commands.plan import change_lines
 from cutwater.cli.live import JsonScreen, LineScreen, LiveScreen, Screen
 from cutwater.cli.load import load, parse_pairs
 from cutwater.cli.logs import LogFormat, LogFormatOption, log_as
+from cutwater.cli.options import (
+    DEFAULT_STORE,
+    AllowDropped,
+    AllowNew,
+    Conf,
+    Debug,
+    Master,
+    OutputForm,
+    Parameters,
+    PublicUrlOption,
+    Swap,
+    Target,
+    store_location,
+)
 from cutwater.cli.output import INTERRUPTED, SUCCESS, UNSAVED, Output
-from cutwater.cli.signals import heard, taken
+from cutwater.cli.process import ending_signals, raise_open_files, received_signal
 from cutwater.config.options import CheckpointConfig, Unaligned
-from cutwater.config.settings import MASTER_DEFAULT, STORE_DEFAULT, Settings, read_settings
-from cutwater.errors import ConfigError
+from cutwater.config.settings import MASTER_DEFAULT, Settings, read_settings
+from cutwater.errors import ConfigError, CutwaterError
 from cutwater.operations.rewind.rewind import behind
 from cutwater.planning.planner import plan
-from cutwater.store.backends.location import Location
 from cutwater.units import milliseconds
 
 if TYPE_CHECKING:
     from cutwater.run import PipelineRun
     from cutwater.runtime.reporting.status import RunResult
+    from cutwater.server.app import RunServer
+
 
 HELP: Final = """Run a pipeline, with a checkpoint every few seconds.
 
-Goes on from the last checkpoint in the store, or begins there. Ctrl-C (or SIGTERM, or SIGHUP unless
-it is ignored) takes a final checkpoint and stops; a second Ctrl-C stops at once, and the next run
-goes on from the last checkpoint. A run goes on when nobody reads its output any more.
+Resumes from the last checkpoint in the store, or starts without one. Ctrl-C (or SIGTERM, or SIGHUP
+unless it is ignored) takes a final checkpoint and stops; a second Ctrl-C stops at once, and the
+next run resumes from the last checkpoint. A run continues when its output can no longer be written.
 
 \b
   cutwater run orders.py
   cutwater run orders.py --interval 5s --store /data/orders
   cutwater run orders.py --store s3://bucket/orders
-  cutwater run orders.py --available-now       process what is there, then exit
-  cutwater run orders.py --swap orders         the source reads elsewhere now; keep all state
+  cutwater run orders.py --available-now       process the available input, then exit
+  cutwater run orders.py --swap orders         the source has been replaced; keep all state
   cutwater run orders.py:make --param env=prod --master spark://host:7077
 
 \b
 Exit codes
-  0    finished, or stopped as asked
+  0    finished, or stopped on request
   1    the pipeline failed
   2    wrong use: an option, the file or the pipeline
   3    another process runs this pipeline, or has taken it over
-  4    stopped as asked, but the last checkpoint failed; the next run goes on from the one before
+  4    stopped on request, but the last checkpoint failed; the next run resumes from the one before
   129  ended by SIGHUP before the pipeline ran
   130  stopped at once by a second Ctrl-C
   143  ended by SIGTERM before the pipeline ran
 """
 
-DEFAULT_STORE: Final = STORE_DEFAULT
+AUTO: Final = "auto"
+OFF: Final = "off"
+
+ServeOption = Annotated[
+    str,
+    typer.Option(
+        "--serve",
+        metavar="[HOST:]PORT|auto|off",
+        envvar="CUTWATER_SERVE",
+        help="The address of the API and dashboard; auto is port 4080 of this machine, or the next "
+        "free port.",
+    ),
+]
+
 _DEFAULTS: Final = CheckpointConfig()
 _LOOK_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunArguments:
-    """What `cutwater run` was asked; `help` says what each means."""
+    """The arguments of `cutwater run`; their help texts say what each means."""
 
     target: Target
     param: Parameters = field(default_factory=list)
@@ -84,25 +114,19 @@ class RunArguments:
         str,
         typer.Option(
             metavar="URL",
-            help="Where checkpoints are kept: a directory that lasts, or s3://, gs://, az://.",
+            help="Where checkpoints are kept: a durable directory, or s3://, gs://, az://.",
         ),
     ] = DEFAULT_STORE
     scratch: Annotated[
         Path | None,
         typer.Option(
             metavar="DIRECTORY",
-            help="A fast local directory for work in progress; may be lost.",
+            help="A fast local directory for temporary files; may be lost.",
             show_default="a temporary directory",
         ),
     ] = None
-    master: Annotated[
-        str,
-        typer.Option(metavar="MASTER", help="Spark's master: local[4], or a cluster's address."),
-    ] = MASTER_DEFAULT
-    conf: Annotated[
-        list[str],
-        typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; may be repeated."),
-    ] = field(default_factory=list)
+    master: Master = MASTER_DEFAULT
+    conf: Conf = field(default_factory=list)
     interval: Annotated[
         str, typer.Option(metavar="TIME", help="From one checkpoint to the next, such as 5s or 1m.")
     ] = _DEFAULTS.interval
@@ -124,7 +148,7 @@ class RunArguments:
         bool, typer.Option("--forced", help="Let barriers overtake data at once, always.")
     ] = False
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Process what is there, then exit.")
+        bool, typer.Option("--available-now", help="Process the available input, then exit.")
     ] = False
     duration: Annotated[
         str | None,
@@ -139,25 +163,27 @@ class RunArguments:
         typer.Option(
             "--from",
             metavar="latest|none|ID|NAME|TIME",
-            help="The checkpoint to begin with: the latest, the number of one, the name of a "
-            "savepoint, or a time. One that is not the latest is a rewind: needs --yes. With none, "
-            "the pipeline begins at its beginning, and is refused if it has taken a checkpoint.",
+            help="The checkpoint to start from: the latest, a checkpoint's number, a savepoint's "
+            "name, or a time. One that is not the latest is a rewind: needs --yes. With none, the "
+            "pipeline starts without a checkpoint, and is refused if it has taken one.",
         ),
     ] = "latest"
     yes: Annotated[
-        bool, typer.Option("--yes", help="Take the sinks back to the checkpoint of --from.")
+        bool, typer.Option("--yes", help="Roll the sinks back to the checkpoint of --from.")
     ] = False
     name: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Run it under another name, as a fork of it is run.",
+            help="Run the pipeline under another name, such as that of a fork.",
             show_default="the pipeline's own",
         ),
     ] = None
     takeover: Annotated[
         bool,
-        typer.Option("--takeover", help="Run even if another process seems to; that one ends."),
+        typer.Option(
+            "--takeover", help="Run even if another process seems to run it; that process ends."
+        ),
     ] = False
     allow_new: AllowNew = False
     allow_dropped: AllowDropped = False
@@ -166,17 +192,20 @@ class RunArguments:
         list[str],
         typer.Option(
             metavar="SINK",
-            help="The sink's target is the one it wrote to before, at another address or on "
-            "another server now. May be repeated.",
+            help="The sink's target is the same as before, now at another address or on another "
+            "server. May be repeated.",
         ),
     ] = field(default_factory=list)
     serve: ServeOption = AUTO
     public_url: PublicUrlOption = None
     log_format: LogFormatOption = LogFormat.TEXT
-    output: Annotated[Output, typer.Option(help="For people or for programs.")] = Output.TEXT
+    output: OutputForm = Output.TEXT
     live: Annotated[
         bool,
-        typer.Option("--live/--no-live", help="Redraw a view in place; lines if not a terminal."),
+        typer.Option(
+            "--live/--no-live",
+            help="Redraw a view in place, or write lines; always lines without a terminal.",
+        ),
     ] = True
     debug: Debug = False
 
@@ -196,7 +225,7 @@ def run_command(arguments: RunArguments) -> int:
     log_as(arguments.log_format)
     raise_open_files()
 
-    # Here, since `plan`, `doctor` and `--help` must work where Spark does not.
+    # Imported here: `plan`, `doctor` and `--help` must work without Spark.
     from cutwater.run import RunOptions, start  # noqa: PLC0415
     from cutwater.spark.session.session import (  # noqa: PLC0415
         check_session,
@@ -226,7 +255,7 @@ def run_command(arguments: RunArguments) -> int:
         name = f"cutwater {Path(arguments.target).name}"
         session = cache(partial(embedded_session, arguments.master, app_name=name, conf=conf))
         loaded = load(arguments.target, parameters, session)
-        # Planned here although a run plans it again: a mistake shows before Spark has started.
+        # Planned here too, so that a mistake shows before Spark starts.
         plan(loaded.pipeline)
         pipeline = arguments.name or loaded.pipeline.name
         if arguments.start_from not in {"latest", "none"} and not arguments.yes:
@@ -238,56 +267,44 @@ def run_command(arguments: RunArguments) -> int:
         ship_by_value(loaded.modules)
         screen.tell(f"starting {pipeline}; its checkpoints are in {options.store}")
         run = start(loaded.pipeline, spark, options)
-        with _listening() as asked:
+        with _handle_signals() as request:
             if run.change is not None and run.change.is_change:
                 for line in change_lines(run.change):
                     screen.tell(line)
-            with serving.of(run, screen.tell):
-                result = _follow(run, screen, duration_s, asked)
+            with serving.serve(run, screen.tell):
+                result = _follow(run, screen, duration_s, request)
         if result is None:
-            # The JVM goes with this process; to wait for it would not be "at once".
+            # The JVM ends with this process; waiting for it would not be "at once".
             return INTERRUPTED
     spark.stop()
     return UNSAVED if result.problem else SUCCESS
 
 
 def _check_consent(arguments: RunArguments, pipeline: str) -> None:
-    """Refuse to go back in time unasked, and say what it would do; before Spark has started."""
+    """Refuse a rewind without --yes, before Spark starts."""
     target = behind(pipeline, to=arguments.start_from, store=arguments.store, option="--from")
     if target is not None:
-        reason = f"{target.title} is not where {pipeline} stands: this is a rewind"
+        reason = f"{target.title} is not the current checkpoint of {pipeline}: this is a rewind"
         number = target.decision.checkpoint_id
         look = f"`cutwater rewind {pipeline} --to {number}` shows what it does"
         raise ConfigError("--from", f"{reason}. {look}; add --yes to do it")
 
 
-def store_location(text: str) -> Location:
-    """Return the place that `--store` names.
-
-    Raises:
-        ConfigError: If it is no place for a store, or for one that outlives this command.
-    """
-    location = Location.of(text, "--store")
-    if location.kind == "memory":
-        raise ConfigError("--store", f"{text} would end with this command; it is for tests")
-    return location
-
-
 def _follow(
-    run: "PipelineRun", screen: Screen, duration_s: float | None, asked: "_Asked"
+    run: "PipelineRun", screen: Screen, duration_s: float | None, request: "_StopRequest"
 ) -> "RunResult | None":
-    """Show the run until it ends; return how it did, or None if it was ended at once."""
+    """Show the run until it ends; return its result, or None if it was ended at once."""
     end_s = None if duration_s is None else time.monotonic() + duration_s
     is_stopping = False
     while (result := run.wait(_LOOK_S)) is None:
         screen.show(run.status())
-        if asked.kill:
+        if request.kill:
             screen.tell("stopped at once, without a checkpoint")
             run.kill()
             return None
         is_over = end_s is not None and time.monotonic() >= end_s
-        if not is_stopping and (asked.stop or is_over):
-            why = asked.stop or f"{duration_s:g} s are over"
+        if not is_stopping and (request.stop or is_over):
+            why = request.stop or f"{duration_s:g} s have passed"
             screen.tell(f"{why}: taking a final checkpoint; Ctrl-C again to stop at once")
             run.stop(checkpoint=True)
             is_stopping = True
@@ -297,19 +314,19 @@ def _follow(
 
 
 @dataclass(slots=True)
-class _Asked:
-    """What signals have asked for.
+class _StopRequest:
+    """What signals have requested.
 
     Attributes:
-        stop: Why the run is to stop; empty while it is not.
-        kill: Whether it is to end at once.
+        stop: The signal that requested a stop; empty if none did.
+        kill: Whether the run is to end at once.
     """
 
     stop: str = ""
     kill: bool = False
 
-    def hear(self, number: int, _frame: FrameType | None) -> None:
-        """Note a signal. A third Ctrl-C does not even wait for the loop."""
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Record a signal. A third Ctrl-C ends the process without waiting for the loop."""
         if number == signal.SIGINT and self.kill:
             os._exit(INTERRUPTED)
         self.kill = self.kill or (number == signal.SIGINT and bool(self.stop))
@@ -317,18 +334,18 @@ class _Asked:
 
 
 @contextmanager
-def _listening() -> Iterator[_Asked]:
-    """Hear signals; after Spark has started, which installs a handler of its own.
+def _handle_signals() -> Iterator[_StopRequest]:
+    """Handle signals; called after Spark has started, which installs its own handler.
 
-    SIGTERM and SIGHUP are heard until the process ends: one that comes while Spark is stopped must
-    not spoil the exit code of a run that has ended.
+    SIGTERM and SIGHUP are handled until the process ends: a signal that arrives while Spark stops
+    must not change the exit code of a run that has ended.
     """
-    asked = _Asked(heard())
-    before = signal.signal(signal.SIGINT, asked.hear)
-    for number in taken():
-        signal.signal(number, asked.hear)
+    request = _StopRequest(received_signal())
+    before = signal.signal(signal.SIGINT, request.on_signal)
+    for number in ending_signals():
+        signal.signal(number, request.on_signal)
     try:
-        yield asked
+        yield request
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -348,14 +365,86 @@ def _duration_s(text: str | None) -> float | None:
 def _checkpoint_config(arguments: RunArguments, settings: Settings) -> CheckpointConfig:
     if arguments.forced and arguments.unaligned is False:
         raise ConfigError("--forced", "contradicts --no-unaligned")
-    told: Unaligned | None = "forced" if arguments.forced else arguments.unaligned
+    chosen: Unaligned | None = "forced" if arguments.forced else arguments.unaligned
     try:
         return replace(
             settings.checkpoint,
             interval=arguments.interval,
             alignment_timeout=arguments.alignment_timeout,
-            unaligned=settings.value("checkpoint.unaligned") if told is None else told,
+            unaligned=settings.value("checkpoint.unaligned") if chosen is None else chosen,
         )
     except ConfigError as error:
         flag = f"--{error.option.replace('_', '-')}"
         raise ConfigError(flag, error.reason) from error
+
+
+class Serving:
+    """Serves a run: probes from the start, the rest from `serve` on."""
+
+    def __init__(self, address: str, public_url: str | None = None) -> None:
+        """Listen and respond to probes, unless the address is `off`.
+
+        Raises:
+            ConfigError: If a chosen address is not available, the public URL is not valid, or the
+                token of the environment is too short.
+        """
+        self._made: RunServer | None = None
+        self._problem = ""
+        if address == OFF:
+            return
+        try:
+            # Imported here: it needs an extra, and takes time that `--serve off` saves.
+            from cutwater.server import app  # noqa: PLC0415
+        except ConfigError as error:
+            if address != AUTO:
+                raise ConfigError("--serve", error.reason) from error
+            self._problem = f"no dashboard: {error.reason}"
+            return
+        from cutwater.server.auth import token_from_environment  # noqa: PLC0415
+        from cutwater.server.public_url import PublicUrl  # noqa: PLC0415
+        from cutwater.server.uvicorn_server import Endpoint, bind  # noqa: PLC0415
+
+        public = None if public_url is None else PublicUrl.of(public_url)
+        endpoint = Endpoint() if address == AUTO else Endpoint.of(address)
+        try:
+            token_from_environment()
+            self._made = app.RunServer(bind(endpoint), endpoint.host, public)
+        except (CutwaterError, OSError) as error:
+            if address != AUTO:
+                raise
+            self._problem = f"no dashboard: {_reason(error)}"
+
+    @contextmanager
+    def serve(self, run: "PipelineRun", tell: Callable[[str], None]) -> Iterator[None]:
+        """Serve a run inside the context; stop the server at its end."""
+        try:
+            self._show(run, tell)
+            yield
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop the server; may be called again."""
+        if self._made is not None:
+            self._made.server.stop()
+            self._made = None
+
+    def _show(self, run: "PipelineRun", tell: Callable[[str], None]) -> None:
+        if self._problem:
+            tell(self._problem)
+        if self._made is None:
+            return
+        try:
+            token = self._made.show(run)
+        except Exception as error:  # noqa: BLE001 - the pipeline runs in any case
+            tell(f"no dashboard: {_reason(error)}")
+            return
+        # On a line of its own: an address with text after it is hard to click on.
+        tell(f"dashboard and API at {self._made.url}")
+        tell(f"to make changes there: {token.hint}")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ConfigError):
+        return error.reason
+    return error.message if isinstance(error, CutwaterError) else repr(error)

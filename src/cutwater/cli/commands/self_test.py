@@ -1,9 +1,9 @@
 """`cutwater doctor --self-test`: a small pipeline on the user's own Spark, stopped and restored.
 
-Numbers go through a channel into windows that are counted, and the counts into a Delta table. The
-pipeline takes a checkpoint, works on, is ended at once without another one, and a new generation
-restores and finishes it. Windows whose rows lie on both sides of the checkpoint are then right only
-if state, source, channel, watermark and table all went back to the same moment.
+Numbers flow through a channel into windowed counts, and the counts into a Delta table. The pipeline
+takes a checkpoint, continues, is ended at once without another checkpoint, and a new generation
+restores and finishes it. Windows with rows on both sides of the checkpoint are then correct only if
+state, source, channel, watermark and table were all restored to the same moment.
 """
 
 import tempfile
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _DEADLINE_S: Final = 180.0
 _LOOK_S: Final = 0.1
-# At this rate there is half a minute in which the run can be stopped before it ends by itself.
+# At this rate the input lasts half a minute: time enough to end the run before it finishes.
 _TOTAL: Final = 30_000
 _RATE: Final = 1_000
 _WINDOW_MS: Final = 500
@@ -36,13 +36,13 @@ _KEYS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One part of the self-test, when it is over.
+    """The result of one part of the self-test.
 
     Attributes:
         name: What was done.
-        ok: Whether it went well.
+        ok: Whether it succeeded.
         duration_ms: How long it took.
-        found: What was seen, or the reason why it did not go well.
+        found: What was observed, or why it failed.
     """
 
     name: str
@@ -53,14 +53,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTest:
-    """A self-test that is yet to run.
+    """A self-test; `run` runs it.
 
     Attributes:
         master: Spark's master.
-        conf: Settings of the user's for the session.
-        scratch: The directory below which everything is made, and removed again; every executor
-            must see it. None for the system's own.
-        tell: Called with every phase when it is over.
+        conf: The user's settings for the session.
+        scratch: The directory below which all files are created and removed again; every executor
+            must see it. None for the system's temporary directory.
+        tell: Called with every phase when it has ended.
     """
 
     master: str = MASTER_DEFAULT
@@ -69,19 +69,19 @@ class SelfTest:
     tell: Callable[[Phase], None] = lambda _: None
 
     def run(self) -> tuple[Phase, ...]:
-        """Run all phases, or as far as they go well; nothing is left behind.
+        """Run the phases until one fails; all files are removed.
 
         Returns:
-            The phases that were run; Spark is supported if the last of them is.
+            The phases that were run; Spark is supported if the last one succeeded.
         """
         phases: list[Phase] = []
         with tempfile.TemporaryDirectory(
             prefix="cutwater-self-test-", dir=self.scratch, ignore_cleanup_errors=True
         ) as made:
-            bench = _Bench(self, Path(made))
+            bench = _Phases(self, Path(made))
             try:
                 for name, act in bench.phases():
-                    phases.append(_timed(name, act))
+                    phases.append(_run_phase(name, act))
                     self.tell(phases[-1])
                     if not phases[-1].ok:
                         break
@@ -91,10 +91,10 @@ class SelfTest:
 
 
 class _Unsupported(Exception):
-    """What was seen is not what must be."""
+    """The observation is not the expected one."""
 
 
-def _timed(name: str, act: Callable[[], str]) -> Phase:
+def _run_phase(name: str, act: Callable[[], str]) -> Phase:
     began = time.monotonic()
     try:
         found, is_ok = act(), True
@@ -102,14 +102,14 @@ def _timed(name: str, act: Callable[[], str]) -> Phase:
         found, is_ok = error.message, False
     except _Unsupported as error:
         found, is_ok = str(error), False
-    except Exception as error:  # noqa: BLE001 - whatever Spark raises is the reason
+    except Exception as error:  # noqa: BLE001 - any error of Spark is the reason
         found, is_ok = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}", False
     return Phase(name, is_ok, round((time.monotonic() - began) * 1_000), found)
 
 
 @dataclass(slots=True)
-class _Bench:
-    """What the phases hand on to each other."""
+class _Phases:
+    """The phases, and the session and run that they share."""
 
     test: SelfTest
     directory: Path
@@ -126,18 +126,18 @@ class _Bench:
         )
 
     def start_spark(self) -> str:
-        # Here, since the other checks must work where Spark does not.
+        # Imported here: the other checks must work without Spark.
         from cutwater.spark.session.session import check_session, embedded_session  # noqa: PLC0415
 
         test = self.test
         self.spark = embedded_session(test.master, app_name="cutwater self-test", conf=test.conf)
         found = f"Spark {self.spark.version} on {self.spark.sparkContext.master}"
-        return " ".join([found, *(f"Warning: {one}" for one in check_session(self.spark))])
+        return " ".join([found, *(f"Warning: {warning}" for warning in check_session(self.spark))])
 
     def take_checkpoint(self) -> str:
-        # Small batches at a steady pace first, so that the end comes in the middle of the work.
+        # Small batches at a steady rate, so that the run is ended in the middle of its work.
         self.running = self._start(1_000, available_now=False)
-        # With rows in the table, a second run that began anew would write them twice.
+        # With rows in the table, a second run that started from scratch would write them twice.
         self._wait(lambda now: _counts(now).rows > 0, "a window was counted")
         report = self.running.checkpoint(_DEADLINE_S)
         if report.status != "COMPLETED":
@@ -163,7 +163,7 @@ class _Bench:
         if result is None or not result.finished:
             message = f"generation 2 did not finish within {_DEADLINE_S:.0f} s"
             raise _Unsupported(message)
-        return f"generation {self.running.status().generation} finished what generation 1 had begun"
+        return f"generation {self.running.status().generation} finished the work of generation 1"
 
     def compare(self) -> str:
         from deltalake import DeltaTable  # noqa: PLC0415 - an extra, as in the sink
@@ -175,17 +175,17 @@ class _Bench:
             missing = len(set(expected) - set(found))
             unexpected = len(found) - (len(expected) - missing)
             message = (
-                f"of {len(expected)} rows {missing} are missing, and {unexpected} are there "
-                "that must not be"
+                f"of {len(expected)} rows {missing} are missing, and {unexpected} rows are "
+                "unexpected"
             )
             raise _Unsupported(message)
         return f"{len(found)} counts of {_TOTAL:,} rows, each exactly once"
 
     def close(self) -> None:
-        """End what runs, and Spark with it."""
+        """End the run and Spark."""
         if self.running is not None:
             self.running.kill()
-            # How it ended is in its phase.
+            # Its phase has reported the error.
             with suppress(CutwaterError):
                 self.running.wait(_DEADLINE_S)
         if self.spark is not None:
@@ -201,7 +201,7 @@ class _Bench:
         options = RunOptions(
             store=self.directory / "store",
             scratch=self.directory / "scratch",
-            # Longer than the test: after the first, none is due by itself.
+            # Longer than the test: no periodic checkpoint is due.
             checkpoint=CheckpointConfig(interval="1h"),
             restart=RestartConfig(strategy="none"),
             available_now=available_now,
@@ -221,7 +221,7 @@ class _Bench:
 
 
 def expected_rows() -> list[tuple[int, int, int]]:
-    """Return what the table must hold: the window's start, key, count; by arithmetic."""
+    """Return the expected rows of the table: window start, key, count."""
     watermark_ms = (_TOTAL - 1) * 1_000 // _RATE - _DELAY_MS
     count = _RATE * _WINDOW_MS // 1_000 // _KEYS
     return [
@@ -232,7 +232,7 @@ def expected_rows() -> list[tuple[int, int, int]]:
 
 
 def _pipeline(table: Path, batch_max: int) -> Pipeline:
-    # Sessions and frames are `Any` here: only spark, sources and sinks import Spark's types.
+    # Sessions and frames are `Any`: only spark, sources and sinks import Spark's types.
     from cutwater import sinks, sources  # noqa: PLC0415 - as above
 
     pipeline = Pipeline("self-test")

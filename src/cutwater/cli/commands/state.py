@@ -1,7 +1,7 @@
 """`cutwater state show` and `state diff`: what a step keeps for each key, at any checkpoint.
 
-They need Spark, which reads its own state, and no pipeline: everything comes from the store, into
-a temporary directory that is gone when the command ends. Nothing else is written.
+They need Spark, which reads its own state, but no running pipeline: the files come from the store,
+into a temporary directory that is removed when the command ends. Nothing else is written.
 """
 
 import json
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.run import DEFAULT_STORE
-from cutwater.cli.options import OutputForm, PipelineName, StoreUrl, find
-from cutwater.cli.output import SUCCESS, Output, Table, counted, say, say_json
+from cutwater.cli.lookup import find
+from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
+from cutwater.cli.output import SUCCESS, Output, Table, count_text, say, say_json
 from cutwater.cli.render import moment, show
 from cutwater.config.settings import MASTER_DEFAULT
 from cutwater.errors import ConfigError
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
     from cutwater.step_state.parts import StatePart
     from cutwater.step_state.reading import StepState
 
-HELP: Final = "Look at what steps keep for each key, at any checkpoint."
-SHOW_HELP: Final = """Show what a step keeps for each key, at a checkpoint.
+HELP: Final = "Show the state of steps by key, at any checkpoint."
+SHOW_HELP: Final = """Show a step's state by key, at a checkpoint.
 
-The pipeline need not run. Rows are sorted by key. What Spark keeps is not always what the step puts
-out: an average, for instance, is kept as a sum and a count.
+The pipeline need not run. Rows are sorted by key. Spark's state is not always the step's output: an
+average, for instance, is stored as a sum and a count.
 
 \b
   cutwater state show orders totals
@@ -72,7 +71,7 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowArguments:
-    """What `cutwater state show` was asked."""
+    """The arguments of `cutwater state show`."""
 
     pipeline: PipelineName
     step: StepName
@@ -90,7 +89,7 @@ class ShowArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffArguments:
-    """What `cutwater state diff` was asked."""
+    """The arguments of `cutwater state diff`."""
 
     pipeline: PipelineName
     step: StepName
@@ -98,7 +97,7 @@ class DiffArguments:
         str, typer.Option("--from", metavar="ID|NAME|TIME", help="The checkpoint to compare with.")
     ]
     after: Annotated[
-        str, typer.Option("--to", metavar="latest|ID|NAME|TIME", help="The checkpoint to look at.")
+        str, typer.Option("--to", metavar="latest|ID|NAME|TIME", help="The checkpoint to show.")
     ] = LATEST
     key: Keys = field(default_factory=list)
     limit: Limit = 20
@@ -131,19 +130,19 @@ def show_command(arguments: ShowArguments) -> int:
         frame = with_key(found.frame(spark, part), part, arguments.key)
         rows = Rows.of(frame, part, Path(scratch) / "rows")
         count = rows.count()
-        shown = [json.loads(one) for one in rows.first(arguments.limit)]
+        shown = [json.loads(line) for line in rows.first(arguments.limit)]
     if arguments.output is Output.JSON:
         head = {"pipeline": arguments.pipeline, **_head_json(found, part)}
         say_json({**head, "count": count, "rows": shown}, indent=2)
         return SUCCESS
     say(_title(found, part, cut))
     _show_rows(shown)
-    say(_shown(len(shown), count, "row"))
+    say(_count_line(len(shown), count, "row"))
     return SUCCESS
 
 
 def diff_command(arguments: DiffArguments) -> int:
-    """Show what has changed in a step's state; return the exit code.
+    """Show the changes of a step's state; return the exit code.
 
     Raises:
         UserError: If there is no such pipeline, checkpoint, step, operator or key.
@@ -160,7 +159,7 @@ def diff_command(arguments: DiffArguments) -> int:
             fetch_state(store, cut, arguments.step, Path(scratch) / str(at))
             for at, cut in enumerate(cuts)
         ]
-        parts = [None if one.is_empty else one.part(arguments.operator) for one in states]
+        parts = [None if state.is_empty else state.part(arguments.operator) for state in states]
         spark = embedded_session(MASTER_DEFAULT, app_name="cutwater state")
         before, after = (
             None
@@ -173,7 +172,7 @@ def diff_command(arguments: DiffArguments) -> int:
             for at, (state, part) in enumerate(zip(states, parts, strict=True))
         )
         found = diff_state(before, after, arguments.limit)
-    changes = [_change_json(one) for one in found.changes]
+    changes = [_change_json(change) for change in found.changes]
     if arguments.output is Output.JSON:
         head = {
             "pipeline": arguments.pipeline,
@@ -226,13 +225,13 @@ def _title(state: "StepState", part: "StatePart | None", cut: "Cut") -> str:
         return f"{where}: no batch yet"
     which = f"operator {part.operator} ({part.operator_name})" + (part.name and f", {part.name}")
     waiting = state.in_flight_events
-    rest = f"; {counted(waiting, 'Event')} in flight are not part of it" if waiting else ""
+    rest = f"; {count_text(waiting, 'Event')} in flight are not part of it" if waiting else ""
     return f"{where}: {which}, after batch {state.batch}{rest}"
 
 
-def _shown(shown: int, count: int, noun: str) -> str:
-    said = counted(count, noun)
-    return said if shown == count else f"{said}, {shown:,} of them shown; --limit shows more"
+def _count_line(shown: int, count: int, noun: str) -> str:
+    counted = count_text(count, noun)
+    return counted if shown == count else f"{counted}, {shown:,} of them shown; --limit shows more"
 
 
 def _show_rows(rows: Sequence[Json]) -> None:
@@ -246,14 +245,14 @@ def _show_rows(rows: Sequence[Json]) -> None:
 
 
 def _flat(row: Json) -> dict[str, str]:
-    """Give every field of a key and of a value a column of its own."""
+    """Flatten a row: one column for each field of its key and its value."""
     found: dict[str, str] = {}
     for name, value in row.items():
         if name == "partition_id":
             continue
         fields = value if isinstance(value, dict) else {"": value}
-        for inner, one in fields.items():
-            found[f"{name}.{inner}" if inner else name] = _cell(one)
+        for inner, field_value in fields.items():
+            found[f"{name}.{inner}" if inner else name] = _cell(field_value)
     return found
 
 
@@ -265,9 +264,12 @@ def _cell(value: object) -> str:
 def _show_changes(found: "StateDiff", changes: Sequence[Json]) -> None:
     table = Table("", "key", "before", "after", box=None, pad_edge=False, header_style="bold")
     marks = {"added": "+", "removed": "-", "changed": "~"}
-    for one in changes:
-        sides = ("" if one[side] is None else _kept(one[side]) for side in ("before", "after"))
-        table.add_row(marks[str(one["change"])], _kept(one["key"]), *sides)
+    for change in changes:
+        sides = (
+            "" if change[side] is None else _value_text(change[side])
+            for side in ("before", "after")
+        )
+        table.add_row(marks[str(change["change"])], _value_text(change["key"]), *sides)
     if changes:
         show(table)
     counts = ", ".join(f"{count:,} {kind}" for kind, count in found.counts.items())
@@ -275,10 +277,10 @@ def _show_changes(found: "StateDiff", changes: Sequence[Json]) -> None:
     say(counts + (f"; {len(changes):,} shown, --limit shows more" if left else ""))
 
 
-def _kept(value: object) -> str:
-    """Write what is kept for a key: `sum=3, count=1`; several rows one after another."""
+def _value_text(value: object) -> str:
+    """Write the value of a key: `sum=3, count=1`; several rows separated by semicolons."""
     if isinstance(value, list):
-        return "; ".join(_kept(one) for one in value)
+        return "; ".join(_value_text(item) for item in value)
     if isinstance(value, dict):
-        return ", ".join(f"{name}={_cell(one)}" for name, one in value.items())
+        return ", ".join(f"{name}={_cell(item)}" for name, item in value.items())
     return _cell(value)

@@ -1,7 +1,7 @@
-"""`cutwater tables`: what all sinks of a pipeline showed at one checkpoint, as versions.
+"""`cutwater tables`: the table versions of all sinks of a pipeline at one checkpoint.
 
-Reads the store alone: no Spark, no pipeline file, nobody who runs it. `cutwater.read` gives the
-same as DataFrames.
+Reads only the store: needs no Spark, no pipeline file and no running pipeline. `cutwater.read`
+returns the same tables as DataFrames.
 """
 
 from dataclasses import dataclass
@@ -9,17 +9,16 @@ from typing import Annotated, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.run import DEFAULT_STORE
-from cutwater.cli.options import OutputForm, PipelineName, StoreUrl, find
+from cutwater.cli.lookup import find
+from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
 from cutwater.cli.output import SUCCESS, Output, Table, complain, say, say_json
 from cutwater.cli.render import show
 from cutwater.sinks.consistent_view import ConsistentView, view_at
 
-HELP: Final = """Show the version of every sink's table at a checkpoint: one moment in all of them.
+HELP: Final = """Show the version of every sink's table at one checkpoint: a consistent view.
 
 Only commit points can be shown: at a recovery point, which had data in flight, no sink committed.
-Without --checkpoint it is the newest one that all sinks have committed.
+Without --checkpoint it shows the newest checkpoint that all sinks have committed.
 
 \b
   cutwater tables orders
@@ -30,7 +29,7 @@ Without --checkpoint it is the newest one that all sinks have committed.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesArguments:
-    """What `cutwater tables` was asked."""
+    """The arguments of `cutwater tables`."""
 
     pipeline: PipelineName
     checkpoint: Annotated[
@@ -51,11 +50,13 @@ def tables_command(arguments: TablesArguments) -> int:
         return SUCCESS
     say(f"{found.name} at checkpoint {view.checkpoint_id}:")
     table = Table("sink", "format", "version", "where", box=None, pad_edge=False)
-    for sink, one in sorted(view.tables.items()):
-        table.add_row(sink, one.target.format, one.version, one.target.uri)
+    for sink, table_version in sorted(view.tables.items()):
+        table.add_row(
+            sink, table_version.target.format, table_version.version, table_version.target.uri
+        )
     show(table)
     for note in view.notes:
-        complain(f"Beware: {note}.")
+        complain(f"Warning: {note}.")
     return SUCCESS
 
 
@@ -63,7 +64,11 @@ def _json(view: ConsistentView) -> dict[str, object]:
     return {
         "checkpoint": view.checkpoint_id,
         "tables": {
-            sink: {"format": one.target.format, "uri": one.target.uri, "version": one.version}
-            for sink, one in sorted(view.tables.items())
+            sink: {
+                "format": table_version.target.format,
+                "uri": table_version.target.uri,
+                "version": table_version.version,
+            }
+            for sink, table_version in sorted(view.tables.items())
         },
     }

@@ -1,7 +1,7 @@
-"""`cutwater ui`: the dashboard of all pipelines of a store, whoever runs them or nobody.
+"""`cutwater ui`: the dashboard of all pipelines of a store, running or stopped.
 
-Needs neither Spark nor a pipeline's file. What it asks of a running pipeline goes through the
-store, like the commands do.
+Needs neither Spark nor a pipeline's file. Requests to a running pipeline go through the store, as
+those of the commands do.
 """
 
 import tempfile
@@ -12,20 +12,17 @@ from typing import Annotated, Final
 
 import typer
 
-from cutwater.cli.commands.plan import Debug
-from cutwater.cli.commands.run import DEFAULT_STORE
-from cutwater.cli.commands.serving import PublicUrlOption
-from cutwater.cli.options import OutputForm
+from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PublicUrlOption
 from cutwater.cli.output import SUCCESS, Output, say, say_json
-from cutwater.cli.signals import Ended
+from cutwater.cli.process import Ended
 from cutwater.errors import ConfigError
 from cutwater.store.backends.location import existing_backend
 
 HELP: Final = """Show the pipelines of a store in a browser.
 
-Works whether they run or not, and needs no Spark: checkpoints, recoveries, tables, what a rewind
-would do. A pipeline that runs can be asked for a checkpoint, a savepoint or a stop, with the token
-that this command writes to a file. Runs until Ctrl-C, SIGTERM or SIGHUP.
+Works whether they run or not, and needs no Spark. Shows checkpoints, recoveries, tables and what a
+rewind would do. A checkpoint, savepoint or stop of a running pipeline can be requested with the
+token that this command writes to a file. Runs until Ctrl-C, SIGTERM or SIGHUP.
 
 \b
   cutwater ui
@@ -36,7 +33,7 @@ _LOOK_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UiArguments:
-    """What `cutwater ui` was asked."""
+    """The arguments of `cutwater ui`."""
 
     store: Annotated[
         str, typer.Argument(metavar="[STORE]", help="Where the checkpoints are kept.")
@@ -45,7 +42,7 @@ class UiArguments:
         str | None,
         typer.Option(
             metavar="[HOST:]PORT",
-            help="Where to answer.",
+            help="The address to listen on.",
             show_default="port 4080 of this machine, or the next free one",
         ),
     ] = None
@@ -58,7 +55,7 @@ def ui_command(arguments: UiArguments) -> int:
     """Serve a store until Ctrl-C or a signal; return the exit code.
 
     Raises:
-        ConfigError: If there is no such store, or the address cannot be had.
+        ConfigError: If there is no such store, or the address is not available.
     """
     try:
         from cutwater.server import Endpoint, PublicUrl, serve_store  # noqa: PLC0415 - an extra

@@ -1,0 +1,89 @@
+"""Finds a pipeline in its store, for commands that neither run it nor need Spark.
+
+A pipeline is given by its name or its uuid. A store that does not exist is an error and is never
+created: the address was mistyped.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from cutwater.errors import ConfigError
+from cutwater.ids import CheckpointId
+from cutwater.store.backends.location import existing_backend
+from cutwater.store.pipeline_store import PipelineStore
+from cutwater.store.records.catalog import identify
+from cutwater.store.records.lease import Holding, Lease, look
+
+LATEST: Final = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPipeline:
+    """A pipeline in its store.
+
+    Attributes:
+        name: Its name.
+        store: What the store holds of it.
+        lease: The lease of the process that runs it, or ran it last; None if none ever did.
+        holding: Whether a process runs it now.
+        age_s: The age of the holder's last heartbeat.
+        problem: Why it is unknown whether a process runs it; empty if it is known.
+    """
+
+    name: str
+    store: PipelineStore
+    lease: Lease | None
+    holding: Holding
+    age_s: int
+    problem: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process runs the pipeline."""
+        return self.holding is Holding.HELD
+
+    @property
+    def may_run(self) -> bool:
+        """Whether a process runs the pipeline, or that is unknown."""
+        return self.holding in {Holding.HELD, Holding.UNKNOWN}
+
+
+def find(url: str, pipeline: str) -> FoundPipeline:
+    """Open a pipeline by its name or its uuid, and read its lease.
+
+    Raises:
+        ConfigError: If there is no such store or pipeline; the error lists the pipelines.
+        StoreError: If the store cannot be read.
+    """
+    backend = existing_backend(url)
+    name, identity = identify(backend, pipeline)
+    return look_up(name, PipelineStore.of(backend, identity))
+
+
+def look_up(name: str, store: PipelineStore) -> FoundPipeline:
+    """Read a pipeline's lease: does a process run it now."""
+    return FoundPipeline(name, store, *look(store.backend, store.pipeline))
+
+
+def checkpoint_of(found: FoundPipeline, text: str) -> CheckpointId:
+    """Return the number of a decided checkpoint: by its number, a savepoint's name, or `latest`.
+
+    Raises:
+        ConfigError: If there is none; the error lists the savepoints.
+        StoreError: If the store cannot be read.
+    """
+    log = found.store.log.read()
+    if text == LATEST and log.head is not None:
+        return log.head.checkpoint_id
+    if text.isdecimal():
+        if any(decision.checkpoint_id == int(text) for decision in log.decisions):
+            return CheckpointId(int(text))
+        decided = [decision.checkpoint_id for decision in log.decisions]
+        range_text = f"it has {decided[0]} to {decided[-1]}" if decided else "it has none"
+        raise ConfigError("ID", f"{found.name} has no checkpoint {text}; {range_text}")
+    names = found.store.savepoints.names(log)
+    for checkpoint_id, name in names.items():
+        if name == text:
+            return checkpoint_id
+    listed = ", ".join(sorted(name for name in names.values() if name)) or "none"
+    raise ConfigError("NAME", f"{found.name} has no savepoint {text!r}; its savepoints: {listed}")
