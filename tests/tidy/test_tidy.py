@@ -28,7 +28,6 @@ TEST_NAME_WORDS_MIN = 3
 FOLDER_MODULES_MAX = 15
 
 CROWDED_FOLDERS = {
-    "src/cutwater/cli/commands": (19, "one module per command, and what two commands share"),
     "src/cutwater/testing/simulation": (18, "one module per part of the simulated world"),
 }
 """Folders with more modules than the limit: how many each may have, and why."""
