@@ -24,8 +24,8 @@ from pyspark.sql.types import StructType
 from cutwater.errors import SessionError
 from cutwater.spark.jvm.callbacks import secure
 from cutwater.spark.jvm.parquet import ParquetFiles
+from cutwater.spark.session.requirements import PYSPARK, is_supported
 from cutwater.spark.session.session import NEEDED
-from cutwater.spark.session.version import PYSPARK, is_supported
 
 POOL: Final = "spark.scheduler.pool"
 """The local property that names the scheduler pool of a step's jobs: each step has its own."""

@@ -27,9 +27,9 @@ from cutwater.config.settings import MASTER_DEFAULT
 from cutwater.errors import SessionError
 from cutwater.runtime.scratch import private_directory
 from cutwater.spark.jvm.callbacks import secure
-from cutwater.spark.session.connect import refuse_connect
 from cutwater.spark.session.java import cache_directories, make_private, use_java
 from cutwater.spark.session.launch import JAVA_OPTIONS, start_jvm
+from cutwater.spark.session.requirements import refuse_connect
 from cutwater.store.backends.directories import is_file
 
 _STATE: Final = "spark.sql.streaming.stateStore"
