@@ -24,7 +24,6 @@ import msgspec
 
 from cutwater.errors import RecoveryError
 from cutwater.ids import NO_BATCH, BatchId
-from cutwater.spark.checkpoint_dir import state_files_hdfs, state_files_rocksdb
 from cutwater.spark.checkpoint_dir.listing import (
     LISTINGS_MAX,
     directories,
@@ -43,9 +42,13 @@ from cutwater.spark.checkpoint_dir.logs import (
     state_ids,
 )
 from cutwater.spark.checkpoint_dir.state_files import (
+    ROCKSDB_KINDS,
     STATE,
     Provider,
     check_stores,
+    find_hdfs_files,
+    find_rocksdb_files,
+    find_rocksdb_files_by_lineage,
     numbered_partitions,
     operator_files,
     operators,
@@ -227,7 +230,7 @@ def _check_described(checkpoint: Path, operator: str, batch: BatchId) -> None:
 def _files_by_number(checkpoint: Path, batch: BatchId) -> Iterator[str]:
     """Find the state of a query in checkpoint format 1, of either provider."""
     hdfs = provider_of(checkpoint, batch) is Provider.HDFS
-    files = state_files_hdfs.store_files if hdfs else state_files_rocksdb.files_by_number
+    files = find_hdfs_files if hdfs else find_rocksdb_files
     for operator in operators(checkpoint, batch):
         base = f"{STATE}/{operator.id}"
         for partition in numbered_partitions(checkpoint / base, operator):
@@ -244,13 +247,12 @@ def _partition_by_lineage(partition: Path, version: int, ids: frozenset[str]) ->
     left = set(ids)
     for store in stores_in(partition):
         there = names(partition / store)
-        kinds = state_files_rocksdb.KINDS
-        own = {one for one in ids for kind in kinds if f"{version}_{one}.{kind}" in there}
+        own = {one for one in ids for kind in ROCKSDB_KINDS if f"{version}_{one}.{kind}" in there}
         if len(own) != 1:
             raise _unknown(partition / store, f"version {version} is none of {sorted(ids)}")
         left -= own
         state = StateVersion(version, own.pop())
-        for name in state_files_rocksdb.files_by_lineage(partition / store, there, state):
+        for name in find_rocksdb_files_by_lineage(partition / store, there, state):
             yield f"{store}/{name}" if store else name
     if left:
         raise RecoveryError(f"{partition} has no version {version} with id {min(left)}.")

@@ -1,15 +1,36 @@
-"""What all kinds of state have in common: operators, their metadata, and a store's versions.
+"""Which files make up the state of a query: operators, their metadata, and a store's versions.
 
     state/<operator>/_metadata/metadata          what the operator is
     state/<operator>/_metadata/v2/<b>            the same, with absolute paths of its schemas
     state/<operator>/_stateSchema/<store>/…      schemas
     state/<operator>/<partition>[/<store>]/      one state store, at version N+1 after batch N
 
-How a store keeps its versions is its provider's business: `state_files_rocksdb`,
-`state_files_hdfs`. Which provider and format a query has is fixed by its first batch.
+The first batch of a query fixes its provider and format. The default provider ("HDFS-backed"):
+
+    <version>.delta       what one batch changed
+    <version>.snapshot    the whole state at a version, written in the background
+    _metadata/schema
+
+RocksDB, in both of Spark's checkpoint formats:
+
+    format 1    <version>.zip, <version>.changelog
+    format 2    <version>_<id>.zip, <version>_<id>.changelog
+    both        SSTs/, logs/                shared by snapshots; each names the files it needs
+                _metadata/schema
+
+A `.zip` is a snapshot. Without changelogs there is one for every version; with changelogs, Spark
+writes one occasionally, in the background. In all of these a version consists of the newest
+snapshot up to it and every delta or changelog after that snapshot, or from the first one if there
+is no snapshot.
+
+In format 2 a changelog contains its lineage, so files of repeated tasks and of abandoned timelines
+are recognized by their ids and never used. The default provider and format 1 have only numbers: a
+file of an abandoned batch would be read as if it belonged to the state. There a directory must
+always be filled from scratch, with exactly these files.
 """
 
 import re
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -21,6 +42,8 @@ import msgspec
 from cutwater.errors import RecoveryError
 from cutwater.ids import BatchId
 from cutwater.spark.checkpoint_dir.listing import directories, entries, files_below
+from cutwater.spark.checkpoint_dir.logs import StateVersion, lineage_of
+from cutwater.store.backends.directories import exists, is_name
 
 STATE: Final = "state"
 METADATA_V2: Final = re.compile(r"_metadata/v2/(\d+)")
@@ -28,6 +51,9 @@ DEFAULT_STORE: Final = "default"
 """The name of the only store of an operator that has one; it has no directory of its own."""
 
 _PARTS_OF_A_STORE: Final = frozenset({"SSTs", "logs", "_metadata"})
+
+ROCKSDB_KINDS: Final = ("changelog", "zip")
+"""What a version's file may be."""
 
 
 class Provider(Enum):
@@ -187,3 +213,113 @@ def newest_number(names: set[str], suffix: str, version: int) -> int | None:
 def missing(file: Path, version: int) -> RecoveryError:
     """Make the error about a file that a version needs."""
     return RecoveryError(f"{file} is not there, and version {version} of the state needs it.")
+
+
+def find_hdfs_files(store: Path, names: set[str], version: int) -> Iterator[str]:
+    """Find the files of one version of one store.
+
+    Args:
+        store: The store's directory.
+        names: What is in it.
+        version: The version.
+
+    Raises:
+        RecoveryError: If a file that is needed is not there.
+    """
+    yield from store_metadata(store, names)
+    snapshot = newest_number(names, "snapshot", version)
+    if snapshot is not None:
+        yield f"{snapshot}.snapshot"
+    for number in range((snapshot or 0) + 1, version + 1):
+        delta = f"{number}.delta"
+        if delta not in names:
+            raise missing(store / delta, version)
+        yield delta
+
+
+def find_rocksdb_files(store: Path, names: set[str], version: int) -> Iterator[str]:
+    """Find the files of one version of one store in format 1.
+
+    Args:
+        store: The store's directory.
+        names: What is in it.
+        version: The version.
+
+    Raises:
+        RecoveryError: If a file that is needed is not there, or a snapshot is damaged.
+    """
+    yield from store_metadata(store, names)
+    snapshot = newest_number(names, "zip", version)
+    if snapshot is not None:
+        yield f"{snapshot}.zip"
+        yield from _shared(store, f"{snapshot}.zip")
+    for number in range((snapshot or 0) + 1, version + 1):
+        changelog = f"{number}.changelog"
+        if changelog not in names:
+            raise missing(store / changelog, version)
+        yield changelog
+
+
+def find_rocksdb_files_by_lineage(
+    store: Path, names: set[str], state: StateVersion
+) -> Iterator[str]:
+    """Find the files of one version of one store in format 2, by its id.
+
+    Args:
+        store: The store's directory.
+        names: What is in it.
+        state: The version and its id.
+
+    Raises:
+        FileNotFoundError: If the changelog has gone since it was listed.
+        RecoveryError: If a file that is needed is not there or damaged.
+    """
+    yield from store_metadata(store, names)
+    lineage = [state]
+    if state.snapshot not in names:
+        lineage = [*lineage_of(store / state.changelog, state.version), state]
+    for one in reversed(lineage):
+        if one.snapshot in names:
+            yield one.snapshot
+            yield from _shared(store, one.snapshot)
+            return
+        if one.changelog not in names:
+            raise missing(store / one.changelog, state.version)
+        yield one.changelog
+    if lineage[0].version != 1:
+        raise missing(store / lineage[0].snapshot, state.version)
+
+
+def _shared(store: Path, snapshot: str) -> Iterator[str]:
+    """Find the files that several snapshots share, which this one names."""
+    try:
+        with zipfile.ZipFile(store / snapshot) as archive:
+            _, _, text = archive.read("metadata").decode().partition("\n")
+        metadata = _SNAPSHOTS.decode(text)
+    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        raise RecoveryError(f"{store / snapshot} is no snapshot: {error}.") from error
+    tables = [one.name for one in metadata.tables]
+    logs = [one.name for one in metadata.logs or ()]
+    for name in (*tables, *logs):
+        if not is_name(name):
+            raise RecoveryError(f"{store / snapshot} names {name!r}, which is no file of it.")
+    for name in (*(f"SSTs/{one}" for one in tables), *(f"logs/{one}" for one in logs)):
+        if not exists(store / name):
+            raise RecoveryError(f"{store / name} is not there, and {snapshot} needs it.")
+        yield name
+
+
+class _Table(msgspec.Struct, frozen=True):
+    name: str = msgspec.field(name="dfsSstFileName")
+
+
+class _Log(msgspec.Struct, frozen=True):
+    name: str = msgspec.field(name="dfsLogFileName")
+
+
+class _Snapshot(msgspec.Struct, frozen=True):
+    tables: tuple[_Table, ...] = msgspec.field(name="sstFiles")
+    logs: tuple[_Log, ...] | None = msgspec.field(name="logFiles", default=None)
+
+
+_SNAPSHOTS: Final = msgspec.json.Decoder(_Snapshot)
