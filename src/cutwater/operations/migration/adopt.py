@@ -25,8 +25,15 @@ from cutwater.protocol.transitions import invariant
 from cutwater.spark.analysis.analysis import StepForm, Way
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
-from cutwater.spark.checkpoint_dir.offset_kinds import fits, kind_of_offset, reads_below
-from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind, for_plan, note_streams
+from cutwater.spark.checkpoint_dir.offsets import (
+    Stream,
+    StreamKind,
+    fits,
+    for_plan,
+    kind_of_offset,
+    note_streams,
+    reads_below,
+)
 from cutwater.store.maintenance.offline_decision import claim_next, decide_cut
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Attempt
