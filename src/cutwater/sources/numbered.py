@@ -16,7 +16,7 @@ from cutwater.errors import RecoveryError
 from cutwater.sources.pace import Pace, PaceKeywords
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import NativeSource, decode_offset, encode_offset
-from cutwater.spark.jvm.plan_template import PlanTemplate
+from cutwater.spark.jvm.parquet import PlanTemplate
 
 _IDLE_S: Final = 0.05
 """How long an idle source keeps Spark from asking again; by itself it asks every 10 ms."""

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from cutwater.errors import RunError
 from cutwater.runtime.channel import Channel, Columns
 from cutwater.spark.jvm.internals import Internals
-from cutwater.spark.jvm.plan_template import PlanTemplate
+from cutwater.spark.jvm.parquet import PlanTemplate
 
 _EVENT: Final = "__cutwater_event"
 _RANK: Final = "__cutwater_rank"
