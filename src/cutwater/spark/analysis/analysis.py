@@ -26,7 +26,7 @@ from cutwater.runtime.channel import ChannelForm
 from cutwater.runtime.reporting.causes import failing_place, named_node
 from cutwater.sinks.base import SelectiveTarget
 from cutwater.sinks.columns import nullable
-from cutwater.spark.analysis.column_types import unheld
+from cutwater.spark.analysis.column_pruning import unheld
 from cutwater.spark.analysis.identity import identify, origins
 from cutwater.spark.analysis.logical_plan import WATERMARK_DELAY, PlanNode, plan_of
 from cutwater.spark.analysis.self_reads import OwnTargets

@@ -1,7 +1,11 @@
-"""Which columns of its channels a step reads, as Spark's own rules say.
+"""Which columns a step reads from its channels, and which column types a channel can carry.
 
-What is needed is let through and nothing else: above what reads a channel Spark puts a projection
-wherever some columns are not. What it has not put one above, needs all of them.
+The columns read come from Spark's optimizer: we run it and look at the projection above each
+channel scan. If there is none, the step reads every column.
+
+Rows wait as Parquet, in a channel or where a sink stages them. Spark reports a type that Parquet
+cannot hold only when it writes the first batch, and from then on every start of the pipeline would
+fail. So the types are checked before anything starts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,8 +14,10 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from cutwater.ids import ReaderId
+from cutwater.sinks.columns import parts
 from cutwater.spark.analysis.logical_plan import pairs_of, plan_of
 from cutwater.spark.jvm.channel_source import ChannelSource
 from cutwater.spark.jvm.internals import Internals
@@ -24,6 +30,8 @@ _ROUNDS: Final = 20
 """How often pruning is repeated at most. One round is nearly enough; too few keep too much."""
 
 _WITHOUT_RULES: Final = "spark.sql.optimizer.excludedRules"
+
+_IN_KEYS: Final = "spark.sql.collation.allowInMapKeys"
 
 
 def columns_read(internals: Internals, frame: DataFrame) -> Mapping[ReaderId, frozenset[str]]:
@@ -130,3 +138,29 @@ def _options(leaf: Any) -> Mapping[str, str] | None:
 def _names(attributes: Any) -> Iterator[str]:
     for at in range(attributes.size()):
         yield str(attributes.apply(at).name())
+
+
+def unheld(internals: Internals, schema: StructType) -> Iterator[tuple[str, str]]:
+    """Give the columns that Parquet cannot hold, each with the type that is the reason."""
+    all_known = _is_known(internals, schema)
+    keys_collate = str(internals.spark.conf.get(_IN_KEYS)).lower() == "true"
+    for column in schema.fields:
+        for kind in parts(column.dataType):
+            nested = isinstance(kind, ArrayType | MapType | StructType)
+            if isinstance(kind, StructType) and not kind.fields:
+                yield column.name, "struct without fields"
+            elif isinstance(kind, MapType) and not keys_collate and _collates(kind.keyType):
+                yield column.name, f"map with the key {kind.keyType.simpleString()}"
+            elif all_known or nested or _is_known(internals, StructType().add("it", kind)):
+                continue
+            else:
+                yield column.name, kind.simpleString()
+            break
+
+
+def _is_known(internals: Internals, schema: StructType) -> bool:
+    return internals.parquet.holds(internals.java_schema(schema))
+
+
+def _collates(kind: DataType) -> bool:
+    return any(isinstance(one, StringType) and one != StringType() for one in parts(kind))
