@@ -38,7 +38,10 @@ from cutwater.spark.jvm.empty_batch_source import PulseSource
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import NativeSource, native_source
 
-_STATELESS: Final = frozenset(
+# The nodes that may run in a plain batch job (rule F34). A step with any other node runs as a query
+# and, unless that node is a join with a static side, counts as stateful. Shorter on purpose than
+# the list in `logical_plan`, which only says which nodes keep no state.
+_RUNS_IN_BATCH: Final = frozenset(
     {
         "EventTimeWatermark",
         "Filter",
@@ -301,13 +304,13 @@ def _form(
         if native is None
     ]
     only_channels = all(isinstance(native_source(leaf.source), ChannelSource) for leaf in leaves)
-    stateless = all(node.kind in _STATELESS and not node.has_subquery for node in nodes)
+    stateless = all(node.kind in _RUNS_IN_BATCH and not node.has_subquery for node in nodes)
     way = Way.BATCH if step.inputs and only_channels and stateless else Way.QUERY
     streaming_joins = any(
         node.kind == "Join" and all(child.is_streaming for child in node.children) for node in nodes
     )
     stateful = streaming_joins or any(
-        node.is_streaming and node.kind not in _STATELESS | {"Join"} and node.children
+        node.is_streaming and node.kind not in _RUNS_IN_BATCH | {"Join"} and node.children
         for node in nodes
     )
     return StepForm(

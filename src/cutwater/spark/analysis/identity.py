@@ -18,8 +18,7 @@ from cutwater.protocol.evolution.identity import (
     OperatorIdentity,
     StepIdentity,
 )
-from cutwater.spark.analysis.logical_plan import PlanNode
-from cutwater.spark.analysis.operators import plain
+from cutwater.spark.analysis.logical_plan import PlanNode, plain
 from cutwater.spark.jvm.channel_source import ChannelSource
 from cutwater.spark.jvm.empty_batch_source import PulseSource
 from cutwater.spark.jvm.native_source import native_source

@@ -1,20 +1,63 @@
-"""An analysed plan of Spark's as a tree of values: which nodes there are, and what leaves read.
+"""An analysed Spark plan as a tree of values: its nodes, what leaves read, what operators keep.
 
-Reads Spark's internal plan classes through py4j, like `internals`; nothing here needs the JVM but
-the plan itself.
+Reads Spark's internal plan classes through py4j, as `internals` does, and changes nothing. State is
+described by the names of expressions, without the numbers that Spark assigns anew in every
+analysis. An operator that is not listed as stateless counts as stateful, and is compared by its
+name alone.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
-from cutwater.spark.analysis.operators import StateOperator, state_operator
-
 WATERMARK_DELAY: Final = "spark.watermarkDelayMs"
-"""The key of a column's metadata under which Spark keeps its watermark's delay."""
+"""The key in a column's metadata under which Spark keeps the delay of its watermark."""
+
+_NUMBERS: Final = re.compile(r"#\d+L?(-T\d+ms)?")
+_SERIALS: Final = re.compile(
+    r" \[native \d+\]|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|@[0-9a-f]{4,16}\b"
+)
+# Answers "does this node keep state?", for the identity of a step. Longer than the list in
+# `analysis`, which answers "may this node run in a plain batch job?": a sort or a repartition keeps
+# no state, but still runs in a query.
+_KEEPS_NO_STATE: Final = frozenset(
+    {
+        "CTERelationDef",
+        "CollectMetrics",
+        "EventTimeWatermark",
+        "Expand",
+        "Filter",
+        "Generate",
+        "LocalLimit",
+        "MapElements",
+        "MapInArrow",
+        "MapInPandas",
+        "MapPartitions",
+        "Project",
+        "PythonMapInArrow",
+        "RebalancePartitions",
+        "Repartition",
+        "RepartitionByExpression",
+        "ResolvedHint",
+        "Sample",
+        "SerializeFromObject",
+        "DeserializeToObject",
+        "Sort",
+        "SubqueryAlias",
+        "TypedFilter",
+        "Union",
+        "View",
+        "WithCTE",
+    }
+)
+_MICROS: Final = 1_000_000
+_SLIDE: Final = re.compile(r"% (\d+)\)")
+_LENGTH: Final = re.compile(r"\+ (\d+)\), LongType")
+_GAP: Final = re.compile(r"cast\(([^()]*) as interval\)")
 
 
 class WatermarkCall(NamedTuple):
@@ -29,6 +72,17 @@ class WatermarkCall(NamedTuple):
     id: str
     column: str
     delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateOperator:
+    """One operator that keeps state; `protocol.identity` says what the fields mean."""
+
+    keys: tuple[str, ...] = ()
+    windows: tuple[str, ...] = ()
+    layout: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    is_join: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +202,101 @@ def pairs_of(options: Any) -> tuple[tuple[str, str], ...]:
 
 def _pairs_of_java(options: Any) -> tuple[tuple[str, str], ...]:
     return tuple((str(key), str(options[key])) for key in options)
+
+
+def plain(text: str) -> str:
+    """Leave out what is another number every time: ids of expressions, sources and objects."""
+    return _SERIALS.sub("", _NUMBERS.sub("", text))
+
+
+def state_operator(kind: str, plan: Any) -> StateOperator | None:
+    """Say what a node of an analysed plan keeps state by; None if it keeps none.
+
+    Args:
+        kind: Spark's name for the node.
+        plan: The node, as Java knows it.
+    """
+    children = _all_of(plan.children())
+    if not children or not plan.isStreaming() or kind in _KEEPS_NO_STATE:
+        return None
+    if kind == "Join":
+        if not all(one.isStreaming() for one in children):
+            return None
+        condition = plan.condition()
+        text = plain(condition.get().toString()) if condition.isDefined() else ""
+        return StateOperator((text,), ("",), (str(plan.joinType().toString()),), is_join=True)
+    keys = _keys(kind, plan)
+    functions = list(_functions(plan)) if kind == "Aggregate" else []
+    return StateOperator(
+        tuple(_typed(one) for one in keys),
+        tuple(_window(one, plan) for one in keys),
+        tuple(f"{one.prettyName()} {one.dataType().catalogString()}" for one in functions),
+        tuple(_typed(one) for one in functions),
+    )
+
+
+def _keys(kind: str, plan: Any) -> list[Any]:
+    method = {"Aggregate": "groupingExpressions", "Distinct": "output"}.get(
+        kind, "keys" if kind.startswith("Deduplicate") else "groupingAttributes"
+    )
+    try:
+        return _all_of(getattr(plan, method)())
+    except (Py4JError, TypeError):
+        # Another operator, such as a limit, has no keys.
+        return []
+
+
+def _functions(plan: Any) -> Iterator[Any]:
+    for expression in _all_of(plan.aggregateExpressions()):
+        yield from _functions_in(expression)
+
+
+def _functions_in(expression: Any) -> Iterator[Any]:
+    if expression.getClass().getSimpleName() == "AggregateExpression":
+        yield expression.aggregateFunction()
+        return
+    for one in _all_of(expression.children()):
+        yield from _functions_in(one)
+
+
+def _typed(expression: Any) -> str:
+    return f"{plain(expression.toString())} {expression.dataType().catalogString()}"
+
+
+def _window(key: Any, plan: Any) -> str:
+    """Say how long a window is, whose column the analyser computes below its use."""
+    name = str(key.toString())
+    if key.getClass().getSimpleName() != "AttributeReference" or "indow" not in name:
+        return ""
+    for node in _below(plan):
+        kind = node.getClass().getSimpleName()
+        if kind == "Project":
+            defined = [
+                str(one.toString())
+                for one in _all_of(node.projectList())
+                if str(one.toString()).endswith(f" AS {name}")
+            ]
+        elif kind == "Expand":
+            first = _all_of(_all_of(node.projections())[0])
+            defined = [str(one.toString()) for one in first if "named_struct(start" in str(one)]
+        else:
+            continue
+        if defined:
+            return _length(plain(name), defined[0])
+    return ""
+
+
+def _length(name: str, text: str) -> str:
+    slide, length, gap = _SLIDE.search(text), _LENGTH.search(text), _GAP.search(text)
+    if gap is not None:
+        return f"{name} with gaps of {gap[1]}"
+    if slide is None or length is None:
+        return ""
+    size_s, every_s = int(length[1]) / _MICROS, int(slide[1]) / _MICROS
+    return f"{name} of {size_s:g} s" + (f" every {every_s:g} s" if every_s != size_s else "")
+
+
+def _below(plan: Any) -> Iterator[Any]:
+    for child in _all_of(plan.children()):
+        yield child
+        yield from _below(child)
