@@ -41,8 +41,7 @@ from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir.rewrite import SOURCES, ChangedQuery, donor_of, rebuild
 from cutwater.spark.engine.batch_step import BatchStep
-from cutwater.spark.engine.commit_watch import CommitWatch
-from cutwater.spark.engine.query_step import PARTITIONS, QueryStep
+from cutwater.spark.engine.query_step import PARTITIONS, CommitWatch, QueryStep
 from cutwater.spark.jvm.channel_scan import carry
 from cutwater.spark.jvm.channel_source import ChannelOffset, ChannelSource, Reading
 from cutwater.spark.jvm.internals import Internals

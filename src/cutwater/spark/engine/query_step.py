@@ -1,9 +1,12 @@
-"""A step as a streaming query of Spark's: one that keeps state or reads an outside source.
+"""A step that runs as a Spark streaming query: it keeps state or reads an outside source.
 
-Spark plans, computes and remembers; this module writes each batch's rows (the one action), appends
-the batch and learns from the query's own files where it stands: positions come from offsets/N,
-never from memory of what a source last said (rule F1), and a batch counts as committed when
-commits/N is there.
+Spark plans, computes and keeps the state. This module writes the rows of each batch (the only
+action), appends the batch and reads the query's position from its own files: positions come from
+offsets/N, never from what a source last reported (rule F1), and a batch is committed once commits/N
+exists.
+
+Spark sends no notice when commits/N appears, and its listener bus can be late or lose events. So
+`CommitWatch` polls for the file every few milliseconds, only while a batch waits for it.
 """
 
 import threading
@@ -14,7 +17,7 @@ from typing import Final
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cutwater.errors import RunError
-from cutwater.ids import NO_BATCH, BatchId, CheckpointId, InputId
+from cutwater.ids import NO_BATCH, BatchId, CheckpointId, InputId, StepId
 from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.messages import Place
 from cutwater.protocol.step.events import BatchAppended
@@ -45,6 +48,8 @@ _OWES_BATCH: Final = (
     "ends now, and its event-time state needs a second batch to put out what is complete. Move "
     "that state to a step behind a source with chain=False, or run without --available-now."
 )
+
+_POLL_S: Final = 0.005
 
 
 class _Ended(Told):
@@ -376,3 +381,53 @@ def _line_of(offsets: Sequence[str | None], source: InputId) -> str | None:
 
 def _pulse_line(offsets: Sequence[str | None]) -> str | None:
     return next((text for text in offsets if text and text.startswith('{"tick"')), None)
+
+
+class CommitWatch:
+    """Watches the queries of one generation."""
+
+    def __init__(self, failed: Callable[[RunningStep, BaseException], None]) -> None:
+        """Watch nothing yet."""
+        self._failed = failed
+        self._changed = threading.Condition()
+        self._waiting: dict[StepId, tuple[QueryStep, BatchId]] = {}
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop, name="commit watch", daemon=True)
+        self._thread.start()
+
+    def watch(self, step: QueryStep, batch: BatchId) -> None:
+        """Let the step note when this batch of its query is committed."""
+        with self._changed:
+            self._waiting[step.name] = (step, batch)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Stop looking, and wait for the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._waiting)
+                if self._closed:
+                    return
+                waiting = list(self._waiting.values())
+            for step, batch in waiting:
+                self._look(step, batch)
+            with self._changed:
+                if self._waiting and not self._closed:
+                    self._changed.wait(_POLL_S)
+
+    def _look(self, step: QueryStep, batch: BatchId) -> None:
+        try:
+            found = step.machine.committed >= batch or step.note_if_committed(batch)
+        except BaseException as error:  # noqa: BLE001 - a defect must not end the watch unseen
+            self._failed(step, error)
+            found = True
+        if found:
+            with self._changed:
+                if self._waiting.get(step.name) == (step, batch):
+                    del self._waiting[step.name]
