@@ -17,8 +17,14 @@ from typing import Final, Literal, Unpack, get_args
 from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.errors import ConfigError
-from cutwater.sources.numbered import Numbered, numbered_frame
-from cutwater.sources.pace import EVENT_RATE, START_TIME, PaceKeywords, event_micros
+from cutwater.sources.numbered import (
+    EVENT_RATE,
+    START_TIME,
+    Numbered,
+    PaceKeywords,
+    event_micros,
+    numbered_frame,
+)
 
 EventKind = Literal["person", "auction", "bid"]
 """What an event is about."""
