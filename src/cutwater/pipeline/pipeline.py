@@ -20,17 +20,15 @@ from cutwater.pipeline.nodes import (
     Node,
     Reading,
     SinkTarget,
-    name_of,
-    read_signature,
-    same,
-)
-from cutwater.pipeline.step_options import (
     SourceKeywords,
     StepKeywords,
     StepOptions,
     ViewKeywords,
     inputs_in,
+    name_of,
     options_in,
+    read_signature,
+    same,
 )
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Final, NamedTuple
 
-from cutwater.pipeline.nodes import Kind, Node
-from cutwater.pipeline.step_options import OutputMode
+from cutwater.pipeline.nodes import Kind, Node, OutputMode
 
 _STRENGTH: Final[Mapping[OutputMode, int]] = {"append": 0, "update": 1, "complete": 2}
 

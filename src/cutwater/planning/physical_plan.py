@@ -14,8 +14,7 @@ from typing import NamedTuple
 from cutwater.config.options import Unaligned
 from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
 from cutwater.notebook import drawing
-from cutwater.pipeline.nodes import Kind, Node
-from cutwater.pipeline.step_options import OutputMode, StepOptions
+from cutwater.pipeline.nodes import Kind, Node, OutputMode, StepOptions
 from cutwater.planning import rendering as plan_text
 from cutwater.protocol.evolution.identity import StepIdentity
 from cutwater.protocol.topology import StepSpec, Topology

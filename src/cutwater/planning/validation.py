@@ -9,8 +9,7 @@ import difflib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from cutwater.pipeline.nodes import SPARK, Binding, Kind, Node, Place
-from cutwater.pipeline.step_options import OutputMode
+from cutwater.pipeline.nodes import SPARK, Binding, Kind, Node, OutputMode, Place
 from cutwater.planning.graph import Graph, listed
 from cutwater.planning.physical_plan import PhysicalPlan
 

@@ -10,8 +10,7 @@ from tests.unit.fake_spark import Frame, Session, Target, join, line_of, pass_on
 from cutwater import Pipeline
 from cutwater.config.options import Unaligned
 from cutwater.errors import ConfigError, DeclarationError
-from cutwater.pipeline.nodes import Binding, Kind, Node, Place, SinkTarget
-from cutwater.pipeline.step_options import StepOptions
+from cutwater.pipeline.nodes import Binding, Kind, Node, Place, SinkTarget, StepOptions
 
 TABLE = Target("tables/t")
 
