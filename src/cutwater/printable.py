@@ -17,12 +17,12 @@ _UNSAFE_IN_LINE: Final = re.compile(
 
 def printable(text: str) -> str:
     """Write out all control characters but tabs and the ends of lines."""
-    return _UNSAFE.sub(_written_out, text)
+    return _UNSAFE.sub(_escape, text)
 
 
 def printable_line(text: str) -> str:
     """Write out all control characters, so that the text stays on one line."""
-    return _UNSAFE_IN_LINE.sub(_written_out, text)
+    return _UNSAFE_IN_LINE.sub(_escape, text)
 
 
 def printable_json(text: str) -> str:
@@ -30,5 +30,5 @@ def printable_json(text: str) -> str:
     return _UNSAFE.sub(lambda one: f"\\u{ord(one[0]):04x}", text)
 
 
-def _written_out(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode("ascii")

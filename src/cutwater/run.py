@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cutwater.config.delivery import delivery_of, paced
+from cutwater.config.delivery import delivery_of, with_commit_interval
 from cutwater.config.options import CheckpointConfig, RestartConfig
 from cutwater.config.settings import STORE_DEFAULT
 from cutwater.errors import ConfigError, CutwaterError, MoveRefused, RunError
@@ -39,7 +39,7 @@ from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext, share_
 from cutwater.sinks.checks import check_targets
 from cutwater.sinks.places import placed
 from cutwater.spark.analysis.explain import identities
-from cutwater.spark.engine.build import SparkEngine, mapped
+from cutwater.spark.engine.build import SparkEngine, map_or_refuse
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import hush_callbacks
 from cutwater.spark.session.session import prepare_session
@@ -169,7 +169,9 @@ class PipelineRun:
             RunError: If that is not known within the time.
         """
         kind = CheckpointKind.FULL if full else CheckpointKind.CHECKPOINT
-        return _known(self._supervisor.checkpoint(CheckpointRequest(kind), timeout_s), timeout_s)
+        return _require_report(
+            self._supervisor.checkpoint(CheckpointRequest(kind), timeout_s), timeout_s
+        )
 
     def savepoint(self, name: str, timeout_s: float | None = None) -> CheckpointReport:
         """Take a savepoint now: named, standing alone, kept until somebody gives it up.
@@ -182,7 +184,7 @@ class PipelineRun:
             RunError: If it is not known within the time what became of it.
         """
         request = CheckpointRequest(CheckpointKind.SAVEPOINT, savepoint_name(name))
-        return _known(self._supervisor.checkpoint(request, timeout_s), timeout_s)
+        return _require_report(self._supervisor.checkpoint(request, timeout_s), timeout_s)
 
     def abort_checkpoint(
         self, reason: str, checkpoint_id: int | None = None, timeout_s: float | None = None
@@ -316,14 +318,16 @@ def start(
         raise MoveRefused(name, shared)
     sinks = _open_sinks(physical, spark, identity)
     if goes_back:
-        _go_back(Movable(name, store, targets, sinks), options, physical, spark)
+        _rewind_to_start(Movable(name, store, targets, sinks), options, physical, spark)
     scratch = Scratch.make(options.scratch, identity, shared=not share_disk(spark))
     context = RunContext(
         plan=physical,
         engine=SparkEngine(internals),
         store=store,
         sinks=sinks,
-        options=paced(options.checkpoint.options(), [one for _, one in _targets(physical)]),
+        options=with_commit_interval(
+            options.checkpoint.options(), [one for _, one in _targets(physical)]
+        ),
         bound=options.checkpoint.channel_bound(),
         scratch=scratch.path,
         available_now=options.available_now,
@@ -331,10 +335,10 @@ def start(
         is_fork=read_origin(backend, identity) is not None,
         allowed=options.allowed,
     )
-    return _started(PipelineRun(Supervisor(context, options.restart, lease), scratch))
+    return _await_start(PipelineRun(Supervisor(context, options.restart, lease), scratch))
 
 
-def _started(run: PipelineRun) -> PipelineRun:
+def _await_start(run: PipelineRun) -> PipelineRun:
     """Wait until a run has started; one whose start is interrupted is ended, if it can be soon."""
     try:
         run.wait_until_started()
@@ -349,14 +353,14 @@ def _started(run: PipelineRun) -> PipelineRun:
     return run
 
 
-def _known(report: CheckpointReport | None, timeout_s: float | None) -> CheckpointReport:
+def _require_report(report: CheckpointReport | None, timeout_s: float | None) -> CheckpointReport:
     if report is None:
         message = f"no checkpoint was completed within {timeout_s} s; it may still be."
         raise RunError(message)
     return report
 
 
-def _go_back(
+def _rewind_to_start(
     movable: Movable, options: RunOptions, physical: PhysicalPlan, spark: "SparkSession"
 ) -> None:
     """Rewind to where the pipeline shall start from, unless it stands there.
@@ -371,7 +375,7 @@ def _go_back(
         reason = f"{target.title} is not where {movable.name} stands any more: this is a rewind"
         raise ConfigError("from", reason)
     if target.cut is not None:
-        mapped(target.cut, identities(physical, spark), options.allowed)
+        map_or_refuse(target.cut, identities(physical, spark), options.allowed)
     identity = movable.store.pipeline
     with held(movable.store.backend, identity, movable.name, takeover=options.takeover):
         perform(movable, log, target, leave_sinks=False)

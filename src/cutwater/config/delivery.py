@@ -72,7 +72,9 @@ def delivery_of(target: object) -> Delivery:
     return target.delivery if isinstance(target, Delivered) else AT_CHECKPOINTS
 
 
-def paced(options: CheckpointOptions, targets: Iterable[object]) -> CheckpointOptions:
+def with_commit_interval(
+    options: CheckpointOptions, targets: Iterable[object]
+) -> CheckpointOptions:
     """Return the options of a pipeline with these targets: the most patient one decides."""
     every_ms = max((delivery_of(one).every_ms for one in targets), default=0)
     return replace(options, commit=replace(options.commit, every_ms=every_ms))

@@ -159,7 +159,7 @@ def _from_file(environ: Mapping[str, str], file: Path | None) -> Iterator[Settin
     except (OSError, ValueError) as error:
         raise ConfigError(str(path), f"it cannot be read as TOML: {error}") from error
     known = dict(defaults())
-    for name, value in _flattened(content, str(path)):
+    for name, value in _flatten(content, str(path)):
         if name.startswith(f"{_SPARK}."):
             yield Setting(name, _spark_text(value), str(path))
         elif name not in known:
@@ -168,7 +168,7 @@ def _from_file(environ: Mapping[str, str], file: Path | None) -> Iterator[Settin
             yield Setting(name, _none_of(value, known[name]), str(path))
 
 
-def _flattened(content: Mapping[str, Any], path: str) -> Iterator[tuple[str, object]]:
+def _flatten(content: Mapping[str, Any], path: str) -> Iterator[tuple[str, object]]:
     for name, value in content.items():
         if name not in {*_SECTIONS, _SPARK}:
             yield name, value
@@ -192,12 +192,12 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[Setting]:
     for one, text in sorted(environ.items()):
         if one in known:
             name, default = known[one]
-            yield Setting(name, _parsed(text, default), one)
+            yield Setting(name, _parse(text, default), one)
         elif one.startswith(tuple(f"{_PREFIX}{section.upper()}_" for section in _SECTIONS)):
             raise ConfigError(one, f"there is no such setting; {_offer(one, known)}")
 
 
-def _parsed(text: str, default: object) -> object:
+def _parse(text: str, default: object) -> object:
     """Read a value as its setting is written in Python."""
     if isinstance(default, str):
         return text

@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 from typing import Final, NamedTuple
 
 from cutwater.errors import DeclarationError
-from cutwater.pipeline.nodes import Function, Node, Place
+from cutwater.pipeline.nodes import Function, Node, SourceLocation
 
 NAME_LENGTH_MAX: Final = 100
 """Names become directories and parts of object names, next to numbers that need room too."""
@@ -30,7 +30,7 @@ class Origin(NamedTuple):
             each run of a cell and each load of a module, so the object tells the runs apart.
     """
 
-    place: Place
+    place: SourceLocation
     run: CodeType | None
 
 
@@ -40,8 +40,8 @@ def current_origin() -> Origin:
     while frame is not None and frame.f_globals.get("__name__") in _OWN_MODULES:
         frame = frame.f_back
     if frame is None:
-        return Origin(Place("<unknown>", 0), None)
-    return Origin(Place(frame.f_code.co_filename, frame.f_lineno), _running_module(frame))
+        return Origin(SourceLocation("<unknown>", 0), None)
+    return Origin(SourceLocation(frame.f_code.co_filename, frame.f_lineno), _running_module(frame))
 
 
 def _running_module(frame: FrameType) -> CodeType | None:
@@ -57,7 +57,7 @@ def _is_module_level(frame: FrameType) -> bool:
     return not in_function and frame.f_locals is frame.f_globals
 
 
-def checked_name(name: object, owner: str, place: Place) -> str:
+def check_name(name: object, owner: str, place: SourceLocation) -> str:
     """Return the name if it can be one.
 
     Args:
@@ -111,10 +111,10 @@ class Declarations:
             self._check_replacement(before, node, is_same_run=self._runs[node.name] is run)
         self._nodes[node.name] = node
         self._runs[node.name] = run
-        if node.name not in self.named(node.function):
+        if node.name not in self.names_of(node.function):
             self._functions.append((node.function, node.name))
 
-    def named(self, function: Function) -> tuple[str, ...]:
+    def names_of(self, function: Function) -> tuple[str, ...]:
         """Return the names of the nodes that are, or once were, made of the function."""
         return tuple(
             name for known, name in self._functions if known == function and name in self._nodes

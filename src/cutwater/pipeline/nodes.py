@@ -229,7 +229,7 @@ class Kind(Enum):
     SINK = "sink"
 
 
-class Place(NamedTuple):
+class SourceLocation(NamedTuple):
     """A line of the user's code."""
 
     file: str
@@ -263,7 +263,7 @@ class Binding(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FunctionSignature:
     """What a function's signature asks for.
 
     Attributes:
@@ -285,7 +285,7 @@ class Node:
         name: Its name, unique in the pipeline.
         kind: What it was declared as.
         function: The plain function; `same` for a sink that takes a node as it is.
-        reading: What the function asks for.
+        signature: What the function takes.
         place: Where it was declared.
         options: How it runs, should it become a step.
         target: Where its rows go; only a sink has one.
@@ -294,15 +294,15 @@ class Node:
     name: str
     kind: Kind
     function: Function
-    reading: Reading
-    place: Place
+    signature: FunctionSignature
+    place: SourceLocation
     options: StepOptions
     target: SinkTarget | None
 
     @property
     def inputs(self) -> tuple[Binding, ...]:
         """The nodes it reads, in the order of its function's parameters."""
-        return self.reading.inputs
+        return self.signature.inputs
 
     @property
     def function_name(self) -> str:
@@ -325,7 +325,7 @@ class Node:
             frames: For each parameter that is an input, its DataFrame.
         """
         arguments = {binding.parameter: frames[binding.parameter] for binding in self.inputs}
-        if self.reading.wants_spark:
+        if self.signature.wants_spark:
             arguments[SPARK] = spark
         return self.function(**arguments)
 
@@ -341,7 +341,7 @@ def name_of(function: Function) -> str:
     return name if isinstance(name, str) else ""
 
 
-def read_signature(function: Function, inputs: Sequence[str] | None) -> Reading:
+def read_signature(function: Function, inputs: Sequence[str] | None) -> FunctionSignature:
     """Find out which nodes a function reads.
 
     A parameter with a default is not an input, so that `lambda orders, limit=limit: …` can be
@@ -355,7 +355,7 @@ def read_signature(function: Function, inputs: Sequence[str] | None) -> Reading:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return Reading(faults=("is a callable whose parameters cannot be seen",))
+        return FunctionSignature(faults=("is a callable whose parameters cannot be seen",))
     faults = [_unusable(parameter) for parameter in parameters if _unusable(parameter)]
     free = [
         parameter.name
@@ -367,10 +367,10 @@ def read_signature(function: Function, inputs: Sequence[str] | None) -> Reading:
     names = free if inputs is None else list(inputs)
     if len(names) != len(free):
         faults.append(
-            f"has {_counted(free, 'parameter')} to fill, but inputs= gives "
-            f"{_counted(names, 'name')}"
+            f"has {_format_count(free, 'parameter')} to fill, but inputs= gives "
+            f"{_format_count(names, 'name')}"
         )
-    return Reading(
+    return FunctionSignature(
         inputs=tuple(Binding(*pair) for pair in zip(free, names, strict=False)),
         wants_spark=any(parameter.name == SPARK for parameter in parameters),
         faults=tuple(faults),
@@ -388,7 +388,7 @@ def _unusable(parameter: inspect.Parameter) -> str:
             return ""
 
 
-def _counted(names: Sequence[str], noun: str) -> str:
+def _format_count(names: Sequence[str], noun: str) -> str:
     plural = "" if len(names) == 1 else "s"
     listed = f" ({', '.join(names)})" if names else ""
     return f"{len(names) or 'no'} {noun}{plural}{listed}"

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, Unpack, overload
 
 from cutwater.errors import DeclarationError
 from cutwater.notebook import table
-from cutwater.pipeline.declarations import Declarations, Origin, checked_name, current_origin
+from cutwater.pipeline.declarations import Declarations, Origin, check_name, current_origin
 from cutwater.pipeline.nodes import (
     Binding,
     Function,
+    FunctionSignature,
     Kind,
     Node,
-    Reading,
     SinkTarget,
     SourceKeywords,
     StepKeywords,
@@ -87,7 +87,7 @@ class Pipeline:
             DeclarationError: If the name cannot be one.
         """
         self.place = current_origin().place
-        self.name = checked_name(name, "a pipeline", self.place)
+        self.name = check_name(name, "a pipeline", self.place)
         self._declared = Declarations()
 
     @property
@@ -252,8 +252,8 @@ class Pipeline:
         filling = inputs_in({"inputs": inputs})
 
         def declare(function: AnyFunction, /) -> AnyFunction:
-            reading = read_signature(function, filling)
-            self._add(Kind.SINK, sink_name, function, reading, target=target)
+            signature = read_signature(function, filling)
+            self._add(Kind.SINK, sink_name, function, signature, target=target)
             return function
 
         if of is None:
@@ -268,7 +268,7 @@ class Pipeline:
         if inputs is not None:
             reason = f"of= is the node {taken}, which needs no inputs="
             raise DeclarationError(str(origin.place), reason)
-        as_it_is = Reading(inputs=(Binding("frame", taken),))
+        as_it_is = FunctionSignature(inputs=(Binding("frame", taken),))
         self._add(Kind.SINK, sink_name, same, as_it_is, target=target)
         return None
 
@@ -308,8 +308,8 @@ class Pipeline:
         inputs = inputs_in(keywords)
 
         def declare(function: AnyFunction, /) -> AnyFunction:
-            reading = read_signature(function, inputs)
-            self._add(kind, keywords.get("name"), function, reading, options=options)
+            signature = read_signature(function, inputs)
+            self._add(kind, keywords.get("name"), function, signature, options=options)
             return function
 
         return declare
@@ -319,7 +319,7 @@ class Pipeline:
         kind: Kind,
         name: object,
         function: object,
-        reading: Reading,
+        signature: FunctionSignature,
         *,
         target: SinkTarget | None = None,
         options: StepOptions = _DEFAULTS,
@@ -329,13 +329,13 @@ class Pipeline:
             reason = f"a {kind.value} is made of a function, not of {function!r}"
             raise DeclarationError(str(origin.place), reason)
         own_name = None if function is same else name_of(function)
-        checked = checked_name(own_name if name is None else name, f"a {kind.value}", origin.place)
-        node = Node(checked, kind, function, reading, origin.place, options, target)
+        checked = check_name(own_name if name is None else name, f"a {kind.value}", origin.place)
+        node = Node(checked, kind, function, signature, origin.place, options, target)
         self._declared.add(node, origin.run)
 
     def _node_made_of(self, function: Function, origin: Origin) -> str | None:
         """Return the name of the node that is made of the function, if one is."""
-        names = self._declared.named(function)
+        names = self._declared.names_of(function)
         if len(names) > 1:
             reason = f"of= is a function of several nodes ({', '.join(names)}); give a node's name"
             raise DeclarationError(str(origin.place), reason)

@@ -97,7 +97,7 @@ def _from_smallest(cycle: list[str]) -> tuple[str, ...]:
     return (*cycle[start:], *cycle[:start], cycle[start])
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """Write names as a person would: `a`, `a and b`, `a, b and c`; not more than a few."""
     shown = list(names) or ["nothing"]
     if len(shown) > _NAMES_SHOWN_MAX:

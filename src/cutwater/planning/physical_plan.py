@@ -117,7 +117,7 @@ class PhysicalStep:
         return results[self.nodes[-1].name]
 
 
-def _forced(unaligned: Unaligned | None) -> bool | None:
+def _is_forced(unaligned: Unaligned | None) -> bool | None:
     return None if unaligned is None else unaligned == "forced"
 
 
@@ -167,7 +167,7 @@ class PhysicalPlan:
                     identity=(identities or {}).get(step.name),
                     is_sink=step.options.unaligned is False,
                     alignment_timeout_ms=step.options.alignment_timeout_ms,
-                    forced=_forced(step.options.unaligned),
+                    forced=_is_forced(step.options.unaligned),
                 )
                 for step in self.steps
             )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cutwater.errors import PlanError
 from cutwater.ids import ChannelId, InputId, ReaderId, StepId
 from cutwater.pipeline.nodes import Binding, Kind, Node
-from cutwater.planning.graph import Graph, listed
+from cutwater.planning.graph import Graph, join_names
 from cutwater.planning.physical_plan import Channel, PhysicalPlan, PhysicalStep, StepInput
 from cutwater.planning.validation import find_misaligned, find_problems
 
@@ -200,7 +200,7 @@ def _why_not_chained(graph: Graph, source: Node, reader: _Part) -> str:
     others = [read.node for _, read in reader.reads if read.node != source.name]
     return (
         f"source {source.name} is not chained into {reader.name}, which reads "
-        f"{listed(dict.fromkeys(others))} as well: a step reads outside sources or channels, "
+        f"{join_names(dict.fromkeys(others))} as well: a step reads outside sources or channels, "
         "never both"
     )
 
@@ -217,6 +217,6 @@ def _why_not_fused(graph: Graph, name: str, readers: Iterable[_Part]) -> str:
 def _users(graph: Graph, name: str) -> str:
     """Name the users, with how often if more than once."""
     counts = Counter(use.reader for use in graph.uses[name])
-    return listed(
+    return join_names(
         f"{user} ({count} times)" if count > 1 else user for user, count in counts.items()
     )

@@ -58,8 +58,8 @@ def draw(plan: "PhysicalPlan", facts: AllFacts | None = None) -> str:
     channels = sum(step.output is not None for step in plan.steps)
     sinks = sum(step.sink is not None for step in plan.steps)
     lines = [
-        f"pipeline {plan.pipeline}: {_counted(len(plan.steps), 'step')}, "
-        f"{_counted(channels, 'channel')}, {_counted(sinks, 'sink')}"
+        f"pipeline {plan.pipeline}: {_format_count(len(plan.steps), 'step')}, "
+        f"{_format_count(channels, 'channel')}, {_format_count(sinks, 'sink')}"
     ]
     patient = _most_patient(plan)
     topology = plan.topology()
@@ -184,7 +184,7 @@ def _entries(
 def _facts_line(facts: StepFacts) -> str:
     shown = [f"runs as {'a query' if facts.way == 'query' else 'batches'}"]
     if facts.is_stateful:
-        shown.append(f"keeps state in {_counted(facts.partitions or 0, 'partition')}")
+        shown.append(f"keeps state in {_format_count(facts.partitions or 0, 'partition')}")
     else:
         shown.append("keeps no state")
     if facts.watermark is not None:
@@ -301,5 +301,5 @@ def _channel_json(step: "PhysicalStep") -> dict[str, object] | None:
     }
 
 
-def _counted(count: int, noun: str) -> str:
+def _format_count(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -26,15 +26,15 @@ from cutwater.runtime.channel import ChannelForm
 from cutwater.runtime.reporting.causes import failing_place, named_node
 from cutwater.sinks.base import SelectiveTarget
 from cutwater.sinks.columns import nullable
-from cutwater.spark.analysis.column_pruning import unheld
+from cutwater.spark.analysis.column_pruning import find_unstorable_columns
 from cutwater.spark.analysis.identity import identify, origins
 from cutwater.spark.analysis.logical_plan import WATERMARK_DELAY, PlanNode, plan_of
-from cutwater.spark.analysis.self_reads import OwnTargets
+from cutwater.spark.analysis.self_reads import SelfReadCheck
 from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind
 from cutwater.spark.engine.input_watermarks import EventTime
 from cutwater.spark.jvm.channel_scan import columns_of
 from cutwater.spark.jvm.channel_source import ChannelSource
-from cutwater.spark.jvm.empty_batch_source import PulseSource
+from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import NativeSource, native_source
 
@@ -58,7 +58,7 @@ _RUNS_IN_BATCH: Final = frozenset(
 _FORGETFUL: Final = ("textsocket", "socket", "memory")
 
 
-class Way(Enum):
+class ExecutionMode(Enum):
     """How a step runs."""
 
     QUERY = "query"
@@ -68,13 +68,13 @@ class Way(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class StepForm:
+class AnalyzedStep:
     """A step as Spark sees it.
 
     Attributes:
         frame: Its result: a streaming DataFrame.
         rows: What its rows look like.
-        way: How it runs.
+        execution_mode: How it runs.
         is_stateful: Whether Spark keeps state for it.
         has_watermark: Whether event time moves in it.
         natives: The sources of ours among its outside sources.
@@ -89,7 +89,7 @@ class StepForm:
 
     frame: DataFrame
     rows: ChannelForm
-    way: Way
+    execution_mode: ExecutionMode
     is_stateful: bool
     has_watermark: bool
     natives: tuple[NativeSource, ...] = ()
@@ -121,10 +121,10 @@ class Analysis:
     """Looks at steps, one after the other, and gathers what is wrong with them."""
 
     internals: Internals
-    own: OwnTargets
+    own: SelfReadCheck
     problems: list[str] = field(default_factory=list)
 
-    def look(self, step: PhysicalStep, frames: Mapping[InputId, DataFrame]) -> StepForm | None:
+    def look(self, step: PhysicalStep, frames: Mapping[InputId, DataFrame]) -> AnalyzedStep | None:
         """Call the step's functions on streaming frames and look at the result.
 
         Returns:
@@ -153,15 +153,15 @@ class Analysis:
         self._check_columns(where, frame.schema)
         self._check_sources(step, plan)
         self._check_reads(plan, made)
-        form = _form(step, frame, plan, names)
-        self._check_watermarks(where, plan, is_stateful=form.is_stateful)
+        analyzed = _describe_step(step, frame, plan, names)
+        self._check_watermarks(where, plan, is_stateful=analyzed.is_stateful)
         if len(self.problems) == before:
             self._check_sink(step, frame.schema)
         if len(self.problems) > before:
             return None
-        if step.sources and form.may_owe_batch:
+        if step.sources and analyzed.may_owe_batch:
             return self._with_pulse(step)
-        return form
+        return analyzed
 
     def _note(
         self, names: dict[str, str], made: list[tuple[Node, DataFrame]], node: Node, frame: object
@@ -174,7 +174,7 @@ class Analysis:
                     names[leaf.source] = node.name
         return frame
 
-    def _with_pulse(self, step: PhysicalStep) -> StepForm:
+    def _with_pulse(self, step: PhysicalStep) -> AnalyzedStep:
         """Call the functions again, with a source that can make an owed batch run (F22)."""
         names: dict[str, str] = {}
 
@@ -183,11 +183,11 @@ class Analysis:
             self._note(names, [], node, frame)
             if node is not step.sources[0]:
                 return frame
-            return frame.unionByName(PulseSource(self.internals, frame.schema).frame())
+            return frame.unionByName(EmptyBatchSource(self.internals, frame.schema).frame())
 
         frame = step.evaluate(self.internals.spark, {}, with_pulse)
         assert isinstance(frame, DataFrame)
-        return _form(step, frame, plan_of(frame), names)
+        return _describe_step(step, frame, plan_of(frame), names)
 
     def _add(self, place: str, title: str, reason: str) -> None:
         self.problems.append(f"{place}: {title} {reason}.")
@@ -200,7 +200,7 @@ class Analysis:
             same = names.setdefault(column.name.lower(), column.name)
             if same is not column.name:
                 self._add(*where, f"gives two columns called {same}; rename one of them")
-        for name, kind in unheld(self.internals, schema):
+        for name, kind in find_unstorable_columns(self.internals, schema):
             reason = f"gives column {name} of type {kind}, which Parquet cannot hold"
             self._add(*where, f"{reason}; cast it to another")
 
@@ -291,9 +291,9 @@ def first_line(error: BaseException) -> str:
     return f"raises {type(error).__name__}: {text}".rstrip(". ")
 
 
-def _form(
+def _describe_step(
     step: PhysicalStep, frame: DataFrame, plan: PlanNode, names: Mapping[str, str]
-) -> StepForm:
+) -> AnalyzedStep:
     nodes = plan.walk()
     leaves = [node for node in nodes if not node.children]
     natives = [native_source(leaf.source) for leaf in leaves if leaf.source]
@@ -305,7 +305,9 @@ def _form(
     ]
     only_channels = all(isinstance(native_source(leaf.source), ChannelSource) for leaf in leaves)
     stateless = all(node.kind in _RUNS_IN_BATCH and not node.has_subquery for node in nodes)
-    way = Way.BATCH if step.inputs and only_channels and stateless else Way.QUERY
+    mode = (
+        ExecutionMode.BATCH if step.inputs and only_channels and stateless else ExecutionMode.QUERY
+    )
     streaming_joins = any(
         node.kind == "Join" and all(child.is_streaming for child in node.children) for node in nodes
     )
@@ -313,14 +315,14 @@ def _form(
         node.is_streaming and node.kind not in _RUNS_IN_BATCH | {"Join"} and node.children
         for node in nodes
     )
-    return StepForm(
+    return AnalyzedStep(
         frame=frame,
         rows=replace(
             channel_form(frame.schema),
             merged_by=_merged_by(step, plan),
             origins=origins(plan, names),
         ),
-        way=way,
+        execution_mode=mode,
         is_stateful=bool(stateful),
         has_watermark=any(node.kind == "EventTimeWatermark" for node in nodes),
         natives=tuple(outside),
@@ -329,7 +331,7 @@ def _form(
         streams=tuple(names.get(leaf.source, "pulse") for leaf in leaves if leaf.source),
         lines=tuple(_line(leaf.source, names) for leaf in leaves if leaf.source),
         event_times=_event_times(plan, names),
-        identity=identify(step, frame, plan, names, query=way is Way.QUERY),
+        identity=identify(step, frame, plan, names, query=mode is ExecutionMode.QUERY),
     )
 
 
@@ -354,14 +356,14 @@ def _stream_name(source: str, names: Mapping[str, str]) -> str:
     native = native_source(source)
     if isinstance(native, ChannelSource):
         return f"{native.channel.id}/{native.reader.input.ordinal}"
-    return "" if isinstance(native, PulseSource) else names.get(source, source)
+    return "" if isinstance(native, EmptyBatchSource) else names.get(source, source)
 
 
 def _line(source: str, names: Mapping[str, str]) -> Stream:
     native = native_source(source)
     if isinstance(native, ChannelSource):
         return Stream(native.channel.id, StreamKind.CHANNEL)
-    if isinstance(native, PulseSource):
+    if isinstance(native, EmptyBatchSource):
         return Stream(native.describe(), StreamKind.PULSE)
     name = names.get(source, source)
     if native is None:

@@ -140,7 +140,7 @@ def _names(attributes: Any) -> Iterator[str]:
         yield str(attributes.apply(at).name())
 
 
-def unheld(internals: Internals, schema: StructType) -> Iterator[tuple[str, str]]:
+def find_unstorable_columns(internals: Internals, schema: StructType) -> Iterator[tuple[str, str]]:
     """Give the columns that Parquet cannot hold, each with the type that is the reason."""
     all_known = _is_known(internals, schema)
     keys_collate = str(internals.spark.conf.get(_IN_KEYS)).lower() == "true"

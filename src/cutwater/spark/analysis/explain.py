@@ -17,10 +17,10 @@ from cutwater.planning.physical_plan import PhysicalPlan, PhysicalStep
 from cutwater.planning.rendering import StepFacts
 from cutwater.protocol.evolution.identity import StepIdentity
 from cutwater.runtime.channel import Channel, ChannelForm, Signal
-from cutwater.spark.analysis.analysis import Analysis, StepForm
-from cutwater.spark.analysis.self_reads import OwnTargets
-from cutwater.spark.jvm.channel_source import ChannelSource, Reading
-from cutwater.spark.jvm.empty_batch_source import PulseSource
+from cutwater.spark.analysis.analysis import Analysis, AnalyzedStep
+from cutwater.spark.analysis.self_reads import SelfReadCheck
+from cutwater.spark.jvm.channel_source import ChannelSource, ReadOptions
+from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
 from cutwater.spark.jvm.internals import Internals
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
@@ -44,11 +44,11 @@ def explain(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepFact
 
 
 def facts_of(
-    plan: PhysicalPlan, forms: Mapping[StepId, StepForm], spark: SparkSession
+    plan: PhysicalPlan, analyzed: Mapping[StepId, AnalyzedStep], spark: SparkSession
 ) -> Mapping[StepId, StepFacts]:
     """Say of every step what is shown of it."""
     default = int(str(spark.conf.get(_PARTITIONS)))
-    return {step.name: _facts(step, forms[step.name], default) for step in plan.steps}
+    return {step.name: _facts(step, analyzed[step.name], default) for step in plan.steps}
 
 
 def identities(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepIdentity]:
@@ -58,11 +58,11 @@ def identities(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepI
         PlanError: With everything that Spark would refuse; it names the function and line.
         SessionError: If no pipeline can run in such a session.
     """
-    forms = look(plan, spark)
-    return {step.name: forms[step.name].identity for step in plan.steps}
+    analyzed = look(plan, spark)
+    return {step.name: analyzed[step.name].identity for step in plan.steps}
 
 
-def look(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepForm]:
+def look(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, AnalyzedStep]:
     """Call every step's functions and return each step as Spark sees it.
 
     Raises:
@@ -71,19 +71,19 @@ def look(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepForm]:
     """
     internals = Internals(spark)
     internals.self_check()
-    analysis = Analysis(internals, OwnTargets.of(plan, spark))
-    forms: dict[StepId, StepForm] = {}
+    analysis = Analysis(internals, SelfReadCheck.of(plan, spark))
+    analyzed: dict[StepId, AnalyzedStep] = {}
     for step in plan.steps:
         # A step behind one that is wrong cannot be looked at: its columns are not known.
-        if all(StepId(one.id.channel) in forms for one in step.inputs):
+        if all(StepId(one.id.channel) in analyzed for one in step.inputs):
             # Held while it is looked at: a source is known by its name only while it lives.
-            sources = {one.id: _source(internals, step, one.id, forms) for one in step.inputs}
-            form = analysis.look(step, {key: one.frame() for key, one in sources.items()})
-            if form is not None:
-                forms[step.name] = form
+            sources = {one.id: _source(internals, step, one.id, analyzed) for one in step.inputs}
+            analyzed_step = analysis.look(step, {key: one.frame() for key, one in sources.items()})
+            if analyzed_step is not None:
+                analyzed[step.name] = analyzed_step
     if analysis.problems:
         raise PlanError(plan.pipeline, *analysis.problems)
-    return forms
+    return analyzed
 
 
 class _PlannedChannel(Channel):
@@ -98,22 +98,26 @@ def _source(
     internals: Internals,
     step: PhysicalStep,
     source: InputId,
-    forms: Mapping[StepId, StepForm],
+    analyzed: Mapping[StepId, AnalyzedStep],
 ) -> ChannelSource:
-    channel = _PlannedChannel(source.channel, forms[StepId(source.channel)].rows)
-    return ChannelSource(internals, channel, ReaderId(step.name, source), Signal(), Reading())
+    channel = _PlannedChannel(source.channel, analyzed[StepId(source.channel)].rows)
+    return ChannelSource(internals, channel, ReaderId(step.name, source), Signal(), ReadOptions())
 
 
-def _facts(step: PhysicalStep, form: StepForm, default_partitions: int) -> StepFacts:
-    natives = [one.describe() for one in form.natives if not isinstance(one, PulseSource)]
+def _facts(step: PhysicalStep, analyzed_step: AnalyzedStep, default_partitions: int) -> StepFacts:
+    natives = [
+        one.describe() for one in analyzed_step.natives if not isinstance(one, EmptyBatchSource)
+    ]
     return StepFacts(
-        way=form.way.value,
-        is_stateful=form.is_stateful,
-        partitions=(step.options.partitions or default_partitions) if form.is_stateful else None,
-        has_watermark=form.has_watermark,
-        watermark=_watermark(form.rows),
-        sources=(*natives, *form.foreign),
-        columns=_columns(form.schema),
+        way=analyzed_step.execution_mode.value,
+        is_stateful=analyzed_step.is_stateful,
+        partitions=(step.options.partitions or default_partitions)
+        if analyzed_step.is_stateful
+        else None,
+        has_watermark=analyzed_step.has_watermark,
+        watermark=_watermark(analyzed_step.rows),
+        sources=(*natives, *analyzed_step.foreign),
+        columns=_columns(analyzed_step.schema),
     )
 
 

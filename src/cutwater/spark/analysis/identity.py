@@ -18,9 +18,9 @@ from cutwater.protocol.evolution.identity import (
     OperatorIdentity,
     StepIdentity,
 )
-from cutwater.spark.analysis.logical_plan import PlanNode, plain
+from cutwater.spark.analysis.logical_plan import PlanNode, without_serials
 from cutwater.spark.jvm.channel_source import ChannelSource
-from cutwater.spark.jvm.empty_batch_source import PulseSource
+from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
 from cutwater.spark.jvm.native_source import native_source
 
 _PACE: Final = ("max", "min", "latestfirst")
@@ -54,7 +54,7 @@ def identify(
         sources=tuple(one.name for one in step.sources),
         sinks=(step.sink.name,) if step.sink else (),
         spark=frame.sparkSession.version,
-        plan_sha256=_digest(plain(plan.text)),
+        plan_sha256=_digest(without_serials(plan.text)),
     )
 
 
@@ -82,7 +82,7 @@ def _input(leaf: PlanNode, names: Mapping[str, str], logs: dict[str, int]) -> In
     if isinstance(native, ChannelSource):
         ordinal, channel = native.reader.input
         return InputIdentity(InputKind.CHANNEL, channel, ordinal)
-    if isinstance(native, PulseSource):
+    if isinstance(native, EmptyBatchSource):
         return InputIdentity(InputKind.PULSE, "pulse")
     name = names.get(leaf.source, leaf.source)
     if native is not None:

@@ -204,7 +204,7 @@ def _pairs_of_java(options: Any) -> tuple[tuple[str, str], ...]:
     return tuple((str(key), str(options[key])) for key in options)
 
 
-def plain(text: str) -> str:
+def without_serials(text: str) -> str:
     """Leave out what is another number every time: ids of expressions, sources and objects."""
     return _SERIALS.sub("", _NUMBERS.sub("", text))
 
@@ -223,15 +223,15 @@ def state_operator(kind: str, plan: Any) -> StateOperator | None:
         if not all(one.isStreaming() for one in children):
             return None
         condition = plan.condition()
-        text = plain(condition.get().toString()) if condition.isDefined() else ""
+        text = without_serials(condition.get().toString()) if condition.isDefined() else ""
         return StateOperator((text,), ("",), (str(plan.joinType().toString()),), is_join=True)
     keys = _keys(kind, plan)
     functions = list(_functions(plan)) if kind == "Aggregate" else []
     return StateOperator(
-        tuple(_typed(one) for one in keys),
+        tuple(_with_type(one) for one in keys),
         tuple(_window(one, plan) for one in keys),
         tuple(f"{one.prettyName()} {one.dataType().catalogString()}" for one in functions),
-        tuple(_typed(one) for one in functions),
+        tuple(_with_type(one) for one in functions),
     )
 
 
@@ -259,8 +259,8 @@ def _functions_in(expression: Any) -> Iterator[Any]:
         yield from _functions_in(one)
 
 
-def _typed(expression: Any) -> str:
-    return f"{plain(expression.toString())} {expression.dataType().catalogString()}"
+def _with_type(expression: Any) -> str:
+    return f"{without_serials(expression.toString())} {expression.dataType().catalogString()}"
 
 
 def _window(key: Any, plan: Any) -> str:
@@ -282,7 +282,7 @@ def _window(key: Any, plan: Any) -> str:
         else:
             continue
         if defined:
-            return _length(plain(name), defined[0])
+            return _length(without_serials(name), defined[0])
     return ""
 
 

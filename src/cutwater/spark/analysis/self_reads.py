@@ -75,7 +75,7 @@ def _parts(path: str) -> tuple[str, ...]:
     return tuple(part for part in path.split("/") if part)
 
 
-class OwnTargets:
+class SelfReadCheck:
     """Where the sinks of one pipeline write."""
 
     def __init__(
@@ -93,20 +93,22 @@ class OwnTargets:
         """
         self._setting = setting
         nodes = [step.sink for step in plan.steps if step.sink is not None]
-        self._at = [(one, node) for node in nodes for one in _written(node, files_of_table)]
+        self._at = [
+            (one, node) for node in nodes for one in _addresses_written_by(node, files_of_table)
+        ]
 
     @classmethod
-    def of(cls, plan: PhysicalPlan, spark: SparkSession) -> "OwnTargets":
+    def of(cls, plan: PhysicalPlan, spark: SparkSession) -> "SelfReadCheck":
         """Look from a session, which knows its catalog and its settings."""
         settings = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         return cls(plan, settings.get, partial(files_of, spark))
 
     def writer_of(self, read: str) -> Node | None:
         """Return the sink that writes what is read from a path; None if no sink does."""
-        found = address_of(self._qualified(read), self._server(read))
+        found = address_of(self._qualify(read), self._server(read))
         return next((node for address, node in self._at if found.is_in(address)), None)
 
-    def _qualified(self, read: str) -> str:
+    def _qualify(self, read: str) -> str:
         """Say on which file system a path is that names none."""
         default = self._setting("fs.defaultFS") or "file:///"
         plain = ":" not in read.partition("/")[0]
@@ -119,7 +121,9 @@ class OwnTargets:
         return _server_of(own or self._setting("fs.s3a.endpoint") or "")
 
 
-def _written(node: Node, files_of_table: Callable[[str], FilesTarget]) -> Iterator[Address]:
+def _addresses_written_by(
+    node: Node, files_of_table: Callable[[str], FilesTarget]
+) -> Iterator[Address]:
     target: object = node.target
     if not isinstance(target, Sink):
         return

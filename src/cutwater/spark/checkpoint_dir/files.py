@@ -162,7 +162,7 @@ def settle(checkpoint: Path, home: Path | None = None) -> None:
             metadata = msgspec.json.decode(text)
             for store in metadata["stateStoreInfo"]:
                 paths = store["stateSchemaFilePaths"]
-                store["stateSchemaFilePaths"] = [_moved(path, operator, there) for path in paths]
+                store["stateSchemaFilePaths"] = [_relocate(path, operator, there) for path in paths]
         except (msgspec.DecodeError, KeyError, TypeError) as error:
             raise RecoveryError(f"{file} makes no sense: {error!r}.") from error
         replace_text(file, f"{version}\n{msgspec.json.encode(metadata).decode()}")
@@ -174,7 +174,7 @@ def _described_by_path(checkpoint: Path) -> Iterator[Path]:
         yield from (v2 / name for name in sorted(names(v2)))
 
 
-def _moved(path: str, operator: Path, home: Path) -> str:
+def _relocate(path: str, operator: Path, home: Path) -> str:
     """Return where a schema will be, as Spark writes a path."""
     marker = "/_stateSchema/"
     schema = f"_stateSchema/{path.rpartition(marker)[2]}"
@@ -249,7 +249,7 @@ def _partition_by_lineage(partition: Path, version: int, ids: frozenset[str]) ->
         there = names(partition / store)
         own = {one for one in ids for kind in ROCKSDB_KINDS if f"{version}_{one}.{kind}" in there}
         if len(own) != 1:
-            raise _unknown(partition / store, f"version {version} is none of {sorted(ids)}")
+            raise _format_error(partition / store, f"version {version} is none of {sorted(ids)}")
         left -= own
         state = StateVersion(version, own.pop())
         for name in find_rocksdb_files_by_lineage(partition / store, there, state):
@@ -258,7 +258,7 @@ def _partition_by_lineage(partition: Path, version: int, ids: frozenset[str]) ->
         raise RecoveryError(f"{partition} has no version {version} with id {min(left)}.")
 
 
-def _unknown(directory: Path, reason: str) -> RecoveryError:
+def _format_error(directory: Path, reason: str) -> RecoveryError:
     found = next(iter(sorted(files_below(directory))), "no file")
     return RecoveryError(
         f"{directory} is not state of RocksDB in checkpoint format 2: {reason}; found {found}."

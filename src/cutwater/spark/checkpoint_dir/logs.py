@@ -87,7 +87,7 @@ def read_batch(checkpoint: Path, batch: BatchId) -> BatchLog:
     file = checkpoint / OFFSETS / str(batch)
     # Version 2 has a name before each offset: it comes with named sources, which are off.
     watermark, *offsets = _entry(file, "v1")
-    form = _decoded(_OFFSETS, file, watermark)
+    form = _decode(_OFFSETS, file, watermark)
     return BatchLog(
         tuple(None if line == _NO_OFFSET else line for line in offsets),
         form.batch_watermark_ms,
@@ -207,7 +207,7 @@ def replace_text(file: Path, text: str) -> None:
 def _commit(checkpoint: Path, batch: BatchId) -> _CommitForm:
     file = checkpoint / COMMITS / str(batch)
     (line,) = _entry(file, "v1", "v2", "v3")[:1]
-    return _decoded(_COMMITS, file, line)
+    return _decode(_COMMITS, file, line)
 
 
 def _entry(file: Path, *versions: str) -> list[str]:
@@ -224,7 +224,7 @@ def _entry(file: Path, *versions: str) -> list[str]:
     return lines
 
 
-def _decoded(decoder: msgspec.json.Decoder[Form], file: Path, line: str) -> Form:
+def _decode(decoder: msgspec.json.Decoder[Form], file: Path, line: str) -> Form:
     try:
         return decoder.decode(line)
     except msgspec.DecodeError as error:

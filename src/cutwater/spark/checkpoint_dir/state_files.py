@@ -210,7 +210,7 @@ def newest_number(names: set[str], suffix: str, version: int) -> int | None:
     return max((one for one in numbers if one <= version), default=None)
 
 
-def missing(file: Path, version: int) -> RecoveryError:
+def missing_file_error(file: Path, version: int) -> RecoveryError:
     """Make the error about a file that a version needs."""
     return RecoveryError(f"{file} is not there, and version {version} of the state needs it.")
 
@@ -233,7 +233,7 @@ def find_hdfs_files(store: Path, names: set[str], version: int) -> Iterator[str]
     for number in range((snapshot or 0) + 1, version + 1):
         delta = f"{number}.delta"
         if delta not in names:
-            raise missing(store / delta, version)
+            raise missing_file_error(store / delta, version)
         yield delta
 
 
@@ -252,11 +252,11 @@ def find_rocksdb_files(store: Path, names: set[str], version: int) -> Iterator[s
     snapshot = newest_number(names, "zip", version)
     if snapshot is not None:
         yield f"{snapshot}.zip"
-        yield from _shared(store, f"{snapshot}.zip")
+        yield from _find_shared_files(store, f"{snapshot}.zip")
     for number in range((snapshot or 0) + 1, version + 1):
         changelog = f"{number}.changelog"
         if changelog not in names:
-            raise missing(store / changelog, version)
+            raise missing_file_error(store / changelog, version)
         yield changelog
 
 
@@ -281,16 +281,16 @@ def find_rocksdb_files_by_lineage(
     for one in reversed(lineage):
         if one.snapshot in names:
             yield one.snapshot
-            yield from _shared(store, one.snapshot)
+            yield from _find_shared_files(store, one.snapshot)
             return
         if one.changelog not in names:
-            raise missing(store / one.changelog, state.version)
+            raise missing_file_error(store / one.changelog, state.version)
         yield one.changelog
     if lineage[0].version != 1:
-        raise missing(store / lineage[0].snapshot, state.version)
+        raise missing_file_error(store / lineage[0].snapshot, state.version)
 
 
-def _shared(store: Path, snapshot: str) -> Iterator[str]:
+def _find_shared_files(store: Path, snapshot: str) -> Iterator[str]:
     """Find the files that several snapshots share, which this one names."""
     try:
         with zipfile.ZipFile(store / snapshot) as archive:

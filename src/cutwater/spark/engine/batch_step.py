@@ -22,8 +22,8 @@ from cutwater.runtime.output import SMALL_BYTES
 from cutwater.runtime.reporting.failed_batch import FailedBatch, events_of
 from cutwater.runtime.step import Closed, DriverCallbacks, PinnedFiles, RunningStep, Wiring
 from cutwater.sinks.base import FrameRows
-from cutwater.spark.analysis.analysis import StepForm, channel_form
-from cutwater.spark.jvm.channel_scan import ChannelScan, carried, columns_of
+from cutwater.spark.analysis.analysis import AnalyzedStep, channel_form
+from cutwater.spark.jvm.channel_scan import ChannelScan, columns_of, select_carried
 from cutwater.spark.jvm.internals import POOL, Internals
 
 _IDLE_WAIT_S: Final = 5.0
@@ -41,16 +41,16 @@ class BatchStep(RunningStep):
         machine: Step,
         wiring: Wiring,
         callbacks: DriverCallbacks,
-        form: StepForm,
+        analyzed: AnalyzedStep,
     ) -> None:
         """Prepare the thread."""
         super().__init__(plan, machine, wiring, callbacks)
-        self._spark: SparkSession = form.frame.sparkSession
+        self._spark: SparkSession = analyzed.frame.sparkSession
         internals = Internals(self._spark)
         self._scans = {
             one.id: ChannelScan(internals, wiring.inputs[one.id], one.keys) for one in plan.inputs
         }
-        self._columns = form.schema
+        self._columns = analyzed.schema
         self._thread = InheritableThread(target=self._loop, name=f"step {plan.name}", daemon=True)
         most = plan.options.max_batch_bytes
         self._most = {one.id: one.batch_bytes(most) for one in plan.inputs}
@@ -135,7 +135,7 @@ class BatchStep(RunningStep):
         result = self.plan.evaluate(self._spark, frames)
         assert isinstance(result, DataFrame)
         self._check_columns(result)
-        output = FrameRows(carried(result, self.wiring.channel))
+        output = FrameRows(select_carried(result, self.wiring.channel))
         if size_bytes < SMALL_BYTES:
             output = output.gathered()
         written = self.wiring.output.write(output, batch)

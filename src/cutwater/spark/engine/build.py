@@ -34,16 +34,16 @@ from cutwater.runtime.output import ChannelOutput, Output, SinkOutput
 from cutwater.runtime.reporting.recovery_timing import Phase, Phases
 from cutwater.runtime.scratch import generation_directory
 from cutwater.runtime.step import DriverCallbacks, RunningStep, Wiring
-from cutwater.spark.analysis.analysis import Analysis, StepForm, Way
+from cutwater.spark.analysis.analysis import Analysis, AnalyzedStep, ExecutionMode
 from cutwater.spark.analysis.column_pruning import columns_read, rows_depend_on_columns
-from cutwater.spark.analysis.self_reads import OwnTargets
+from cutwater.spark.analysis.self_reads import SelfReadCheck
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir.rewrite import SOURCES, ChangedQuery, donor_of, rebuild
 from cutwater.spark.engine.batch_step import BatchStep
 from cutwater.spark.engine.query_step import PARTITIONS, CommitWatch, QueryStep
 from cutwater.spark.jvm.channel_scan import carry
-from cutwater.spark.jvm.channel_source import ChannelOffset, ChannelSource, Reading
+from cutwater.spark.jvm.channel_source import ChannelOffset, ChannelSource, ReadOptions
 from cutwater.spark.jvm.internals import Internals
 from cutwater.store.backends.directories import exists, try_to_remove_tree
 from cutwater.store.blobs.blobs import Blobs
@@ -86,7 +86,7 @@ class Build:
     _channels: dict[ChannelId, Channel] = field(default_factory=dict)
     _signals: dict[StepId, Signal] = field(default_factory=dict)
     _sources: dict[StepId, list[ChannelSource]] = field(default_factory=dict)
-    _forms: dict[StepId, StepForm] = field(default_factory=dict)
+    _analyzed: dict[StepId, AnalyzedStep] = field(default_factory=dict)
     _read: dict[ReaderId, frozenset[str]] = field(default_factory=dict)
     _change: Change | None = None
 
@@ -139,22 +139,24 @@ class Build:
         cut = self.restore.cut
         if cut is None:
             return
-        now = {name: form.identity for name, form in self._forms.items()}
-        self._change = mapped(cut, now, self.context.allowed)
+        now = {name: analyzed_step.identity for name, analyzed_step in self._analyzed.items()}
+        self._change = map_or_refuse(cut, now, self.context.allowed)
 
     def _topology(self) -> Topology:
-        pinned = [name for name, form in self._forms.items() if form.pinned_start]
+        pinned = [
+            name for name, analyzed_step in self._analyzed.items() if analyzed_step.pinned_start
+        ]
         known = {} if self._cut is None else self._cut.identities
         default = int(str(self.internals.spark.conf.get(PARTITIONS)))
         identities = {}
-        for name, form in self._forms.items():
-            identity = known.get(name, form.identity)
+        for name, analyzed_step in self._analyzed.items():
+            identity = known.get(name, analyzed_step.identity)
             if identity.operators and identity.partitions is None:
-                identity = replace(identity, partitions=self._divided_into(name) or default)
+                identity = replace(identity, partitions=self._count_partitions(name) or default)
             identities[name] = identity
         return self.context.plan.topology(pinned, identities)
 
-    def _divided_into(self, step: StepId) -> int | None:
+    def _count_partitions(self, step: StepId) -> int | None:
         """Return into how many partitions a query's state is divided, as its own log says.
 
         A manifest of the first versions does not; None for a query that has not run.
@@ -170,24 +172,26 @@ class Build:
 
     def _evaluate(self) -> None:
         plan, spark = self.context.plan, self.internals.spark
-        analysis = Analysis(self.internals, OwnTargets.of(plan, spark))
+        analysis = Analysis(self.internals, SelfReadCheck.of(plan, spark))
         for step in self.context.plan.steps:
             frames = self._frames(step)
             if frames is None:
                 continue
-            form = analysis.look(step, frames)
-            if form is None:
+            analyzed_step = analysis.look(step, frames)
+            if analyzed_step is None:
                 continue
-            self._forms[step.name] = form
+            self._analyzed[step.name] = analyzed_step
             if step.output is not None:
-                self._channels[step.output.id] = self._channel(step, form.rows)
+                self._channels[step.output.id] = self._channel(step, analyzed_step.rows)
                 for reader in step.output.readers:
                     signal = self._signals.setdefault(reader.step, Signal())
                     self._channels[step.output.id].subscribe(reader, signal)
         if self.context.available_now:
-            analysis.problems += _endless(self.context.plan.steps, self._forms)
+            analysis.problems += _endless(self.context.plan.steps, self._analyzed)
             # Only a query with sources of Spark's has the trigger by which Spark would tell them.
-            for native in (one for form in self._forms.values() for one in form.natives):
+            for native in (
+                one for analyzed_step in self._analyzed.values() for one in analyzed_step.natives
+            ):
                 native.prepareForTriggerAvailableNow()
         if analysis.problems:
             raise PlanError(self.context.plan.pipeline, *analysis.problems)
@@ -205,7 +209,7 @@ class Build:
                 channel,
                 ReaderId(step.name, one.id),
                 signal,
-                Reading(one.batch_bytes(step.options.max_batch_bytes), one.keys),
+                ReadOptions(one.batch_bytes(step.options.max_batch_bytes), one.keys),
             )
             self._sources.setdefault(step.name, []).append(source)
             frames[one.id] = source.frame()
@@ -222,12 +226,12 @@ class Build:
         """
         internals, narrow = self.internals, []
         for step in self.context.plan.steps:
-            form = self._forms[step.name]
+            analyzed_step = self._analyzed[step.name]
             if step.inputs:
-                self._read.update(columns_read(internals, form.frame))
-            if step.output is None or form.is_stateful:
+                self._read.update(columns_read(internals, analyzed_step.frame))
+            if step.output is None or analyzed_step.is_stateful:
                 continue
-            if not rows_depend_on_columns(internals, form.frame):
+            if not rows_depend_on_columns(internals, analyzed_step.frame):
                 narrow.append(step.output)
         for one in narrow:
             if self._read.keys() >= set(one.readers):
@@ -259,7 +263,7 @@ class Build:
 
         def fetch(step: PhysicalStep) -> None:
             state = cut.snapshots[step.name].state
-            if state and self._forms[step.name].way is Way.QUERY:
+            if state and self._analyzed[step.name].execution_mode is ExecutionMode.QUERY:
                 into = self._query_directory(step.name)
                 into.mkdir(parents=True)
                 blobs.fetch_tree(state, into)
@@ -281,7 +285,10 @@ class Build:
 
         def directory_of(step: StepId) -> Path:
             """Return where the files of a query of the cut are; fetch them if nobody has."""
-            if step in self._forms and self._forms[step].way is Way.QUERY:
+            if (
+                step in self._analyzed
+                and self._analyzed[step].execution_mode is ExecutionMode.QUERY
+            ):
                 return self._query_directory(step)
             if step not in old:
                 old[step] = self.directory / ".gone" / step
@@ -315,7 +322,7 @@ class Build:
 
     def _connect(self, spec: StepSpec, watch: CommitWatch) -> RunningStep:
         plan = self.context.plan[spec.step]
-        form = self._forms[spec.step]
+        analyzed_step = self._analyzed[spec.step]
         restored = None
         if self._cut is not None:
             restored = Restored.from_snapshot(self._cut.snapshots[spec.step])
@@ -330,9 +337,9 @@ class Build:
             directory=directory,
             signal=self._signals[spec.step],
         )
-        if form.way is Way.BATCH:
-            return BatchStep(plan, machine, wiring, self.callbacks, form)
-        query = QueryStep(plan, machine, wiring, self.callbacks, form)
+        if analyzed_step.execution_mode is ExecutionMode.BATCH:
+            return BatchStep(plan, machine, wiring, self.callbacks, analyzed_step)
+        query = QueryStep(plan, machine, wiring, self.callbacks, analyzed_step)
         query.available_now = self.context.available_now
         query.connect(self._sources.get(spec.step, ()), watch.watch)
         return query
@@ -364,17 +371,17 @@ def _text(line: Line) -> str | None:
     return ChannelOffset(place.position).text(source) if place.position else None
 
 
-def _endless(steps: Iterable[PhysicalStep], forms: Mapping[StepId, StepForm]) -> list[str]:
+def _endless(steps: Iterable[PhysicalStep], analyzed: Mapping[StepId, AnalyzedStep]) -> list[str]:
     """Find sources of ours that never end, where everything there is now shall be processed."""
     return [
         f"{step.sources[0].place}: {step.sources[0].title} has no end, and all that is there "
         "now shall be processed; give it a total."
         for step in steps
-        if step.name in forms and any(not one.has_end for one in forms[step.name].natives)
+        if step.name in analyzed and any(not one.has_end for one in analyzed[step.name].natives)
     ]
 
 
-def mapped(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
+def map_or_refuse(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
     """Return what a cut is to the steps of today.
 
     Raises:

@@ -68,7 +68,7 @@ def read_watermarks(directory: Path) -> tuple[InputWatermark, ...]:
         raise RecoveryError(f"{file} does not tell the inputs' watermarks: {error}.") from error
 
 
-def carried_over(
+def carry_over(
     stored: Sequence[InputWatermark], now: Sequence[EventTime]
 ) -> tuple[int | None, ...]:
     """Return where each call of today's plan stands, as far as a snapshot tells.
@@ -118,7 +118,7 @@ class QueryWatermarks:
         Raises:
             RecoveryError: If its file makes no sense.
         """
-        found = carried_over(read_watermarks(directory), tuple(self._calls.values()))
+        found = carry_over(read_watermarks(directory), tuple(self._calls.values()))
         pairs = zip(self._calls, found, strict=True)
         self._restored = {call: at_ms for call, at_ms in pairs if at_ms is not None}
         self._is_put_back = not self._restored

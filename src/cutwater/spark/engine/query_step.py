@@ -25,18 +25,18 @@ from cutwater.protocol.step.machine import Step
 from cutwater.runtime.output import SMALL_BYTES
 from cutwater.runtime.reporting.failed_batch import FailedBatch, Reading, events_of, readings
 from cutwater.runtime.step import Closed, DriverCallbacks, PinnedFiles, RunningStep, Wiring
-from cutwater.spark.analysis.analysis import StepForm
+from cutwater.spark.analysis.analysis import AnalyzedStep
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir.batch_inputs import reading_of
 from cutwater.spark.checkpoint_dir.offsets import note_streams
 from cutwater.spark.engine.input_watermarks import QueryWatermarks
-from cutwater.spark.jvm.channel_scan import carried
+from cutwater.spark.jvm.channel_scan import select_carried
 from cutwater.spark.jvm.channel_source import ChannelOffset, ChannelSource
-from cutwater.spark.jvm.empty_batch_source import PulseSource
+from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
 from cutwater.spark.jvm.internals import POOL, Internals, NewQuery
 from cutwater.spark.jvm.native_sink import NativeSink, PlannedBatch
-from cutwater.spark.jvm.native_source import Told
+from cutwater.spark.jvm.native_source import ExpectedCallbackError
 from cutwater.store.backends.directories import try_to_remove_tree
 
 PARTITIONS: Final = "spark.sql.shuffle.partitions"
@@ -52,7 +52,7 @@ _OWES_BATCH: Final = (
 _POLL_S: Final = 0.005
 
 
-class _Ended(Told):
+class _Ended(ExpectedCallbackError):
     """What Spark is told when a batch must not be committed; short, since Spark parses it."""
 
 
@@ -67,7 +67,7 @@ class QueryStep(RunningStep):
         machine: Step,
         wiring: Wiring,
         callbacks: DriverCallbacks,
-        form: StepForm,
+        analyzed: AnalyzedStep,
     ) -> None:
         """Prepare the query; its directory holds the restored batch, or nothing.
 
@@ -76,11 +76,11 @@ class QueryStep(RunningStep):
             machine: Its machine, standing at the restored batch.
             wiring: What it is connected to.
             callbacks: What it reports to the driver.
-            form: Its result and sources, as Spark sees them.
+            analyzed: Its result and sources, as Spark sees them.
         """
         super().__init__(plan, machine, wiring, callbacks)
-        self._form = form
-        self._internals = Internals(form.frame.sparkSession)
+        self._analyzed = analyzed
+        self._internals = Internals(analyzed.frame.sparkSession)
         self._sink = NativeSink(self._internals, self._on_batch, self.title)
         self._query: StreamingQuery | None = None
         self._started = threading.Event()
@@ -94,7 +94,7 @@ class QueryStep(RunningStep):
         self._offsets: Sequence[str | None] = ()
         self._late_since = ""
         # Only an operator with state asks for a watermark.
-        followed = form.event_times if form.may_owe_batch else {}
+        followed = analyzed.event_times if analyzed.may_owe_batch else {}
         self._watermarks = QueryWatermarks(self._internals, followed)
 
     # -- starting and ending
@@ -111,11 +111,11 @@ class QueryStep(RunningStep):
             # One input is enough to let the owed batch run (rule F22).
             owes = self.machine.owes_batch and index == 0
             source.begin(_line_of(self._offsets, source.reader.input), owes_batch=owes)
-        for native in self._form.natives:
-            if isinstance(native, PulseSource):
+        for native in self._analyzed.natives:
+            if isinstance(native, EmptyBatchSource):
                 native.between_batches = self._between_batches
                 native.begin(_pulse_line(self._offsets), owes_batch=self.machine.owes_batch)
-        spark = self._form.frame.sparkSession
+        spark = self._analyzed.frame.sparkSession
         partitions = self.plan.options.partitions
         context = spark.sparkContext
         context.setLocalProperty(POOL, self.name)
@@ -149,7 +149,7 @@ class QueryStep(RunningStep):
 
     def _new_query(self) -> NewQuery:
         return NewQuery(
-            frame=carried(self._form.frame, self.wiring.channel),
+            frame=select_carried(self._analyzed.frame, self.wiring.channel),
             title=self.title,
             checkpoint=str(self.checkpoint),
             output_mode=self.plan.output_mode,
@@ -183,19 +183,20 @@ class QueryStep(RunningStep):
 
     @property
     def _ends_by_itself(self) -> bool:
-        return self.available_now and bool(self._form.foreign)
+        return self.available_now and bool(self._analyzed.foreign)
 
     def source_ended(self) -> bool:
         """Say whether the outside sources have ended."""
-        if self._form.foreign:
+        if self._analyzed.foreign:
             query = self._query
             if query is None or query.isActive or not self._ends_by_itself:
                 return False
             ended = query.exception() is None and self._has_read_all(query)
             return ended and not self._session_stopped()
-        texts = self._offsets or (None,) * len(self._form.natives)
+        texts = self._offsets or (None,) * len(self._analyzed.natives)
         return all(
-            source.exhausted(text) for source, text in zip(self._form.natives, texts, strict=True)
+            source.exhausted(text)
+            for source, text in zip(self._analyzed.natives, texts, strict=True)
         )
 
     def _has_read_all(self, query: StreamingQuery) -> bool:
@@ -211,13 +212,13 @@ class QueryStep(RunningStep):
         return self._internals.reads_once(query) and query_log.is_committed(self.checkpoint, only)
 
     def _session_stopped(self) -> bool:
-        context = self._form.frame.sparkSession.sparkContext
+        context = self._analyzed.frame.sparkSession.sparkContext
         return bool(context._jsc is None or context._jsc.sc().isStopped())  # noqa: SLF001
 
     def count_late_rows(self) -> None:
         """Ask Spark what its operators have dropped; only those with event time can."""
         query = self._query
-        if query is None or not self._form.is_stateful or self.machine.watermark_ms is None:
+        if query is None or not self._analyzed.is_stateful or self.machine.watermark_ms is None:
             return
         self._late_since, dropped = self._internals.late_rows(query, self._late_since)
         self.late_rows += dropped
@@ -255,16 +256,16 @@ class QueryStep(RunningStep):
         self._note_committed(BatchId(batch - 1))
         self._watermarks.put_back(self._running_query())
         log = query_log.read_batch(self.checkpoint, batch)
-        moved = self._moved(log.offsets)
+        moved = self._find_moved_inputs(log.offsets)
         small = self.last_bytes is not None and self.last_bytes < SMALL_BYTES
-        if small and not self._form.is_stateful:
+        if small and not self._analyzed.is_stateful:
             rows = rows.gathered()
         written = self.wiring.output.write(rows, batch)
         self.last_bytes = written.size_bytes
         is_new = bool(moved) or tuple(log.offsets) != tuple(self._offsets)
         offsets = None
         if not self.wiring.inputs:
-            names = self._form.stream_keys
+            names = self._analyzed.stream_keys
             offsets = {names[at]: text for at, text in enumerate(log.offsets) if text is not None}
         self.append(
             written,
@@ -275,7 +276,7 @@ class QueryStep(RunningStep):
                 offsets,
                 watermark_ms=log.watermark_ms or None,
                 # Known for sure when the batch is committed; until then, better once too often.
-                owes_batch=self._form.may_owe_batch and is_new,
+                owes_batch=self._analyzed.may_owe_batch and is_new,
                 staged=written.staged,
             ),
         )
@@ -288,7 +289,7 @@ class QueryStep(RunningStep):
             raise RunError(f"its query had not started {_START_S:.0f} s after its first batch.")
         return self._query
 
-    def _moved(self, offsets: Sequence[str | None]) -> Mapping[InputId, Place]:
+    def _find_moved_inputs(self, offsets: Sequence[str | None]) -> Mapping[InputId, Place]:
         moved = {}
         for source in self._inputs():
             channel = self.wiring.inputs[source]
@@ -310,7 +311,7 @@ class QueryStep(RunningStep):
         found: list[Reading | None] = [
             reading_of(stream, start, end, query_files.source_log(self.checkpoint, one.log))
             for one, stream, start, end in zip(
-                self._form.identity.inputs, self._form.lines, starts, ends, strict=True
+                self._analyzed.identity.inputs, self._analyzed.lines, starts, ends, strict=True
             )
         ]
         for source in self._inputs():
@@ -333,7 +334,7 @@ class QueryStep(RunningStep):
         if batch <= self._began or self.machine.committed >= batch:
             return
         owes = False
-        if self._form.may_owe_batch:
+        if self._analyzed.may_owe_batch:
             before = query_log.read_batch(self.checkpoint, batch).watermark_ms
             owes = query_log.next_watermark_ms(self.checkpoint, batch) > before
         self.committed(batch, owes_batch=owes)
@@ -352,7 +353,7 @@ class QueryStep(RunningStep):
         directory = self._pin(checkpoint_id)
         files = query_files.pin(self.checkpoint, batch, directory)
         if batch != NO_BATCH:
-            files += (note_streams(directory, self._form.lines),)
+            files += (note_streams(directory, self._analyzed.lines),)
             # Under the step's lock, so that the next batch cannot end: its watermarks are not ours.
             files += self._watermarks.note(self._query, directory)
         self._pinned[checkpoint_id] = PinnedFiles(directory, files)

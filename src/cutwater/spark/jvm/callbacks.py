@@ -81,11 +81,11 @@ class _Server(PythonServer):  # type: ignore[misc]
         connection.init_socket_from_python_server(accepted, stream)
         return connection
 
-    def not_started(self) -> None:
+    def on_thread_missing(self) -> None:
         """Note that a connection has no thread that could look at it."""
         self._unproven.release()
 
-    def proved(self, *, is_proven: bool) -> None:
+    def on_proof(self, *, is_proven: bool) -> None:
         """Note what became of an unproven connection."""
         self._unproven.release()
         if not is_proven and not self._has_told and not self.is_shutdown:
@@ -106,7 +106,7 @@ class _Connection(ClientServerConnection):  # type: ignore[misc]
             super().start()
         except RuntimeError as error:
             _LOG.warning("a call of the JVM cannot be answered: %s", error)
-            self.python_server.not_started()
+            self.python_server.on_thread_missing()
             self.close(reset=True)
 
     def wait_for_commands(self) -> None:
@@ -115,7 +115,7 @@ class _Connection(ClientServerConnection):  # type: ignore[misc]
         try:
             is_proven = self._names_an_object()
         finally:
-            self.python_server.proved(is_proven=is_proven)
+            self.python_server.on_proof(is_proven=is_proven)
         if is_proven:
             super().wait_for_commands()
         else:

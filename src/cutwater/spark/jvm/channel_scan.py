@@ -99,7 +99,7 @@ class ChannelScan:
             F.lit(f"channel {self._channel.id} does not carry a column that is read from it")
         )
         return [
-            F.col(quoted(one.name))
+            F.col(quote(one.name))
             if one.name in carried_columns.names
             else missing.cast(one.dataType).alias(one.name)
             for one in schema.fields
@@ -118,14 +118,14 @@ def carry(channel: Channel, names: Collection[str]) -> None:
     channel.carry(StructType([field for field in fields if field.name in names] or fields[:1]))
 
 
-def carried(frame: DataFrame, channel: Channel | None) -> DataFrame:
+def select_carried(frame: DataFrame, channel: Channel | None) -> DataFrame:
     """Return the columns of a step's rows that its channel carries; all without a channel."""
     if channel is None or channel.carried == channel.form.schema:
         return frame
-    return frame.select(*map(quoted, channel.carried.names))
+    return frame.select(*map(quote, channel.carried.names))
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """Return a column's name as Spark reads it as one name."""
     return f"`{name.replace('`', '``')}`"
 
@@ -135,9 +135,9 @@ def _newest(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
 
     An Event is a directory, named so that they sort in the order of Events.
     """
-    columns = [quoted(one) for one in rows.columns]
+    columns = [quote(one) for one in rows.columns]
     # A key may also be what Spark takes for one: in other letters, or a part of a column.
-    named_keys = [quoted(one) if one in rows.columns else one for one in keys]
+    named_keys = [quote(one) if one in rows.columns else one for one in keys]
     latest_first = Window.partitionBy(*named_keys).orderBy(F.col(_EVENT).desc())
     directory = F.substring_index("_metadata.file_path", "/", -2)
     named = rows.select("*", F.substring_index(directory, "/", 1).alias(_EVENT))

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from cutwater.ids import InputId, ReaderId
 from cutwater.runtime.channel import Channel, Signal
 from cutwater.spark.jvm.channel_scan import ChannelScan, columns_of
-from cutwater.spark.jvm.empty_batch_source import OwedBatch
+from cutwater.spark.jvm.empty_batch_source import NoDataBatchDetector
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import NativeSource, decode_offset, encode_offset
 
@@ -59,7 +59,7 @@ class ChannelOffset:
         )
 
 
-class Reading(NamedTuple):
+class ReadOptions(NamedTuple):
     """How a channel is read.
 
     Attributes:
@@ -81,19 +81,19 @@ class ChannelSource(NativeSource):
         channel: Channel,
         reader: ReaderId,
         signal: Signal,
-        reading: Reading,
+        options: ReadOptions,
     ) -> None:
         """Read a channel as one reader."""
         self.channel = channel
         super().__init__(internals, columns_of(channel.form.schema))
         self.reader = reader
         self._signal = signal
-        self._reading = reading
-        self._scan = ChannelScan(internals, channel, reading.keys)
+        self._options = options
+        self._scan = ChannelScan(internals, channel, options.keys)
         self._tick = 0
         self._initial = 0
         self._planned = 0
-        self._owed = OwedBatch()
+        self._detector = NoDataBatchDetector()
         self.siblings: Sequence[ChannelSource] = (self,)
         self.between_batches: Callable[[], bool] = lambda: False
 
@@ -104,7 +104,7 @@ class ChannelSource(NativeSource):
     @property
     def needed_by_itself(self) -> frozenset[str]:
         """The columns that newest rows are found by; all, if they have other names for Spark."""
-        keys, columns = frozenset(self._reading.keys), frozenset(self.channel.form.schema.names)
+        keys, columns = frozenset(self._options.keys), frozenset(self.channel.form.schema.names)
         return keys if keys <= columns else columns
 
     def frame(self) -> DataFrame:
@@ -120,7 +120,7 @@ class ChannelSource(NativeSource):
         added to a channel does not begin at the channel's beginning.
         """
         self._initial = self.channel.position(self.reader).position
-        offset = self._parsed(text)
+        offset = self._parse(text)
         self._planned = offset.position
         self._tick = offset.tick + owes_batch
 
@@ -128,8 +128,8 @@ class ChannelSource(NativeSource):
         """Return where the next batch ends, waiting a while if no input has anything."""
         wants_batch = self.between_batches()
         seen = self._signal.count
-        offset = self._parsed(start)
-        if self is self.siblings[0] and self._owed.insists(start, wants_batch=wants_batch):
+        offset = self._parse(start)
+        if self is self.siblings[0] and self._detector.must_force(start, wants_batch=wants_batch):
             self._tick = offset.tick + 1
         self._planned = offset.position
         if not wants_batch and self._tick == offset.tick and not self._any_news():
@@ -138,14 +138,14 @@ class ChannelSource(NativeSource):
             return start
         limit = self.channel.limit(self.reader)
         end = ChannelOffset(
-            self.channel.end_within(offset.position, limit, self._reading.max_batch_bytes),
+            self.channel.end_within(offset.position, limit, self._options.max_batch_bytes),
             max(self._tick, offset.tick),
         )
         if start is None and end.position == self._initial and end.tick == 0:
             return None
         return end.text(self.reader.input)
 
-    def _parsed(self, text: str | None) -> ChannelOffset:
+    def _parse(self, text: str | None) -> ChannelOffset:
         if text is None:
             return ChannelOffset(self._initial)
         return ChannelOffset.parse(text, self.reader.input)
@@ -159,6 +159,6 @@ class ChannelSource(NativeSource):
 
     def batch(self, start: str | None, end: str) -> Any:
         """Return the rows between two offsets."""
-        first = self._parsed(start).position
-        last = self._parsed(end).position
+        first = self._parse(start).position
+        last = self._parse(end).position
         return self._scan.rows(first, last, streaming=True)._jdf

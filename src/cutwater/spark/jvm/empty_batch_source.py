@@ -18,7 +18,7 @@ from cutwater.spark.jvm.native_source import NativeSource, decode_offset, encode
 _KEYS: Final = frozenset({"tick"})
 
 
-class OwedBatch:
+class NoDataBatchDetector:
     """Notices that Spark will not run a batch that is owed.
 
     A watermark that has moved makes a batch without data due; Spark runs it in the same turn in
@@ -31,21 +31,21 @@ class OwedBatch:
         """Nothing is owed yet."""
         self._asked: tuple[str | None] | None = None
 
-    def insists(self, start: str | None, *, wants_batch: bool) -> bool:
+    def must_force(self, start: str | None, *, wants_batch: bool) -> bool:
         """Say whether to force a batch, being asked from this place."""
         again = wants_batch and self._asked == (start,)
         self._asked = (start,) if wants_batch and not again else None
         return again
 
 
-class PulseSource(NativeSource):
+class EmptyBatchSource(NativeSource):
     """Counts how often a batch was asked for."""
 
     def __init__(self, internals: Internals, schema: StructType) -> None:
         """Pretend to have such rows."""
         super().__init__(internals, schema)
         self._tick = 0
-        self._owed = OwedBatch()
+        self._detector = NoDataBatchDetector()
         self.between_batches: Callable[[], bool] = lambda: False
 
     def describe(self) -> str:
@@ -54,7 +54,7 @@ class PulseSource(NativeSource):
 
     def begin(self, text: str | None, *, owes_batch: bool) -> None:
         """Note where the query starts, and whether a batch without rows must run first."""
-        self._tick = self._parsed(text) + owes_batch
+        self._tick = self._parse(text) + owes_batch
 
     def exhausted(self, _: str | None) -> bool:
         """Return True: it never has anything of its own."""
@@ -62,11 +62,11 @@ class PulseSource(NativeSource):
 
     def latest(self, start: str | None) -> str | None:
         """Return the number of the last batch that was asked for."""
-        tick = max(self._tick, self._parsed(start))
+        tick = max(self._tick, self._parse(start))
         wants_batch = self.between_batches()
-        insists = self._owed.insists(start, wants_batch=wants_batch)
+        must_force = self._detector.must_force(start, wants_batch=wants_batch)
         # A query that ends when nothing is left does not ask a second time.
-        if insists or (wants_batch and self.available_now):
+        if must_force or (wants_batch and self.available_now):
             tick += 1
         self._tick = tick
         return encode_offset({"tick": tick}) if tick else None
@@ -76,5 +76,5 @@ class PulseSource(NativeSource):
         columns = [F.lit(None).cast(one.dataType).alias(one.name) for one in self.spark_schema]
         return self.internals.streaming_range(0, 0, 1).select(*columns)._jdf
 
-    def _parsed(self, text: str | None) -> int:
+    def _parse(self, text: str | None) -> int:
         return 0 if text is None else int(decode_offset(text, _KEYS, self.describe())["tick"])

@@ -59,29 +59,29 @@ def _in_one_line(answer: Callable[..., Any], *arguments: Any) -> Any:
         raise SourceFailed(first_line(error)) from None
 
 
-class Told(Exception):
+class ExpectedCallbackError(Exception):
     """What Spark is told when a callback of ours cannot go on; never news to anybody else."""
 
 
-class SourceFailed(Told):
+class SourceFailed(ExpectedCallbackError):
     """What Spark is told when a source could not answer."""
 
 
-class _NotTold(logging.Filter):
+class _ExpectedErrorFilter(logging.Filter):
     """Keeps py4j from printing a trace of what we have told Spark on purpose."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let a record through unless it is about such an error."""
-        return not (record.exc_info and isinstance(record.exc_info[1], Told))
+        return not (record.exc_info and isinstance(record.exc_info[1], ExpectedCallbackError))
 
 
-_NOT_TOLD: Final = _NotTold()
+_EXPECTED_ERROR_FILTER: Final = _ExpectedErrorFilter()
 
 
 def hush_callbacks() -> None:
     """Let a stop in the middle of a batch pass without a trace; may be called again."""
     for name in ("py4j.clientserver", "py4j.java_gateway"):
-        logging.getLogger(name).addFilter(_NOT_TOLD)
+        logging.getLogger(name).addFilter(_EXPECTED_ERROR_FILTER)
 
 
 _SERIALS = itertools.count(1)

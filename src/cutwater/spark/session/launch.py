@@ -59,12 +59,12 @@ def start_jvm(settings: Mapping[str, str]) -> Any:  # noqa: ANN401 - py4j has no
     with TemporaryDirectory(prefix="cutwater-jvm-") as made:
         directory = Path(made)
         ready = directory / "ready"
-        with _started(_command(settings, directory), ready) as (process, complaints):
+        with _start_process(_command(settings, directory), ready) as (process, complaints):
             _wait(process, ready, complaints, settings.get("spark.master", "its master"))
             with ready.open("rb") as file:
                 port = read_int(file)  # type: ignore[no-untyped-call]
                 secret = UTF8Deserializer().loads(file)  # type: ignore[no-untyped-call]
-            gateway = _connected(port, secret)
+            gateway = _connect(port, secret)
     gateway.proc = process
     complaints.release()
     return gateway
@@ -84,7 +84,7 @@ def _command(settings: Mapping[str, str], directory: Path) -> list[str]:
     hidden.pop(_DEFAULT_JAVA_OPTIONS, None)
     # Of two values in one file the last counts: ours come after those of the user's own file.
     text = "".join(_read(Path(one)) + "\n\n" for one in theirs)
-    text += "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in hidden.items())
+    text += "".join(f"{_escape(key)}={_escape(value)}\n" for key, value in hidden.items())
     properties = directory / "properties"
     properties.touch(mode=0o600)
     properties.write_text(text, encoding="utf-8")
@@ -141,7 +141,7 @@ def _read(file: Path) -> str:
     raise SessionError(f"{_PROPERTIES} in {_ARGUMENTS}: {file} cannot be read: {reason}.")
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Write a key or a value as `java.util.Properties` reads it back."""
     controls = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
     return re.sub(r"[\\ \t\n\r\f=:#!]", lambda one: controls.get(one[0], f"\\{one[0]}"), text)
@@ -157,7 +157,9 @@ def _argument_file(words: Sequence[str]) -> str:
 
 
 @contextmanager
-def _started(command: Sequence[str], ready: Path) -> "Iterator[tuple[Popen[bytes], _Complaints]]":
+def _start_process(
+    command: Sequence[str], ready: Path
+) -> "Iterator[tuple[Popen[bytes], _Complaints]]":
     """Start the process; if its start is given up, nothing of it is left."""
     environment = {
         **os.environ,
@@ -188,7 +190,7 @@ def _wait(process: "Popen[bytes]", ready: Path, complaints: "_Complaints", maste
         time.sleep(_LOOK_S)
 
 
-def _connected(port: int, secret: str) -> Any:  # noqa: ANN401 - py4j has no types
+def _connect(port: int, secret: str) -> Any:  # noqa: ANN401 - py4j has no types
     """Let pyspark connect to a JVM that runs."""
     try:
         os.environ |= {_PORT: str(port), _SECRET: secret}
