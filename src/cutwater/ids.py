@@ -1,7 +1,7 @@
 """The names and numbers that cross function boundaries, each with a type of its own.
 
-They are `NewType`s: nothing at run time, and mypy refuses to let one stand in for another
-(docs/adr/0002). This module does not validate; whoever mints an id does.
+They are `NewType`s: they cost nothing at run time, and mypy rejects one in place of another
+(docs/adr/0002). This module does not validate; the code that creates an id does.
 """
 
 from typing import Final, NamedTuple, NewType

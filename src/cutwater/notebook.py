@@ -20,7 +20,7 @@ def table(title: str, names: Sequence[str], rows: Iterable[Sequence[object]]) ->
 
 
 def drawing(text: str) -> str:
-    """Return text whose columns must stay where they are."""
+    """Return preformatted text, whose columns stay aligned."""
     return f"<pre>{escape(text)}</pre>"
 
 

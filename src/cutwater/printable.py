@@ -2,7 +2,7 @@ r"""Makes text safe to show: control characters that came with data are written 
 
 A row, a key or the message of a server may carry escape sequences, which a terminal would obey and
 a log would keep. They are shown as Python writes them, such as `\x1b`, and so are lone surrogates,
-which no stream can encode. Whoever prints text that others have written uses one of these.
+which no stream can encode. All code that prints text from outside uses one of these functions.
 """
 
 import re

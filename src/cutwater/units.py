@@ -1,8 +1,8 @@
-"""Durations and sizes as people write them: "5s" and "64MB".
+"""Durations and sizes as users write them: "5s" and "64MB".
 
-Options carry the text, machines take the number: `milliseconds` and `size_bytes` stand between the
-two. A number without a unit is refused, since nobody can tell seconds from milliseconds by looking
-at it. Sizes count in powers of 1024 whichever way they are spelled, as in Spark's own options.
+Options hold the text, the protocol takes the number: `milliseconds` and `size_bytes` convert. A
+number without a unit is refused, since it could mean seconds or milliseconds. Sizes are powers of
+1024 in every spelling, as in Spark's own options.
 """
 
 import re

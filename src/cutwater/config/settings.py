@@ -14,9 +14,10 @@
     [spark]                               # settings of Spark's, as they are
     "spark.sql.shuffle.partitions" = 8
 
-The command line reads them; a program says what it wants itself. The file is `cutwater.toml` in
-the working directory, unless `cutwater --config FILE` or CUTWATER_CONFIG names another. What is
-unknown or cannot work is an error that names file and key: a mistyped option must not be a default.
+Only the command line reads them; a program passes its options itself. The file is `cutwater.toml`
+in the working directory, unless `cutwater --config FILE` or CUTWATER_CONFIG names another. An
+unknown key or an invalid value is an error that names the file and the key: a mistyped option must
+not silently become the default.
 """
 
 import re
@@ -65,7 +66,7 @@ class Setting:
 
     @property
     def shown(self) -> object:
-        """The value as people may see it: what looks like a secret is not shown."""
+        """The value for display: anything that looks like a secret is masked."""
         return "********" if _SECRET.search(self.name) else self.value
 
 
@@ -108,7 +109,7 @@ def read_settings(
     file: Path | None = None,
     flags: Mapping[str, object] | None = None,
 ) -> Settings:
-    """Put all settings together.
+    """Resolve all settings.
 
     Args:
         environ: The environment.
@@ -179,7 +180,7 @@ def _flatten(content: Mapping[str, Any], path: str) -> Iterator[tuple[str, objec
 
 
 def _none_of(value: object, default: object) -> object:
-    """TOML has no word for nothing; `"none"` says it where nothing is allowed."""
+    """Map `"none"` to None where the setting may be None; TOML has no null."""
     return None if value == "none" and not isinstance(default, str) else value
 
 

@@ -1,9 +1,9 @@
-"""The bookkeeping of declared nodes: where each was declared, and who may take whose name.
+"""The registry of declared nodes: where each was declared, and which node may replace another.
 
-In a notebook a cell is run again and again, and each time its node takes the place of the one
-before. In a program a second node of the same name is a mistake, in particular one made by a loop,
-since the first would be gone without a word. The two are told apart by where the code is and
-whether it was run anew.
+In a notebook a cell runs many times, and each time its node replaces the previous one. In a program
+a second node of the same name is a mistake, for example in a loop: the first node would silently
+disappear. The two cases are distinguished by the location of the code and by whether the code was
+run again.
 """
 
 import inspect
@@ -26,8 +26,8 @@ class Origin(NamedTuple):
 
     Attributes:
         place: The line of the user's code.
-        run: The code of the module or notebook cell that was running. It is compiled anew for
-            each run of a cell and each load of a module, so the object tells the runs apart.
+        run: The code of the module or notebook cell that was running. Each run of a cell and each
+            load of a module compiles it again, so the object identifies the run.
     """
 
     place: SourceLocation
@@ -52,7 +52,7 @@ def _running_module(frame: FrameType) -> CodeType | None:
 
 
 def _is_module_level(frame: FrameType) -> bool:
-    # The flag is looked at first because asking a function's frame for its locals copies them.
+    # The flag is checked first because reading the locals of a function's frame copies them.
     in_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
     return not in_function and frame.f_locals is frame.f_globals
 

@@ -32,7 +32,7 @@ Function = Callable[..., object]
 """A function the user wrote: DataFrames in, a DataFrame out."""
 
 SPARK: Final = "spark"
-"""The parameter that every node may ask for, and therefore the name that no node may have."""
+"""The parameter that every function may have, and therefore the name that no node may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class StepOptions:
 
     @property
     def aligns(self) -> str:
-        """What the step says about alignment, as it was written; empty if nothing."""
+        """The step's options for alignment, as the user wrote them; empty if there are none."""
         said = []
         if self.unaligned is not None:
             said.append(f"unaligned={self.unaligned!r}")
@@ -174,7 +174,8 @@ def inputs_in(keywords: Mapping[str, object]) -> tuple[str, ...] | None:
     """Return the names in `inputs=`; None if there is no such keyword.
 
     Raises:
-        ConfigError: If it is no list of names; one string is refused, being a list of letters.
+        ConfigError: If it is no list of names. A single string is refused too: it would be read
+            as a list of letters.
     """
     inputs = keywords.get("inputs")
     return None if inputs is None else _strings("inputs", inputs, "names such as ['orders']")
@@ -188,7 +189,7 @@ def _strings(option: str, value: object, what: str) -> tuple[str, ...]:
 
 @runtime_checkable
 class SinkTarget(Protocol):
-    """Where a sink's rows go, as far as planning needs to know it."""
+    """Where a sink's rows go: the part of a target that planning needs."""
 
     @property
     def format(self) -> str:
@@ -201,22 +202,22 @@ class SinkTarget(Protocol):
         ...
 
     def describe(self) -> str:
-        """Name the target for people. The text is shown and stored: it holds no secret."""
+        """Return a human-readable name. It is shown and stored, so it must hold no secret."""
         ...
 
 
 @runtime_checkable
 class WriteMode(Protocol):
-    """What a target has besides if its rows can meet older ones in more than one way."""
+    """The additional properties of a target that has more than one write mode."""
 
     @property
     def write(self) -> str:
-        """How rows meet those that are there, such as `upsert`."""
+        """How new rows combine with existing ones, such as `upsert`."""
         ...
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that make two rows the same one; empty unless they matter."""
+        """The columns that identify a row; empty if the write mode uses none."""
         ...
 
 
@@ -236,7 +237,7 @@ class SourceLocation(NamedTuple):
     line: int
 
     def __str__(self) -> str:
-        """Give the form that editors and terminals make clickable."""
+        """Return the format that editors and terminals make clickable."""
         return f"{self.file}:{self.line}"
 
     @property
@@ -248,7 +249,7 @@ class SourceLocation(NamedTuple):
     def is_in_a_file(self) -> bool:
         """Whether the line is in an ordinary file, and not in a notebook or at a prompt.
 
-        A Jupyter kernel gives its cells names of files, which exist while it is being debugged.
+        A Jupyter kernel gives its cells file names, and the files exist while it is debugged.
         """
         path = Path(self.file)
         in_kernel = any(part.startswith("ipykernel_") for part in path.parts)
@@ -264,7 +265,7 @@ class Binding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FunctionSignature:
-    """What a function's signature asks for.
+    """What a function takes, read from its signature.
 
     Attributes:
         inputs: Its inputs in the order of its parameters.
@@ -287,7 +288,7 @@ class Node:
         function: The plain function; `same` for a sink that takes a node as it is.
         signature: What the function takes.
         place: Where it was declared.
-        options: How it runs, should it become a step.
+        options: How it runs if it becomes a step.
         target: Where its rows go; only a sink has one.
     """
 
@@ -321,7 +322,7 @@ class Node:
         """Call the function.
 
         Args:
-            spark: The session, handed over only if the function asks for it.
+            spark: The session, passed only if the function has the parameter `spark`.
             frames: For each parameter that is an input, its DataFrame.
         """
         arguments = {binding.parameter: frames[binding.parameter] for binding in self.inputs}
@@ -342,7 +343,7 @@ def name_of(function: Function) -> str:
 
 
 def read_signature(function: Function, inputs: Sequence[str] | None) -> FunctionSignature:
-    """Find out which nodes a function reads.
+    """Return which nodes a function reads.
 
     A parameter with a default is not an input, so that `lambda orders, limit=limit: …` can be
     written in a loop.
@@ -378,7 +379,7 @@ def read_signature(function: Function, inputs: Sequence[str] | None) -> Function
 
 
 def _unusable(parameter: inspect.Parameter) -> str:
-    """Say why the parameter can neither be an input nor be left alone; empty if it can."""
+    """Return why the parameter can be neither an input nor left unset; empty if it can."""
     match parameter.kind:
         case parameter.VAR_POSITIONAL | parameter.VAR_KEYWORD:
             return f"takes {parameter}, and every input needs a parameter with a name of its own"

@@ -42,7 +42,7 @@ AnyFunction = TypeVar("AnyFunction", bound=Function)
 
 
 class Decorator(Protocol):
-    """Takes a function, declares a node of it, and returns it as it is."""
+    """Declares a node from a function, and returns the function unchanged."""
 
     def __call__(self, function: AnyFunction, /) -> AnyFunction:
         """Declare a node of the function."""
@@ -290,7 +290,7 @@ class Pipeline:
         return start(self, spark, options)
 
     def run(self, spark: "SparkSession", options: "RunOptions | CheckpointConfig") -> "RunResult":
-        """Run the pipeline until every source has ended or somebody stops it.
+        """Run the pipeline until every source has ended or the pipeline is stopped.
 
         Args:
             spark: As for `start`.

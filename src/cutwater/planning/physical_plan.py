@@ -29,8 +29,8 @@ class StepInput(NamedTuple):
         parameter: That parameter.
         keys: The channel carries updates, and the reader keeps, of each batch, the newest row
             for each value of these columns. Empty for every other channel.
-        by_event: The rows of one Event are one result, of which a later one takes the place: a
-            batch reads one Event and never several, which would show as one result.
+        by_event: The rows of one Event are one complete result, which the next Event replaces. So
+            a batch reads exactly one Event: several would look like one result.
     """
 
     id: InputId
@@ -46,12 +46,12 @@ class StepInput(NamedTuple):
 
 
 class Channel(NamedTuple):
-    """The boundary behind a step that others read.
+    """The channel after a step that other steps read.
 
     Attributes:
         id: Its name.
-        readers: Who reads it, by step and input.
-        reason: Why the pipeline is divided here, as a sentence for people.
+        readers: The inputs that read it, by step.
+        reason: Why the pipeline is divided here, as a human-readable sentence.
     """
 
     id: ChannelId
@@ -69,7 +69,7 @@ class PhysicalStep:
         inputs: The channels it reads, one for each use, in the order of first use.
         output_mode: What a batch puts out.
         options: How it runs.
-        output: Its channel; None if nobody reads it.
+        output: Its channel; None if no step reads it.
     """
 
     name: StepId
@@ -98,9 +98,9 @@ class PhysicalStep:
         """Call the functions of its nodes, each once, and return what the last one returns.
 
         Args:
-            spark: The session, for those that ask for it.
+            spark: The session, for functions with the parameter `spark`.
             frames: For each input, its DataFrame.
-            adapt: Sees what each node returns, and may change it before anybody reads it.
+            adapt: Gets what each node returns, and may change it before another node reads it.
         """
         read = {(one.node, one.parameter): frames[one.id] for one in self.inputs}
         results: dict[str, object] = {}
@@ -153,9 +153,9 @@ class PhysicalPlan:
 
         Args:
             pinned_starts: The source steps that would start at the same place again if they
-                were restarted before their first batch (rule F12). Only who has seen the
-                sources can know; a step that is not named has no snapshot before that batch.
-            identities: What the steps are, if somebody has looked.
+                were restarted before their first batch (rule F12). Known only after the sources
+                were analysed; a step that is not named has no snapshot before that batch.
+            identities: The identities of the steps, if the steps were analysed.
         """
         return Topology(
             tuple(
@@ -192,7 +192,7 @@ class PhysicalPlan:
         return hashlib.sha256(json.dumps(shape).encode()).hexdigest()
 
     def tree(self) -> str:
-        """Draw the plan for people: steps, what is in them, channels and why they are there."""
+        """Draw the plan as text: steps, their nodes, channels, and the reason for each channel."""
         return plan_text.draw(self)
 
     def to_json(self) -> dict[str, object]:

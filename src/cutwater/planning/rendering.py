@@ -1,8 +1,8 @@
-"""A physical plan for people and for programs: a drawn tree, and JSON values.
+"""A physical plan as a drawn tree for users, and as JSON values for programs.
 
-Both show every step with what is inlined into it, every channel with the reason it is there, and
-every sink. What a target says of itself is shown as it is; `SinkTarget.describe` keeps secrets out.
-Where Spark was asked about the steps (`spark.explain`), both show its answers as well.
+Both show every step with what is inlined into it, every channel with the reason for it, and every
+sink. The description of a target is shown unchanged; `SinkTarget.describe` keeps secrets out. If
+Spark has analysed the steps (`spark.explain`), both show the results as well.
 """
 
 from collections.abc import Mapping
@@ -22,15 +22,15 @@ JSON_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFacts:
-    """What only Spark's analysis of a step knows.
+    """What only Spark's analysis of a step can show.
 
     Attributes:
         way: How it runs: `query`, a streaming query, or `batch`, plain jobs over its channels.
         is_stateful: Whether Spark keeps state for it.
         partitions: Those of its state, which stay the same for its life; None without state.
         has_watermark: Whether event time moves in it.
-        watermark: The event-time column of its result, and how many milliseconds the watermark is
-            behind it; None if its result has none.
+        watermark: The event-time column of its result, and by how many milliseconds the watermark
+            lags; None if its result has none.
         sources: The outside sources it reads, as they call themselves.
         columns: Its result's columns, each with its type.
     """
@@ -45,7 +45,7 @@ class StepFacts:
 
 
 AllFacts = Mapping[StepId, StepFacts]
-"""What Spark says of each step; empty if it was not asked."""
+"""The facts about each step; empty if Spark has not analysed the steps."""
 
 
 def draw(plan: "PhysicalPlan", facts: AllFacts | None = None) -> str:
@@ -150,7 +150,7 @@ def _heading(step: "PhysicalStep", *, whole_cuts: bool) -> str:
 
 
 def _most_patient(plan: "PhysicalPlan") -> Node | None:
-    """Return the sink that wants to be committed most seldom; None if none minds."""
+    """Return the sink with the largest commit interval; None if no sink sets one."""
     sinks = [step.sink for step in plan.steps if step.sink is not None]
     return max(
         (one for one in sinks if delivery_of(one.target).every_ms),
@@ -201,7 +201,7 @@ def _node_line(node: Node) -> str:
 
 
 def _sink_line(target: SinkTarget, patient: Node | None) -> str:
-    """Say how rows meet those that are there, and when they are seen."""
+    """Return how new rows combine with existing ones, and when they become visible."""
     shown = []
     if isinstance(target, WriteMode):
         by = f" by {', '.join(target.keys)}" if target.keys else ""

@@ -1,8 +1,8 @@
-"""All that can be wrong with a pipeline before Spark has seen it, found in one go.
+"""Everything that can be wrong with a pipeline before Spark analyses it, found in one pass.
 
-Each check looks at the whole graph and yields what it finds, so that a person corrects everything
-at once instead of one error per run. A check stays silent about what merely follows from another
-error. What needs Spark to be seen (statefulness, watermarks, schemas) is not found here.
+Each check examines the whole graph and yields every problem, so a user can correct all of them at
+once instead of one per run. A check does not report what merely follows from another error.
+Statefulness, watermarks and schemas need Spark and are not checked here.
 """
 
 import difflib
@@ -38,7 +38,7 @@ def find_problems(graph: Graph, pipeline: SourceLocation) -> tuple[Problem, ...]
 
 
 def find_misaligned(graph: Graph, plan: PhysicalPlan) -> tuple[Problem, ...]:
-    """Return the steps whose options about alignment have no effect where the steps stand.
+    """Return the steps whose alignment options have no effect at their place in the graph.
 
     Args:
         graph: The declared nodes, without any other problem.
@@ -253,7 +253,7 @@ def _flowing_into(graph: Graph, node: Node, mode: OutputMode) -> list[str]:
 
 
 def _meant(graph: Graph, node: Node, name: str) -> str | None:
-    """Guess which input the node meant: one whose function is called so, or that looks alike."""
+    """Guess the intended input: one whose function has that name, or one with a similar name."""
     others = [known for known in _readable(graph) if known != node.name]
     for known in others:
         if graph.nodes[known].function_name == name:

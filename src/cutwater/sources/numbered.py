@@ -23,23 +23,23 @@ from cutwater.spark.jvm.native_source import NativeSource, decode_offset, encode
 from cutwater.spark.jvm.parquet import PlanTemplate
 
 BATCH_MAX: Final = 1_000_000
-"""The most of one batch where nothing else is asked for: a source without end has no last row."""
+"""The default max size of a batch: a source without an end has no last row."""
 
 EVENT_RATE: Final = 1_000
-"""Rows per second of event time where no rate is asked for."""
+"""The default number of rows per second of event time."""
 
 START_TIME: Final = "2026-01-01T00:00:00Z"
-"""The event time of number 0 where nothing else is asked for."""
+"""The default event time of number 0."""
 
 NUMBERS_MAX: Final = 2**53
 """Up to here every number is exact as a double, and so is its event time."""
 
 _IDLE_S: Final = 0.05
-"""How long an idle source keeps Spark from asking again; by itself it asks every 10 ms."""
+"""How long an idle source delays Spark's next poll; by default Spark polls every 10 ms."""
 
 
 class PaceKeywords(TypedDict, total=False):
-    """What sources take as keywords; `Pace` says what they mean."""
+    """What sources take as keywords; documented on `Pace`."""
 
     rate: float | None
     total: int | None
@@ -84,7 +84,7 @@ class Pace:
             all_now: Read to the end and do not wait: the rate is ignored.
 
         Raises:
-            ConfigError: If all is asked for now, and there is no end.
+            ConfigError: If `all_now` is set and the source has no end.
         """
         if all_now and self.total is None:
             raise ConfigError("total", "a source without an end cannot be read to its end")
@@ -96,7 +96,7 @@ class Pace:
         return max(at, min(bounds))
 
     def exhausted(self, at: int) -> bool:
-        """Say whether nothing will follow."""
+        """Return whether nothing will follow."""
         return self.total is not None and at >= self.total
 
 
@@ -153,7 +153,7 @@ class Numbered:
     """Rows that follow from numbers alone.
 
     Attributes:
-        name: What they are, for people and in offsets.
+        name: What they are, in messages and in offsets.
         rows: From a frame of row numbers (column `id`) to the rows, one for one.
         rows_before: How many rows come before a number of the offset; they differ where a source
             shows only some of what is numbered.
@@ -168,7 +168,7 @@ class NumberedSource(NativeSource):
     """Numbered rows, handed out at a pace."""
 
     def __init__(self, internals: Internals, numbered: Numbered, pace: Pace) -> None:
-        """Ask Spark once for the schema of the rows; none is made yet."""
+        """Get the schema of the rows from Spark, once; no row is made yet."""
         self.pace = pace
         self._numbered = numbered
         self._began: tuple[float, int] | None = None
@@ -177,11 +177,11 @@ class NumberedSource(NativeSource):
         super().__init__(internals, numbered.rows(internals.spark.range(0)).schema)
 
     def describe(self) -> str:
-        """Name the source for people."""
+        """Return a human-readable name."""
         return self._numbered.name
 
     def exhausted(self, offset: str | None) -> bool:
-        """Say whether nothing will follow the offset.
+        """Return whether nothing will follow the offset.
 
         Raises:
             RecoveryError: If it is the offset of another source.
@@ -198,7 +198,7 @@ class NumberedSource(NativeSource):
 
         Raises:
             RecoveryError: If it is the offset of another source.
-            ConfigError: If all is asked for now, and there is no end.
+            ConfigError: If the query reads what is available now, and the source has no end.
         """
         at = self._number(start)
         now = time.monotonic()
@@ -208,7 +208,8 @@ class NumberedSource(NativeSource):
         end = self.pace.end(at, now - began, began_at, all_now=self.available_now)
         if end != at:
             return encode_offset({self._numbered.name: end})
-        # Asked again at once, the whole query idles; after a batch of another source it does not.
+        # Polled again right away, so the whole query is idle. After a batch of another source the
+        # polls are further apart, and this source must not delay the query.
         if now - self._answered_s < _IDLE_S:
             time.sleep(_IDLE_S)
         self._answered_s = time.monotonic()

@@ -1,9 +1,9 @@
-"""What Spark says of a step once its functions were called: its rows, and how it can run.
+"""The analysis of a step by Spark, after its functions were called: its rows, and how it can run.
 
-The declared graph knows names; only the analysed plan knows columns, watermarks and operators. A
-step runs as plain batch jobs if everything it reads is a channel and every node of its plan is on
-the list of stateless ones; anything else is a streaming query (rule F34). What cannot work is
-found here, before anything starts, and names the function and line.
+The declared graph has names; only the analysed plan has columns, watermarks and operators. A step
+runs as plain batch jobs if it reads only channels and every node of its plan may run in a batch
+job; any other step is a streaming query (rule F34). A step that cannot work is reported here,
+before anything starts, with its function and line.
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,14 +77,14 @@ class AnalyzedStep:
         execution_mode: How it runs.
         is_stateful: Whether Spark keeps state for it.
         has_watermark: Whether event time moves in it.
-        natives: The sources of ours among its outside sources.
-        foreign: Descriptions of the outside sources that are not ours.
+        natives: Those of its outside sources that Cutwater implements.
+        foreign: Descriptions of all other outside sources.
         pinned_start: Whether a restart before its first batch begins at the same place (F12).
         streams: For each outside stream, in the order of its query's offset log, the source node
             that reads it.
         lines: What each line of that log is.
         event_times: Its `withWatermark` calls, in the order of the plan, by Spark's ids.
-        identity: What the step is, as its manifest says it.
+        identity: The identity of the step, as its manifest records it.
     """
 
     frame: DataFrame
@@ -107,7 +107,7 @@ class AnalyzedStep:
 
     @property
     def stream_keys(self) -> tuple[str, ...]:
-        """The streams by number and name: offsets are told apart by them (rule F16)."""
+        """The streams by number and name, which identify offsets (rule F16)."""
         return tuple(f"{at}:{name}" for at, name in enumerate(self.streams))
 
     @property
@@ -118,17 +118,17 @@ class AnalyzedStep:
 
 @dataclass(slots=True)
 class Analysis:
-    """Looks at steps, one after the other, and gathers what is wrong with them."""
+    """Analyses steps, one after the other, and collects their problems."""
 
     internals: Internals
     own: SelfReadCheck
     problems: list[str] = field(default_factory=list)
 
     def look(self, step: PhysicalStep, frames: Mapping[InputId, DataFrame]) -> AnalyzedStep | None:
-        """Call the step's functions on streaming frames and look at the result.
+        """Call the step's functions on streaming frames and analyse the result.
 
         Returns:
-            What was found; None if something is wrong, which is then among the problems.
+            The analysed step; None if it has a problem, which is added to `problems`.
         """
         before = len(self.problems)
         names: dict[str, str] = {}
@@ -166,7 +166,7 @@ class Analysis:
     def _note(
         self, names: dict[str, str], made: list[tuple[Node, DataFrame]], node: Node, frame: object
     ) -> object:
-        """Note what a node makes; of a source also its streams, so that each is known by name."""
+        """Record the result of a node, and for a source also the names of its streams."""
         if isinstance(frame, DataFrame):
             made.append((node, frame))
             for leaf in plan_of(frame).walk() if node.kind is Kind.SOURCE else ():
@@ -205,13 +205,13 @@ class Analysis:
             self._add(*where, f"{reason}; cast it to another")
 
     def _check_sink(self, step: PhysicalStep, schema: StructType) -> None:
-        """Let the sink say what no target of its kind can hold, before anything runs."""
+        """Let the sink report rows that no target of its kind can hold, before anything runs."""
         node = step.sink
         target: object = None if node is None else node.target
         if node is None or not isinstance(target, SelectiveTarget):
             return
         with suppress(CutwaterError):
-            # A package that is missing is told when the target is opened.
+            # A missing package is reported when the target is opened.
             problem = target.check_rows(SinkId(node.name), schema)
             if problem is not None:
                 self.problems.append(f"{node.place}: sink {node.name}: {problem}")
@@ -235,7 +235,7 @@ class Analysis:
                 )
 
     def _check_reads(self, plan: PlanNode, made: Sequence[tuple[Node, DataFrame]]) -> None:
-        """Refuse to read what a sink of this pipeline writes: no cut holds that way (rule F40)."""
+        """Refuse to read what a sink of this pipeline writes: no cut covers it (rule F40)."""
         for path in sorted({one for node in plan.walk() for one in node.reads}):
             writer = self.own.writer_of(path)
             if writer is None:
@@ -284,7 +284,7 @@ def _channels_below(node: PlanNode) -> list[ChannelSource]:
 
 
 def first_line(error: BaseException) -> str:
-    """Give an error in one line: its kind and the first line of its message."""
+    """Return an error in one line: its kind and the first line of its message."""
     text = str(error).strip().split("\n", 1)[0]
     if isinstance(error, PySparkException):
         text = text.split(" SQLSTATE", 1)[0]
@@ -352,7 +352,7 @@ def _event_times(plan: PlanNode, names: Mapping[str, str]) -> dict[str, EventTim
 
 
 def _stream_name(source: str, names: Mapping[str, str]) -> str:
-    """Name a stream as it is named after a restart too; empty for a pulse."""
+    """Return a name that a stream keeps after a restart; empty for an empty-batch source."""
     native = native_source(source)
     if isinstance(native, ChannelSource):
         return f"{native.channel.id}/{native.reader.input.ordinal}"
@@ -380,8 +380,8 @@ def _merged_by(step: PhysicalStep, plan: PlanNode) -> str:
 def channel_form(schema: StructType) -> ChannelForm:
     """Return the form of a channel that carries such rows.
 
-    Spark keeps a watermark in a column's metadata, and takes none from a source: the column and
-    its delay are noted, so that every reader applies them again, and the metadata is left out.
+    Spark keeps a watermark in a column's metadata, and accepts none from a source. So the column
+    and its delay are recorded, every reader applies them again, and the metadata is left out.
     """
     stripped = nullable(schema)
     for column in schema.fields:

@@ -24,10 +24,10 @@ from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import native_source
 
 _NARROWS: Final = ("Project", "Aggregate")
-"""Nodes that need of their input what they mention, and nothing else."""
+"""Nodes that need only those columns of their input that they mention."""
 
 _ROUNDS: Final = 20
-"""How often pruning is repeated at most. One round is nearly enough; too few keep too much."""
+"""The max number of pruning rounds. One is nearly always enough; too few keep too many columns."""
 
 _WITHOUT_RULES: Final = "spark.sql.optimizer.excludedRules"
 
@@ -35,15 +35,15 @@ _IN_KEYS: Final = "spark.sql.collation.allowInMapKeys"
 
 
 def columns_read(internals: Internals, frame: DataFrame) -> Mapping[ReaderId, frozenset[str]]:
-    """Return the columns that a step's result needs of each of its inputs.
+    """Return the columns that a step's result needs from each of its inputs.
 
-    One that is not there is not known of: all of its columns may be needed.
+    An input that is not in the result may need all of its columns.
     """
     if any(node.has_subquery for node in plan_of(frame).walk()):
         # What a subquery mentions does not count as mentioned by the node that holds it.
         return {}
     if internals.spark.conf.get(_WITHOUT_RULES, ""):
-        # Pruning may be switched off; what is asked here may have another session's settings.
+        # Pruning may be switched off, and the query may run with the settings of another session.
         return {}
     found: dict[ReaderId, frozenset[str]] = {}
     try:
@@ -52,17 +52,17 @@ def columns_read(internals: Internals, frame: DataFrame) -> Mapping[ReaderId, fr
                 # A channel that a step uses twice is there twice.
                 found[reader] = found.get(reader, frozenset()) | columns
     except (Py4JJavaError, PySparkException):
-        # Whether the step can run is for Spark to say when it runs it, with the reason.
+        # If the step cannot run, Spark reports the reason when it runs the step.
         return {}
     return found
 
 
 def _plans(internals: Internals, analysed: Any) -> Iterator[Any]:
-    """Give a step's plan as Spark prunes it: by all its rules, and by nothing else than pruning.
+    """Yield a step's plan as Spark prunes it: once by all its rules, once by pruning alone.
 
-    All its rules also evaluate what is constant, and that may be so for a while only: what time it
-    is, or what a function looks up for each batch. So whatever is mentioned counts as read. That
-    all of the rules together prune as much is not taken for granted.
+    Spark's rules also evaluate constants, and some are constant only for a while: the current time,
+    or a value that a function looks up for each batch. So every column that is mentioned counts as
+    read. We do not assume that all rules together prune at least as much as pruning alone.
     """
     optimizer = internals.session.sessionState().optimizer()
     yield optimizer.execute(analysed)
@@ -77,7 +77,7 @@ def _plans(internals: Internals, analysed: Any) -> Iterator[Any]:
 
 
 def _leaves(plan: Any, needed: Any) -> Iterator[tuple[ReaderId, frozenset[str]]]:
-    """Give every reader of a channel in a plan, of whose output some columns are needed.
+    """Yield every reader of a channel in a plan, with the columns that are needed of it.
 
     The sets stay in Java: a plan may have many nodes and a channel many columns.
     """
@@ -100,10 +100,10 @@ def _leaves(plan: Any, needed: Any) -> Iterator[tuple[ReaderId, frozenset[str]]]
 
 
 def rows_depend_on_columns(internals: Internals, frame: DataFrame) -> bool:
-    """Say whether a step may give other rows if fewer of its columns are asked for.
+    """Return whether a step may produce other rows if fewer of its columns are read.
 
-    Spark parses text (CSV, JSON, XML) and decodes files as far as it is asked to. What is then done
-    with a record that is damaged, dropped or failed or put in a column of its own, depends on that.
+    Spark parses text (CSV, JSON, XML) and decodes files only as far as the columns need. What it
+    does with a damaged record (drop it, fail, or put it in a column of its own) depends on that.
     """
     settings = internals.spark.conf
     column = str(settings.get("spark.sql.columnNameOfCorruptRecord"))
@@ -124,7 +124,7 @@ def rows_depend_on_columns(internals: Internals, frame: DataFrame) -> bool:
 
 
 def _options(leaf: Any) -> Mapping[str, str] | None:
-    """Return what a leaf that reads files was told, names in lower case; None for another."""
+    """Return the options of a leaf that reads files, names in lower case; None for any other."""
     match leaf.getClass().getSimpleName():
         case "StreamingRelation":
             options = leaf.dataSource().options()
@@ -141,7 +141,7 @@ def _names(attributes: Any) -> Iterator[str]:
 
 
 def find_unstorable_columns(internals: Internals, schema: StructType) -> Iterator[tuple[str, str]]:
-    """Give the columns that Parquet cannot hold, each with the type that is the reason."""
+    """Yield the columns that Parquet cannot hold, each with the type that is the reason."""
     all_known = _is_known(internals, schema)
     keys_collate = str(internals.spark.conf.get(_IN_KEYS)).lower() == "true"
     for column in schema.fields:

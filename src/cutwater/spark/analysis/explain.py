@@ -1,8 +1,8 @@
-"""What Spark says of a planned pipeline before anything runs: `cutwater plan` shows it.
+"""Spark's analysis of a planned pipeline before anything runs, as `cutwater plan` shows it.
 
-The steps' functions are called as at a start, in the order of the plan, on streams that stand for
-channels; so everything that a start would refuse is found here. No query is started, and neither a
-store, a scratch directory nor a sink is touched.
+The steps' functions are called as at a start, in the order of the plan, on streams that replace the
+channels; so everything that a start would refuse is found here. No query is started, and no store,
+scratch directory or sink is touched.
 """
 
 from collections.abc import Mapping
@@ -27,14 +27,14 @@ _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
 def explain(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepFacts]:
-    """Call every step's functions once or twice and say what Spark makes of them.
+    """Call every step's functions once or twice and return Spark's analysis of them.
 
     Args:
         plan: The planned pipeline.
-        spark: A session as a run would have it; its defaults are part of the answer.
+        spark: A session as a run would have it; its defaults are part of the result.
 
     Returns:
-        For every step, what is known of it.
+        The facts about every step.
 
     Raises:
         PlanError: With everything that Spark would refuse; it names the function and line.
@@ -46,13 +46,13 @@ def explain(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepFact
 def facts_of(
     plan: PhysicalPlan, analyzed: Mapping[StepId, AnalyzedStep], spark: SparkSession
 ) -> Mapping[StepId, StepFacts]:
-    """Say of every step what is shown of it."""
+    """Return the facts about every step."""
     default = int(str(spark.conf.get(_PARTITIONS)))
     return {step.name: _facts(step, analyzed[step.name], default) for step in plan.steps}
 
 
 def identities(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepIdentity]:
-    """Say what every step is, as a manifest would; each step after those it reads from.
+    """Return the identity of every step, as a manifest records it; each after those it reads.
 
     Raises:
         PlanError: With everything that Spark would refuse; it names the function and line.
@@ -74,9 +74,9 @@ def look(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, AnalyzedSte
     analysis = Analysis(internals, SelfReadCheck.of(plan, spark))
     analyzed: dict[StepId, AnalyzedStep] = {}
     for step in plan.steps:
-        # A step behind one that is wrong cannot be looked at: its columns are not known.
+        # A step after one that has a problem cannot be analysed: its columns are unknown.
         if all(StepId(one.id.channel) in analyzed for one in step.inputs):
-            # Held while it is looked at: a source is known by its name only while it lives.
+            # Keeps the sources alive during the analysis: they are found by name only until then.
             sources = {one.id: _source(internals, step, one.id, analyzed) for one in step.inputs}
             analyzed_step = analysis.look(step, {key: one.frame() for key, one in sources.items()})
             if analyzed_step is not None:
@@ -87,7 +87,7 @@ def look(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, AnalyzedSte
 
 
 class _PlannedChannel(Channel):
-    """A channel without files, which nobody will read: a name and what its rows look like."""
+    """A channel without files, which is never read: its name and its columns."""
 
     def __init__(self, channel: ChannelId, form: ChannelForm) -> None:
         self.id = channel

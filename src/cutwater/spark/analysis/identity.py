@@ -1,7 +1,7 @@
 """What a step is, from its analysed plan: the identity that a manifest holds (rule F16).
 
-Made while a step is looked at, from what Spark says of its plan and what the pipeline says of its
-nodes; `protocol.map_cut` compares it with what a checkpoint remembers.
+Built while a step is analysed, from Spark's plan and the nodes of the pipeline. `protocol.map_cut`
+compares it with the identity in a checkpoint.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
 from cutwater.spark.jvm.native_source import native_source
 
 _PACE: Final = ("max", "min", "latestfirst")
-"""How the options begin that say how fast a source is read, and not what."""
+"""Prefixes of options that set how fast a source is read, not what is read."""
 
 _PLACES: Final = ("path", "subscribe", "subscribepattern", "assign", "topic", "table")
 
@@ -32,7 +32,7 @@ _PLACES: Final = ("path", "subscribe", "subscribepattern", "assign", "topic", "t
 def identify(
     step: PhysicalStep, frame: DataFrame, plan: PlanNode, names: Mapping[str, str], *, query: bool
 ) -> StepIdentity:
-    """Say what a step is.
+    """Return the identity of a step.
 
     Args:
         step: The step.

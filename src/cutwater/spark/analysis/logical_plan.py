@@ -1,9 +1,8 @@
 """An analysed Spark plan as a tree of values: its nodes, what leaves read, what operators keep.
 
 Reads Spark's internal plan classes through py4j, as `internals` does, and changes nothing. State is
-described by the names of expressions, without the numbers that Spark assigns anew in every
-analysis. An operator that is not listed as stateless counts as stateful, and is compared by its
-name alone.
+described by the names of expressions, without the numbers that Spark assigns in every analysis. An
+operator that is not listed as stateless counts as stateful, and is compared by its name alone.
 """
 
 import re
@@ -64,7 +63,7 @@ class WatermarkCall(NamedTuple):
     """A `withWatermark` call in a plan.
 
     Attributes:
-        id: The id that Spark gives it; another one every time the function is called.
+        id: The id that Spark assigns; a new one every time the function is called.
         column: The event-time column.
         delay_ms: How late a row may be.
     """
@@ -76,7 +75,7 @@ class WatermarkCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StateOperator:
-    """One operator that keeps state; `protocol.identity` says what the fields mean."""
+    """One operator that keeps state; the fields are documented in `protocol.identity`."""
 
     keys: tuple[str, ...] = ()
     windows: tuple[str, ...] = ()
@@ -99,7 +98,7 @@ class PlanNode:
         relation: For such a leaf: which use it is; two that are equal share one source.
         state: What it keeps state by, if it does.
         reads: The paths of the files that it, or a plan in one of its expressions, reads.
-        watermark: The `withWatermark` call that it stands for, if it does.
+        watermark: The `withWatermark` call that it represents, if any.
         text: For the top of a plan: all of it as Spark prints it.
     """
 
@@ -170,7 +169,7 @@ def _source_of(kind: str, plan: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def _paths_of(kind: str, plan: Any, options: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    """Return from which paths a leaf reads files, if it does and says so."""
+    """Return the paths from which a leaf reads files, if the plan contains them."""
     try:
         if kind == "LogicalRelation":
             found = _all_of(plan.relation().location().rootPaths())
@@ -205,16 +204,16 @@ def _pairs_of_java(options: Any) -> tuple[tuple[str, str], ...]:
 
 
 def without_serials(text: str) -> str:
-    """Leave out what is another number every time: ids of expressions, sources and objects."""
+    """Remove the numbers that differ in every run: ids of expressions, sources and objects."""
     return _SERIALS.sub("", _NUMBERS.sub("", text))
 
 
 def state_operator(kind: str, plan: Any) -> StateOperator | None:
-    """Say what a node of an analysed plan keeps state by; None if it keeps none.
+    """Return what a node of an analysed plan keeps state by; None if it keeps none.
 
     Args:
         kind: Spark's name for the node.
-        plan: The node, as Java knows it.
+        plan: The node, as a Java object.
     """
     children = _all_of(plan.children())
     if not children or not plan.isStreaming() or kind in _KEEPS_NO_STATE:
@@ -264,7 +263,7 @@ def _with_type(expression: Any) -> str:
 
 
 def _window(key: Any, plan: Any) -> str:
-    """Say how long a window is, whose column the analyser computes below its use."""
+    """Return the length of a window, whose column the analyser computes below its use."""
     name = str(key.toString())
     if key.getClass().getSimpleName() != "AttributeReference" or "indow" not in name:
         return ""

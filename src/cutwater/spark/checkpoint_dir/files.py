@@ -1,17 +1,17 @@
 """A query's checkpoint directory: which of its files are "batch N committed", and moving them.
 
-    metadata, offsets/, commits/        the logs (`query_log`)
+    metadata, offsets/, commits/        the logs (`logs`)
     sources/<source>/…                  what sources keep: a log of files, Kafka's first offsets
     state/<operator>/…                  the state (`state_files`)
 
-A store is at version N+1 after batch N. Spark makes every file under another name and renames it,
-so a hard link keeps what it was made of. What a source keeps is taken whole: entries behind batch
-N are read again as part of the next batch, and a source may have folded older ones into them.
+A store is at version N+1 after batch N. Spark writes every file under another name and renames it,
+so a hard link keeps its content. The files of a source are taken as a whole: entries after batch N
+are read again as part of the next batch, and a source may have compacted older ones into them.
 
-State is RocksDB in checkpoint format 2 where the query began in a session of ours. A query that
-was adopted goes on as it began: format 1, or Spark's default provider, whose files have numbers
-and no ids. There a file of another timeline cannot be told from one of this, so such a directory
-is filled once, with the files of one batch, and never rolled back in place.
+State is RocksDB in checkpoint format 2 if the query started in a session of Cutwater. An adopted
+query keeps its original format: format 1, or Spark's default provider, whose files have numbers and
+no ids. There a file of another timeline looks like one of this timeline, so such a directory is
+filled once, with the files of one batch, and never rolled back in place.
 """
 
 import os
@@ -72,9 +72,9 @@ def files_of(checkpoint: Path, batch: BatchId) -> tuple[str, ...]:
         sources' files, which may be nothing.
 
     Raises:
-        RecoveryError: If a file that is needed is not there, or the state is of another kind
-            than this module knows. The file is named. While the query is running that may pass:
-            Spark may have deleted a file of a version that it has just replaced.
+        RecoveryError: If a required file is missing, or the state has an unknown format. Names
+            the file. While the query is running, a retry may succeed: Spark may have deleted a
+            file of a version that it has just replaced.
     """
     sources = steady_files(checkpoint / _SOURCES)
     found = [f"{_SOURCES}/{name}" for name in sources]
@@ -189,10 +189,10 @@ def _relocate(path: str, operator: Path, home: Path) -> str:
 
 
 def provider_of(checkpoint: Path, batch: BatchId) -> Provider:
-    """Return who keeps the state of a query, as its log says.
+    """Return the provider of a query's state, from its log.
 
     Raises:
-        RecoveryError: If it is somebody unknown, or there is no such batch.
+        RecoveryError: If the provider is unknown, or there is no such batch.
     """
     settings = read_batch(checkpoint, batch).settings
     return Provider.of(settings.get(_PROVIDER, Provider.HDFS.value))

@@ -6,9 +6,9 @@
     <v>_<uuid>.changelog   of a state store: v3 / [{"version":…,"checkpointUniqueId":…},…] / changes
 
 Spark writes `offsets/<b>` before it runs batch b and `commits/<b>` after, each whole or not at
-all, and never changes one. Batch b leaves version b+1 of every state store behind. The ids in
-`commits/<b>` say which files of that version count, per operator, partition and store; each
-changelog says which versions came before its own. `query_files` knows where all this is.
+all, and never changes one. After batch b every state store is at version b+1. The ids in
+`commits/<b>` select the files of that version, per operator, partition and store; each changelog
+lists the versions before its own. `files` locates all of these.
 """
 
 import struct
@@ -74,7 +74,7 @@ _LINEAGES: Final = msgspec.json.Decoder(tuple[_Ancestor, ...])
 
 
 def is_committed(checkpoint: Path, batch: BatchId) -> bool:
-    """Say whether Spark has committed a batch; costs one question to the file system."""
+    """Return whether Spark has committed a batch; costs one question to the file system."""
     return exists(checkpoint / COMMITS / str(batch))
 
 
@@ -125,7 +125,7 @@ def next_watermark_ms(checkpoint: Path, batch: BatchId) -> int:
 
 
 def state_ids(checkpoint: Path, batch: BatchId) -> Mapping[str, tuple[tuple[str, ...], ...]] | None:
-    """Return the ids of the state that a committed batch left behind.
+    """Return the ids of the state after a committed batch.
 
     Returns:
         For each operator, the ids of the stores of each partition, in no known order; None if
@@ -145,7 +145,7 @@ class StateVersion(NamedTuple):
 
     @property
     def changelog(self) -> str:
-        """The name of the file that says what changed since the version before."""
+        """The name of the file with the changes since the previous version."""
         return f"{self.version}_{self.id}.changelog"
 
     @property

@@ -44,7 +44,7 @@ class StreamKind(Enum):
     """Where a stream comes from."""
 
     OUTSIDE = "outside"
-    """A source of Spark's, or of somebody else's."""
+    """A source that is built into Spark or comes from a third party."""
     OWN = "own"
     """A source of `cutwater.sources`, whose offsets only it understands."""
     CHANNEL = "channel"
@@ -82,7 +82,7 @@ def read_streams(directory: Path) -> tuple[Stream, ...]:
     """Read the list.
 
     Raises:
-        RecoveryError: If there is none, or it makes no sense.
+        RecoveryError: If there is none, or it cannot be decoded.
     """
     file = directory / STREAMS_FILE
     try:
@@ -96,10 +96,11 @@ def read_streams(directory: Path) -> tuple[Stream, ...]:
 def for_plan(
     offsets: Sequence[str | None], streams: Sequence[Stream]
 ) -> tuple[str | None, ...] | None:
-    """Return the lines for a plan with these streams, of a plain query's lines.
+    """Return the lines for a plan with these streams, from the lines of a plain query.
 
     Returns:
-        The same lines with one that is empty for each pulse; None if their number does not fit.
+        The same lines, with an empty one for each empty-batch source; None if their number does
+        not fit.
     """
     left = list(offsets)
     lines: list[str | None] = []
@@ -116,11 +117,11 @@ def for_plan(
 def for_plain(
     offsets: Sequence[str | None], streams: Sequence[Stream]
 ) -> tuple[str | None, ...] | None:
-    """Return the lines for a plain query, of the lines of a plan with these streams.
+    """Return the lines for a plain query, from the lines of a plan with these streams.
 
     Returns:
-        The same lines without the pulses', and empty ones for channels, which a plain query must
-        fill with something else; None if the numbers differ.
+        The same lines without those of empty-batch sources, and empty ones for channels, which a
+        plain query must replace by other sources; None if the numbers differ.
     """
     if len(offsets) != len(streams):
         return None
@@ -156,13 +157,13 @@ def _kind_of_source(description: str) -> str:
 
 
 def fits(description: str, offset: str | None) -> bool:
-    """Say whether an offset may be one of a source; no offset fits every source."""
+    """Return whether an offset may be one of a source; no offset fits every source."""
     source, written = _kind_of_source(description), kind_of_offset(offset)
     return offset is None or _UNKNOWN in {source, written} or source == written
 
 
 def reads_below(description: str, file: str) -> bool:
-    """Say whether a file source may have listed a file; a pattern may list any."""
+    """Return whether a file source may have listed a file; a pattern may list any."""
     found = re.fullmatch(r"FileSource\[(.*)\]", description)
     if found is None or re.search(r"[*?{\[]", found[1]):
         return True

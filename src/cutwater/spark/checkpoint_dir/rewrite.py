@@ -1,12 +1,12 @@
-"""Rebuilds the checkpoint directory of a query whose inputs are others now.
+"""Rebuilds the checkpoint directory of a query whose inputs have changed.
 
     offsets/<N-1>, offsets/<N>     the same header; one line per source of today, `-` for none
     commits/<N>                    as it is, or that of a query without state
     sources/<i>/…                  what each source keeps for itself, under its number of today
 
-State is not touched. Spark reads `offsets/<N-1>` only to ask a source for the last batch once
-more, whose rows it throws away; so both entries say the same. No query may be running in any of
-the directories. `protocol.map_cut` has decided all of it; `query_files` knows the layout.
+State is not changed. Spark reads `offsets/<N-1>` only to request the last batch from a source once
+more, and discards its rows; so both entries are equal. No query may be running in any of the
+directories. `protocol.map_cut` has decided the content; `files` documents the layout.
 """
 
 import shutil
@@ -44,11 +44,11 @@ class Donor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedQuery:
-    """A query that begins at other offsets than its directory says.
+    """A query that starts at other offsets than those in its directory.
 
     Attributes:
         checkpoint: Its directory, with its own files; or not there, for a query without state.
-        batch: The batch behind which it begins.
+        batch: The batch after which it starts.
         lines: Where each source begins, in the order of today's plan; None for its beginning.
         logs: For each number of today, the directory of the files that the source kept.
         donor: Where settings and watermark come from if it has no directory.

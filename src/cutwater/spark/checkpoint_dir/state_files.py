@@ -53,11 +53,11 @@ DEFAULT_STORE: Final = "default"
 _PARTS_OF_A_STORE: Final = frozenset({"SSTs", "logs", "_metadata"})
 
 ROCKSDB_KINDS: Final = ("changelog", "zip")
-"""What a version's file may be."""
+"""The suffixes that the file of a RocksDB version may have."""
 
 
 class Provider(Enum):
-    """Who keeps a query's state."""
+    """Which class of Spark keeps a query's state."""
 
     HDFS = "HDFSBackedStateStoreProvider"
     ROCKSDB = "RocksDBStateStoreProvider"
@@ -82,10 +82,10 @@ class Operator:
 
     Attributes:
         id: Its number in the plan.
-        name: What Spark calls it, such as `stateStoreSave`; empty if nothing says.
-        stores: The names of its stores; none if nothing says.
-        partitions: How many partitions its state has at most; None if nothing says.
-        properties: What else Spark says of it, such as its variables, as JSON; empty for nothing.
+        name: What Spark calls it, such as `stateStoreSave`; empty if unknown.
+        stores: The names of its stores; empty if unknown.
+        partitions: The max number of partitions of its state; None if unknown.
+        properties: Other metadata from Spark, such as its variables, as JSON; empty for none.
     """
 
     id: str
@@ -148,7 +148,7 @@ def _operator(operator: Path, batch: BatchId) -> Operator:
 
 
 def operator_files(operator: Path, batch: BatchId) -> Iterator[str]:
-    """Find what is known of an operator as a whole, up to a batch."""
+    """Find the files that describe an operator as a whole, up to a batch."""
     for entry in entries(operator):
         if not entry.name.startswith("_"):
             continue
@@ -186,7 +186,7 @@ def numbered_partitions(directory: Path, operator: Operator) -> list[str]:
 
 
 def check_stores(partition: Path, found: list[str], operator: Operator) -> None:
-    """See that a partition has all the stores that its operator has.
+    """Check that a partition has all the stores of its operator.
 
     Raises:
         RecoveryError: Naming one that is missing.
@@ -198,7 +198,7 @@ def check_stores(partition: Path, found: list[str], operator: Operator) -> None:
 
 
 def store_metadata(store: Path, names: set[str]) -> Iterator[str]:
-    """Find what is known of one store as a whole."""
+    """Find the files that describe one store as a whole."""
     if "_metadata" in names:
         yield from files_below(store / "_metadata", "_metadata/")
 
@@ -211,7 +211,7 @@ def newest_number(names: set[str], suffix: str, version: int) -> int | None:
 
 
 def missing_file_error(file: Path, version: int) -> RecoveryError:
-    """Make the error about a file that a version needs."""
+    """Return the error for a missing file that a version needs."""
     return RecoveryError(f"{file} is not there, and version {version} of the state needs it.")
 
 

@@ -1,8 +1,8 @@
 """A stateless step over channels, as plain batch jobs: its whole state is its positions.
 
 The next range of each input is read as a plain DataFrame, the step's functions are applied to it
-and the result is appended. One input with news is enough to run. The functions are called for every
-batch, so they must not do anything but describe rows (rule F34).
+and the result is appended. New data on one input is enough to run a batch. The functions are called
+for every batch, so they must only describe rows and have no side effects (rule F34).
 """
 
 import time
@@ -67,7 +67,7 @@ class BatchStep(RunningStep):
             return
         deadline = time.monotonic() + _HALT_S
         while self._thread.is_alive() and time.monotonic() < deadline:
-            # Again and again: a job that is submitted after the first call is cancelled too.
+            # Repeated, so that a job submitted after the first call is cancelled too.
             self._spark.sparkContext.cancelJobGroup(self.title)
             self._thread.join(1.0)
         if self._thread.is_alive():
@@ -110,7 +110,7 @@ class BatchStep(RunningStep):
         return ends
 
     def failed_batch(self) -> FailedBatch | None:
-        """Say which Events the batch reads that has begun and is not appended."""
+        """Return which Events are read by the batch that has started and is not appended."""
         found = [
             events_of(one.channel, self.wiring.inputs[one].position(self.reader(one)).position, end)
             for one, end in self._ends_now.items()

@@ -1,8 +1,8 @@
 """Builds a generation from a cut: channels with what was in flight, queries at their batch.
 
-Always into a fresh scratch directory, and all steps together: nothing of an older generation is
+Always builds all steps together, in a fresh scratch directory: nothing of an older generation is
 reused in place (rules F10, F26). The steps' functions are called here, once, in the order of the
-plan, since a channel's columns are those of its producer's result.
+plan, because the columns of a channel are those of its producer's result.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -95,7 +95,7 @@ class Build:
 
         Raises:
             PlanError: If a step cannot run on Spark; it names the function and line.
-            CodeChanged: If the cut cannot be restored into the steps of today.
+            CodeChanged: If the cut cannot be restored into the current steps.
             StoreError: If state cannot be fetched.
         """
         self.directory.mkdir(parents=True)
@@ -124,7 +124,7 @@ class Build:
 
     @property
     def _cut(self) -> Cut | None:
-        """The cut as the steps of today see it."""
+        """The cut, mapped to the current steps."""
         return None if self._change is None else self._change.cut
 
     def _standing(self) -> Standing:
@@ -135,7 +135,7 @@ class Build:
         return replace(standing, decided=decided)
 
     def _map(self) -> None:
-        """Find what the cut is to the steps of today (rule F16)."""
+        """Map the cut to the current steps (rule F16)."""
         cut = self.restore.cut
         if cut is None:
             return
@@ -157,9 +157,9 @@ class Build:
         return self.context.plan.topology(pinned, identities)
 
     def _count_partitions(self, step: StepId) -> int | None:
-        """Return into how many partitions a query's state is divided, as its own log says.
+        """Return the number of partitions of a query's state, from its own log.
 
-        A manifest of the first versions does not; None for a query that has not run.
+        A manifest of the first versions does not record it. None for a query that has not run.
         """
         batch = NO_BATCH if self._cut is None else self._cut.snapshots[step].batch
         directory = self._query_directory(step)
@@ -188,7 +188,7 @@ class Build:
                     self._channels[step.output.id].subscribe(reader, signal)
         if self.context.available_now:
             analysis.problems += _endless(self.context.plan.steps, self._analyzed)
-            # Only a query with sources of Spark's has the trigger by which Spark would tell them.
+            # Spark notifies sources only in a query with that trigger, which needs foreign sources.
             for native in (
                 one for analyzed_step in self._analyzed.values() for one in analyzed_step.natives
             ):
@@ -218,11 +218,11 @@ class Build:
     # -- channels
 
     def _choose_columns(self) -> None:
-        """Let channels carry only what their readers read (docs/adr/0024).
+        """Let channels carry only the columns that their readers read (docs/adr/0024).
 
-        Behind a step with state they carry everything: what it puts out is part of what it keeps,
-        and a reader that is added later must not change that. So do they behind one whose rows
-        would be others if fewer columns were asked for.
+        The channel after a step with state carries every column: the step's output is part of its
+        state, and a reader that is added later must not change it. So does the channel after a
+        step that would produce other rows if fewer columns were read.
         """
         internals, narrow = self.internals, []
         for step in self.context.plan.steps:
@@ -284,7 +284,7 @@ class Build:
         old: dict[StepId, Path] = {}
 
         def directory_of(step: StepId) -> Path:
-            """Return where the files of a query of the cut are; fetch them if nobody has."""
+            """Return where the files of a query of the cut are; fetch them if necessary."""
             if (
                 step in self._analyzed
                 and self._analyzed[step].execution_mode is ExecutionMode.QUERY
@@ -355,7 +355,7 @@ class Build:
         return ChannelOutput(channel)
 
     def _shows(self, sink: SinkId) -> ShowPermit | None:
-        """Return the permit of a sink that shows batches: recovery has taken it back."""
+        """Return the permit of a sink that shows batches; recovery has rolled the sink back."""
         target = self.context.targets.get(sink)
         if target is None or not target.shows_batches:
             return None
@@ -364,7 +364,7 @@ class Build:
 
 
 def _text(line: Line) -> str | None:
-    """Give where an input begins as its query's offset log says it; None for the beginning."""
+    """Return where an input starts, as a line of the offset log; None for the beginning."""
     if line.channel is None:
         return line.text
     source, place = line.channel
@@ -372,7 +372,7 @@ def _text(line: Line) -> str | None:
 
 
 def _endless(steps: Iterable[PhysicalStep], analyzed: Mapping[StepId, AnalyzedStep]) -> list[str]:
-    """Find sources of ours that never end, where everything there is now shall be processed."""
+    """Find Cutwater sources without an end, in a run that must process what is there and end."""
     return [
         f"{step.sources[0].place}: {step.sources[0].title} has no end, and all that is there "
         "now shall be processed; give it a total."
@@ -382,10 +382,10 @@ def _endless(steps: Iterable[PhysicalStep], analyzed: Mapping[StepId, AnalyzedSt
 
 
 def map_or_refuse(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
-    """Return what a cut is to the steps of today.
+    """Map a cut to the current steps.
 
     Raises:
-        CodeChanged: If it cannot be restored into them.
+        CodeChanged: If the cut cannot be restored into them.
     """
     change = map_cut(cut, now, allowed)
     if change.refusals:

@@ -1,15 +1,15 @@
 """The event-time watermark of each input of a query, kept through restarts.
 
 A query with several `withWatermark` calls has one watermark per call. Spark follows the smallest
-of them, and keeps only that one in its logs: after a restart every call begins at 0 again, so an
+of them, and keeps only that one in its logs. After a restart every call starts at 0 again, so an
 input that is ahead of the others, or delivers nothing more, holds back all windows. Therefore a
-snapshot has the watermark of each call beside Spark's own files, which take no notice of it:
+snapshot contains the watermark of each call beside Spark's own files; Spark ignores it:
 
     watermarks.json    [{"column":"at","delay_ms":1000,"streams":["orders"],…},…]
 
-A query's first batch after a restart puts them back. A snapshot without the file is of an earlier
-version, or of an adopted query: nothing is known then, and Spark's own behaviour stays
-(PROTOCOL.md, rule F9b; docs/adr/0033).
+The first batch of a query after a restart restores them. A snapshot without the file is from an
+earlier version or an adopted query; then Spark's own behaviour applies (PROTOCOL.md, rule F9b;
+docs/adr/0033).
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ class EventTime(msgspec.Struct, frozen=True):
 
 
 class InputWatermark(EventTime, frozen=True):
-    """One line of the file: a call, and where it stands; None before its first row."""
+    """One line of the file: a call and its watermark; None before its first row."""
 
     watermark_ms: int | None = None
 
@@ -57,7 +57,7 @@ def read_watermarks(directory: Path) -> tuple[InputWatermark, ...]:
     """Read the file of a snapshot; empty if there is none.
 
     Raises:
-        RecoveryError: If it makes no sense.
+        RecoveryError: If it cannot be decoded.
     """
     file = directory / FILE
     try:
@@ -71,13 +71,12 @@ def read_watermarks(directory: Path) -> tuple[InputWatermark, ...]:
 def carry_over(
     stored: Sequence[InputWatermark], now: Sequence[EventTime]
 ) -> tuple[int | None, ...]:
-    """Return where each call of today's plan stands, as far as a snapshot tells.
+    """Return the watermark of each call in the current plan, if the snapshot contains it.
 
-    A plan over the same streams is matched call by call. In another one, a call is found by its
-    column and the sources that its rows come from, where that leaves no choice; a call that is
-    new, or cannot be told from another, begins without a watermark, which holds results back
-    until it has seen a row and never makes one late. A delay that has changed counts from the
-    newest row that was seen.
+    A plan over the same streams is matched call by call. In any other plan, a call is matched by
+    its column and the sources of its rows, if the match is unique. A call that is new or ambiguous
+    starts without a watermark: that holds results back until a row arrives, and never makes a row
+    late. A changed delay is applied to the newest row that was seen.
 
     Returns:
         A watermark for each call, in milliseconds; None for one that is unknown.
@@ -113,10 +112,10 @@ class QueryWatermarks:
         self._is_put_back = True
 
     def restore(self, directory: Path) -> None:
-        """Take over what a snapshot tells; the query has not started.
+        """Load the watermarks of a snapshot; the query has not started.
 
         Raises:
-            RecoveryError: If its file makes no sense.
+            RecoveryError: If the file cannot be decoded.
         """
         found = carry_over(read_watermarks(directory), tuple(self._calls.values()))
         pairs = zip(self._calls, found, strict=True)

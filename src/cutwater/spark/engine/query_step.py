@@ -53,7 +53,7 @@ _POLL_S: Final = 0.005
 
 
 class _Ended(ExpectedCallbackError):
-    """What Spark is told when a batch must not be committed; short, since Spark parses it."""
+    """The error for Spark when a batch must not be committed; short, since Spark parses it."""
 
 
 class QueryStep(RunningStep):
@@ -73,7 +73,7 @@ class QueryStep(RunningStep):
 
         Args:
             plan: The step.
-            machine: Its machine, standing at the restored batch.
+            machine: Its machine, at the restored batch.
             wiring: What it is connected to.
             callbacks: What it reports to the driver.
             analyzed: Its result and sources, as Spark sees them.
@@ -93,14 +93,14 @@ class QueryStep(RunningStep):
         self._began = machine.last
         self._offsets: Sequence[str | None] = ()
         self._late_since = ""
-        # Only an operator with state asks for a watermark.
+        # Only an operator with state uses a watermark.
         followed = analyzed.event_times if analyzed.may_owe_batch else {}
         self._watermarks = QueryWatermarks(self._internals, followed)
 
     # -- starting and ending
 
     def start(self) -> None:
-        """Start the query where its directory says."""
+        """Start the query at the position in its directory."""
         last = self.machine.last
         if last != NO_BATCH:
             self._offsets = query_log.read_batch(self.checkpoint, last).offsets
@@ -120,7 +120,7 @@ class QueryStep(RunningStep):
         context = spark.sparkContext
         context.setLocalProperty(POOL, self.name)
         try:
-            # A query takes its settings when it starts; others may start in this session too.
+            # A query reads its settings when it starts; other queries start in this session too.
             with _STARTING:
                 before = spark.conf.get(PARTITIONS)
                 if partitions is not None:
@@ -186,7 +186,7 @@ class QueryStep(RunningStep):
         return self.available_now and bool(self._analyzed.foreign)
 
     def source_ended(self) -> bool:
-        """Say whether the outside sources have ended."""
+        """Return whether the outside sources have ended."""
         if self._analyzed.foreign:
             query = self._query
             if query is None or query.isActive or not self._ends_by_itself:
@@ -200,11 +200,11 @@ class QueryStep(RunningStep):
         )
 
     def _has_read_all(self, query: StreamingQuery) -> bool:
-        """Say whether a query that has ended has read all that was there at its start.
+        """Return whether a query that has ended has read all that was there at its start.
 
-        Spark notes at the start where each source ends, and looks whether something is left
-        before each batch. It reads a source that cannot tell its end in one batch, and does not
-        look again after it.
+        At the start Spark records where each source ends, and before each batch it checks whether
+        something is left. A source that cannot report its end is read in a single batch, without
+        another check.
         """
         if self._internals.found_no_more(query):
             return True
@@ -216,7 +216,7 @@ class QueryStep(RunningStep):
         return bool(context._jsc is None or context._jsc.sc().isStopped())  # noqa: SLF001
 
     def count_late_rows(self) -> None:
-        """Ask Spark what its operators have dropped; only those with event time can."""
+        """Count the late rows that Spark's operators have dropped; only event time has any."""
         query = self._query
         if query is None or not self._analyzed.is_stateful or self.machine.watermark_ms is None:
             return
@@ -243,7 +243,7 @@ class QueryStep(RunningStep):
             self.busy = False
 
     def _reason(self, error: BaseException) -> BaseException:
-        """Return why a batch failed: a stop cancels its jobs, whose error does not tell of it."""
+        """Return why a batch failed: a stop cancels its jobs, and their error does not show it."""
         if self._query is None or not self._internals.is_told_to_stop(self._query):
             return error
         stopped = RunError(f"{_STOPPED}.")
@@ -275,7 +275,8 @@ class QueryStep(RunningStep):
                 moved,
                 offsets,
                 watermark_ms=log.watermark_ms or None,
-                # Known for sure when the batch is committed; until then, better once too often.
+                # Certain only when the batch is committed. Until then, assume that one is owed
+                # rather than miss it.
                 owes_batch=self._analyzed.may_owe_batch and is_new,
                 staged=written.staged,
             ),
@@ -284,7 +285,7 @@ class QueryStep(RunningStep):
         self._watch(self, batch)
 
     def _running_query(self) -> StreamingQuery:
-        """Return the query; its first batch may begin before its start has returned here."""
+        """Return the query; its first batch may start before `start_query` has returned."""
         if not self._started.wait(_START_S) or self._query is None:
             raise RunError(f"its query had not started {_START_S:.0f} s after its first batch.")
         return self._query
@@ -300,7 +301,7 @@ class QueryStep(RunningStep):
         return moved
 
     def failed_batch(self) -> FailedBatch | None:
-        """Say what the batch after the last one reads, as far as Spark has planned it."""
+        """Return what the batch after the last one reads, if Spark has planned it."""
         last, batch = self.machine.last, BatchId(self.machine.last + 1)
         if batch not in query_log.batches(self.checkpoint, query_log.OFFSETS):
             return None
@@ -324,7 +325,7 @@ class QueryStep(RunningStep):
         return FailedBatch(self.name, batch, readings(found))
 
     def note_if_committed(self, batch: BatchId) -> bool:
-        """Look whether Spark has committed the batch, and say so to the machine if it has."""
+        """Check whether Spark has committed the batch; if so, notify the machine."""
         if not query_log.is_committed(self.checkpoint, batch):
             return False
         self._note_committed(batch)
@@ -340,7 +341,7 @@ class QueryStep(RunningStep):
         self.committed(batch, owes_batch=owes)
 
     def _between_batches(self) -> bool:
-        """Note the last batch as committed; say whether Spark is about to run an owed one."""
+        """Record the last batch as committed; return whether Spark is about to run an owed one."""
         last = self.machine.last
         if last > self._began:
             self._note_committed(last)
@@ -349,12 +350,12 @@ class QueryStep(RunningStep):
     # -- snapshots
 
     def pin(self, checkpoint_id: CheckpointId, batch: BatchId) -> None:
-        """Hard-link the files of a committed batch, and note what its offsets are of."""
+        """Hard-link the files of a committed batch, and record the streams of its offsets."""
         directory = self._pin(checkpoint_id)
         files = query_files.pin(self.checkpoint, batch, directory)
         if batch != NO_BATCH:
             files += (note_streams(directory, self._analyzed.lines),)
-            # Under the step's lock, so that the next batch cannot end: its watermarks are not ours.
+            # Under the step's lock, so the next batch cannot end and change the watermarks.
             files += self._watermarks.note(self._query, directory)
         self._pinned[checkpoint_id] = PinnedFiles(directory, files)
 
@@ -375,7 +376,7 @@ class QueryStep(RunningStep):
 
 
 def _line_of(offsets: Sequence[str | None], source: InputId) -> str | None:
-    """Find the line of an input; lines are in the order of the plan, which need not be ours."""
+    """Find the line of an input; lines follow the order of Spark's plan, not of our inputs."""
     marks = (f'"channel":"{source.channel}"', f'"input":{source.ordinal},')
     return next((text for text in offsets if text and all(one in text for one in marks)), None)
 
@@ -397,13 +398,13 @@ class CommitWatch:
         self._thread.start()
 
     def watch(self, step: QueryStep, batch: BatchId) -> None:
-        """Let the step note when this batch of its query is committed."""
+        """Notify the step when this batch of its query is committed."""
         with self._changed:
             self._waiting[step.name] = (step, batch)
             self._changed.notify()
 
     def close(self) -> None:
-        """Stop looking, and wait for the thread."""
+        """Stop polling, and wait for the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,7 +1,7 @@
-"""Events of a channel as rows: Spark's own Parquet scan, whoever reads them and in whichever way.
+"""Events of a channel as rows: Spark's own Parquet scan, for streaming and for batch reads.
 
-A channel carries only the columns that one of its readers reads (docs/adr/0024). Everybody still
-sees all of them; one that is not carried says so, loudly, if a row of it is ever looked at.
+A channel carries only the columns that at least one of its readers reads (docs/adr/0024). Readers
+still see all columns; a column that is not carried raises an error if a row of it is evaluated.
 """
 
 from collections.abc import Collection
@@ -22,7 +22,7 @@ _RANK: Final = "__cutwater_rank"
 
 
 class ChannelScan:
-    """Scans one channel; made before the channel knows what it carries, used after."""
+    """Scans one channel; created before the carried columns are chosen, used after."""
 
     def __init__(self, internals: Internals, channel: Channel, keys: tuple[str, ...] = ()) -> None:
         """Scan for one reader.
@@ -126,7 +126,7 @@ def select_carried(frame: DataFrame, channel: Channel | None) -> DataFrame:
 
 
 def quote(name: str) -> str:
-    """Return a column's name as Spark reads it as one name."""
+    """Quote a column's name, so that Spark reads it as a single name."""
     return f"`{name.replace('`', '``')}`"
 
 

@@ -1,8 +1,8 @@
 """A channel as a source of a streaming query: Spark's own Parquet scan over what may be read.
 
-How far a batch may go is the whole of alignment: up to the first barrier that the step has not
-released (rule F6). An offset counts Events, so that passing a barrier changes nothing (F23); its
-`tick` lets a batch without rows run that is owed after a restore (F22).
+Alignment consists of limiting the end of a batch: it reads up to the first barrier that the step
+has not released (rule F6). An offset counts Events, so passing a barrier does not change it (F23);
+its `tick` makes Spark run a batch without rows that is owed after a restore (F22).
 """
 
 from collections.abc import Callable, Sequence
@@ -19,16 +19,16 @@ from cutwater.spark.jvm.native_source import NativeSource, decode_offset, encode
 
 _KEYS: Final = frozenset({"channel", "input", "position", "tick"})
 IDLE_WAIT_S: Final = 5.0
-"""How long an idle query waits inside its own poll; everything that matters wakes it."""
+"""How long an idle query waits inside its own poll; any relevant change wakes it."""
 
 
 class ChannelOffset:
-    """Where a step stands on one input, as its query's offset log says it."""
+    """The position of a step on one input, as its query's offset log records it."""
 
     __slots__ = ("position", "tick")
 
     def __init__(self, position: int = 0, tick: int = 0) -> None:
-        """Stand at a position, after so many ticks."""
+        """Create the offset for a position and a number of ticks."""
         self.position = position
         self.tick = tick
 
@@ -48,7 +48,7 @@ class ChannelOffset:
         return cls(found["position"], found["tick"])
 
     def text(self, source: InputId) -> str:
-        """Give the offset of this input as text."""
+        """Return the offset of this input as text."""
         return encode_offset(
             {
                 "channel": source.channel,
@@ -64,8 +64,8 @@ class ReadOptions(NamedTuple):
 
     Attributes:
         max_batch_bytes: The most that one batch takes; None for no limit.
-        keys: The channel carries updates, and of a batch only the newest row for each value of
-            these columns is wanted. Empty for appended rows.
+        keys: The channel carries updates, and a batch keeps only the newest row for each value of
+            these columns. Empty for appended rows.
     """
 
     max_batch_bytes: int | None = None
@@ -98,26 +98,26 @@ class ChannelSource(NativeSource):
         self.between_batches: Callable[[], bool] = lambda: False
 
     def describe(self) -> str:
-        """Name the source for people."""
+        """Return a human-readable name."""
         return f"channel {self.channel.id}"
 
     @property
     def needed_by_itself(self) -> frozenset[str]:
-        """The columns that newest rows are found by; all, if they have other names for Spark."""
+        """The columns that identify the newest rows; all columns if a key is not a column name."""
         keys, columns = frozenset(self._options.keys), frozenset(self.channel.form.schema.names)
         return keys if keys <= columns else columns
 
     def frame(self) -> DataFrame:
-        """Return the stream, with the producer's watermark: Spark takes none from a source."""
+        """Return the stream, with the producer's watermark: Spark accepts none from a source."""
         frame = super().frame()
         watermark = self.channel.form.watermark
         return frame if watermark is None else frame.withWatermark(*watermark)
 
     def begin(self, text: str | None, *, owes_batch: bool) -> None:
-        """Note where the query starts, and whether a batch without rows must run first.
+        """Set where the query starts, and whether a batch without rows must run first.
 
-        A query without an offset of this input begins where its reader stands: a step that was
-        added to a channel does not begin at the channel's beginning.
+        A query without an offset of this input starts at the position of its reader: a step that
+        was added to a channel does not start at the channel's beginning.
         """
         self._initial = self.channel.position(self.reader).position
         offset = self._parse(text)
@@ -154,7 +154,7 @@ class ChannelSource(NativeSource):
         return any(one.has_news() for one in self.siblings)
 
     def has_news(self) -> bool:
-        """Say whether a batch would find Events here."""
+        """Return whether a batch would find Events here."""
         return self.channel.limit(self.reader) > self._planned
 
     def batch(self, start: str | None, end: str) -> Any:

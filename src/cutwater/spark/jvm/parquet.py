@@ -83,16 +83,16 @@ class ParquetFiles:
     def leaf(
         self, files: Sequence[str], java_schema: Any, *, streaming: bool, columns: Any = None
     ) -> Leaf:
-        """Return the plan of Spark's own scan, without what a reader looks for on the way.
+        """Return the plan of Spark's own scan, without the lookups of Spark's public reader.
 
-        A file that is not there is left out of the plan, so the caller compares the bytes. One
-        that is lost or damaged after that is an error, whatever the session says.
+        A file that does not exist is left out of the plan, so the caller compares the bytes. A
+        file that is lost or damaged later is an error, regardless of the session's settings.
 
         Args:
             files: Absolute paths, each of a file that is there.
-            java_schema: The columns, as Java knows them.
+            java_schema: The columns, as a Java object.
             streaming: Whether the plan counts as streaming.
-            columns: The columns of another such leaf, to be taken over; None for new ones.
+            columns: The columns of another such leaf, to reuse; None for new ones.
         """
         known = self._scanning
         paths = known.sources.checkAndGlobPathIfNecessary(
@@ -124,10 +124,10 @@ class ParquetFiles:
         return Leaf(plan, found_bytes)
 
     def holds(self, java_schema: Any) -> bool:
-        """Say whether a file can hold these columns, as Spark's own writer asks before it writes.
+        """Return whether a file can hold these columns, by the check of Spark's own writer.
 
         Args:
-            java_schema: The columns, as Java knows them.
+            java_schema: The columns, as a Java object.
         """
         return bool(self._writing.parquet.supportDataType(java_schema))
 

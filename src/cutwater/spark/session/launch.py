@@ -1,10 +1,10 @@
-"""Starts the JVM of our own session, or says in the JVM's own words why it did not start.
+"""Starts the JVM of our own session, or reports why it did not start, with the JVM's own output.
 
-pyspark would put every setting on a command line that all users of the machine can read, and would
-keep no hold of a JVM that is still starting. So the JVM is started here: its settings and Java
-options are in files that only this user can read and that are gone when it runs, its process is
-ended if the start is given up, and what it says on stderr is kept until it is known whether it
-runs. pyspark then connects to it as to a JVM that exists already.
+pyspark would put every setting on a command line that all users of the machine can read, and could
+not end a JVM that is still starting. So the JVM is started here. Its settings and Java options are
+in files that only this user can read and that are deleted when it runs. Its process is ended if the
+start is abandoned. Its output on stderr is kept until the start succeeds or fails. pyspark then
+connects to it as to an existing JVM.
 """
 
 import os
@@ -37,11 +37,11 @@ _ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _PROPERTIES: Final = "--properties-file"
 _LOOK_S: Final = 0.05
 _QUIET_S: Final = 10.0
-"""How long a JVM that is starting is listened to before what it says is passed on."""
+"""How long the output of a starting JVM is held back before it is forwarded."""
 _LAST_WORDS: Final = 20
 _HELD_MAX: Final = 1_000
 _ENDING_S: Final = 5.0
-# What the JVM itself says of Spark's own option, before any logging; no setting stops it.
+# What the JVM itself prints about Spark's own option, before any logging; no setting stops it.
 _HARMLESS: Final = b"WARNING: Using incubator modules"
 
 
@@ -160,7 +160,7 @@ def _argument_file(words: Sequence[str]) -> str:
 def _start_process(
     command: Sequence[str], ready: Path
 ) -> "Iterator[tuple[Popen[bytes], _Complaints]]":
-    """Start the process; if its start is given up, nothing of it is left."""
+    """Start the process; if the start is abandoned, kill the whole process group."""
     environment = {
         **os.environ,
         "SPARK_CONNECT_MODE": "0",
@@ -200,10 +200,10 @@ def _connect(port: int, secret: str) -> Any:  # noqa: ANN401 - py4j has no types
 
 
 class _Complaints:
-    """What the JVM says on stderr: kept while it starts, then passed on as it comes."""
+    """The output of the JVM on stderr: kept while it starts, then forwarded."""
 
     def __init__(self, lines: IO[bytes]) -> None:
-        """Listen from now on, in a thread."""
+        """Start reading, in a thread."""
         self._lines = lines
         self._last: deque[bytes] = deque(maxlen=_LAST_WORDS)
         self._held: deque[bytes] | None = deque(maxlen=_HELD_MAX)
@@ -212,7 +212,7 @@ class _Complaints:
         self._thread.start()
 
     def release(self) -> None:
-        """Pass on what was kept, and whatever else comes."""
+        """Forward what was kept, and all later output."""
         with self._lock:
             held, self._held = self._held, None
             for line in held or ():
@@ -222,7 +222,7 @@ class _Complaints:
         """Return the last lines of a JVM that has ended, after a colon; empty if there are none."""
         self._thread.join(_ENDING_S)
         said = [line.decode(errors="replace").strip() for line in self._last]
-        # The frames of a trace tell the reader nothing about what to change.
+        # The frames of a stack trace do not help the user to correct the error.
         text = "; ".join(line.rstrip(".") for line in said if line and not line.startswith("at "))
         return f": {text}" if text else ""
 
@@ -240,7 +240,7 @@ class _Complaints:
 
 
 def _pass_on(line: bytes) -> None:
-    """Write a line of the JVM's, so that a live view can make room for it."""
+    """Write a line of the JVM to stderr, or to the live view that has replaced `sys.stderr`."""
     text = printable(line.decode(errors="replace"))
     # A closed stderr, as at the end of a process, is no reason to stop emptying the pipe.
     with suppress(OSError, ValueError):
