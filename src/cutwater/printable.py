@@ -27,7 +27,7 @@ def printable_line(text: str) -> str:
 
 def printable_json(text: str) -> str:
     """Write out the control characters in JSON that `json.dumps` leaves; it means the same."""
-    return _UNSAFE.sub(lambda one: f"\\u{ord(one[0]):04x}", text)
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _escape(found: re.Match[str]) -> str:

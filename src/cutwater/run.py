@@ -327,7 +327,7 @@ def start(
         store=store,
         sinks=sinks,
         options=with_commit_interval(
-            options.checkpoint.options(), [one for _, one in _targets(physical)]
+            options.checkpoint.options(), [target for _, target in _targets(physical)]
         ),
         bound=options.checkpoint.channel_bound(),
         scratch=scratch.path,

@@ -76,5 +76,5 @@ def with_commit_interval(
     options: CheckpointOptions, targets: Iterable[object]
 ) -> CheckpointOptions:
     """Return the options of a pipeline with these targets: the largest interval applies."""
-    every_ms = max((delivery_of(one).every_ms for one in targets), default=0)
+    every_ms = max((delivery_of(target).every_ms for target in targets), default=0)
     return replace(options, commit=replace(options.commit, every_ms=every_ms))

@@ -93,9 +93,9 @@ class Settings:
     def section(self, name: str) -> dict[str, Any]:
         """Return the values of a section, without its name."""
         return {
-            one.removeprefix(f"{name}."): setting.value
-            for one, setting in self.all.items()
-            if one.startswith(f"{name}.")
+            key.removeprefix(f"{name}."): setting.value
+            for key, setting in self.all.items()
+            if key.startswith(f"{name}.")
         }
 
     @property
@@ -123,7 +123,7 @@ def read_settings(
     """
     found = {name: Setting(name, value, DEFAULT) for name, value in defaults()}
     for layer in (_from_file(environ, file), _from_environment(environ), _from_flags(flags or {})):
-        found |= {one.name: one for one in layer}
+        found |= {setting.name: setting for setting in layer}
     settings = Settings(found)
     for section, form in _SECTIONS.items():
         try:
@@ -140,7 +140,7 @@ def defaults() -> Iterator[tuple[str, object]]:
     """Return all settings there are, but for Spark's, with their defaults."""
     yield from _GENERAL.items()
     for section, form in _SECTIONS.items():
-        yield from ((f"{section}.{one.name}", one.default) for one in fields(form))
+        yield from ((f"{section}.{field.name}", field.default) for field in fields(form))
 
 
 def variable(name: str) -> str:
@@ -176,7 +176,7 @@ def _flatten(content: Mapping[str, Any], path: str) -> Iterator[tuple[str, objec
         elif not isinstance(value, dict):
             raise ConfigError(f"{path}: {name}", f"is a section: write [{name}] above its keys")
         else:
-            yield from ((f"{name}.{one}", inner) for one, inner in value.items())
+            yield from ((f"{name}.{key}", inner) for key, inner in value.items())
 
 
 def _none_of(value: object, default: object) -> object:
@@ -190,12 +190,16 @@ def _spark_text(value: object) -> str:
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[Setting]:
     known = {variable(name): (name, default) for name, default in defaults()}
-    for one, text in sorted(environ.items()):
-        if one in known:
-            name, default = known[one]
-            yield Setting(name, _parse(text, default), one)
-        elif one.startswith(tuple(f"{_PREFIX}{section.upper()}_" for section in _SECTIONS)):
-            raise ConfigError(one, f"there is no such setting; {_offer(one, known)}")
+    for variable_name, text in sorted(environ.items()):
+        if variable_name in known:
+            name, default = known[variable_name]
+            yield Setting(name, _parse(text, default), variable_name)
+        elif variable_name.startswith(
+            tuple(f"{_PREFIX}{section.upper()}_" for section in _SECTIONS)
+        ):
+            raise ConfigError(
+                variable_name, f"there is no such setting; {_offer(variable_name, known)}"
+            )
 
 
 def _parse(text: str, default: object) -> object:
@@ -214,5 +218,5 @@ def _from_flags(flags: Mapping[str, object]) -> Iterator[Setting]:
 
 def _offer(name: str, known: Mapping[str, object]) -> str:
     section = name.rpartition(".")[0] or name.rpartition("_")[0]
-    near = [one for one in known if one.startswith(section)] or list(known)
+    near = [option for option in known if option.startswith(section)] or list(known)
     return f"there are {', '.join(near)}"

@@ -182,7 +182,7 @@ def inputs_in(keywords: Mapping[str, object]) -> tuple[str, ...] | None:
 
 
 def _strings(option: str, value: object, what: str) -> tuple[str, ...]:
-    if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return tuple(value)
     raise ConfigError(option, f"{value!r} is not a list of {what}")
 

@@ -102,7 +102,10 @@ class PhysicalStep:
             frames: For each input, its DataFrame.
             adapt: Gets what each node returns, and may change it before another node reads it.
         """
-        read = {(one.node, one.parameter): frames[one.id] for one in self.inputs}
+        read = {
+            (step_input.node, step_input.parameter): frames[step_input.id]
+            for step_input in self.inputs
+        }
         results: dict[str, object] = {}
         for node in self.nodes:
             arguments = {
@@ -161,7 +164,7 @@ class PhysicalPlan:
             tuple(
                 StepSpec(
                     step.name,
-                    tuple(one.id for one in step.inputs),
+                    tuple(step_input.id for step_input in step.inputs),
                     sink=SinkId(step.sink.name) if step.sink else None,
                     pinned_start=bool(step.inputs) or step.name in pinned_starts,
                     identity=(identities or {}).get(step.name),
@@ -184,7 +187,10 @@ class PhysicalPlan:
             [
                 step.name,
                 [[node.kind.value, node.name] for node in step.nodes],
-                [[*one.id, one.node, one.parameter] for one in step.inputs],
+                [
+                    [*step_input.id, step_input.node, step_input.parameter]
+                    for step_input in step.inputs
+                ],
                 step.output_mode,
             ]
             for step in self.steps

@@ -153,8 +153,8 @@ def _most_patient(plan: "PhysicalPlan") -> Node | None:
     """Return the sink with the largest commit interval; None if no sink sets one."""
     sinks = [step.sink for step in plan.steps if step.sink is not None]
     return max(
-        (one for one in sinks if delivery_of(one.target).every_ms),
-        key=lambda one: delivery_of(one.target).every_ms,
+        (sink for sink in sinks if delivery_of(sink.target).every_ms),
+        key=lambda sink: delivery_of(sink.target).every_ms,
         default=None,
     )
 
@@ -164,9 +164,9 @@ def _entries(
 ) -> list[list[str]]:
     """Return the lines below a step's heading, each entry with those that belong below it."""
     inputs = [
-        f"reads channel {one.id.channel} as {one.node}({one.parameter})"
-        + (f", newest row of each {', '.join(one.keys)}" if one.keys else "")
-        for one in step.inputs
+        f"reads channel {step_input.id.channel} as {step_input.node}({step_input.parameter})"
+        + (f", newest row of each {', '.join(step_input.keys)}" if step_input.keys else "")
+        for step_input in step.inputs
     ]
     entries = [[line] for line in inputs]
     for node in step.nodes:
@@ -234,13 +234,13 @@ def _step_json(step: "PhysicalStep") -> dict[str, object]:
         "sources": [node.name for node in step.sources],
         "inputs": [
             {
-                "ordinal": one.id.ordinal,
-                "channel": one.id.channel,
-                "node": one.node,
-                "parameter": one.parameter,
-                "keys": list(one.keys),
+                "ordinal": step_input.id.ordinal,
+                "channel": step_input.id.channel,
+                "node": step_input.node,
+                "parameter": step_input.parameter,
+                "keys": list(step_input.keys),
             }
-            for one in step.inputs
+            for step_input in step.inputs
         ],
         "sink": _sink_json(step.sink),
         "channel": _channel_json(step),
@@ -254,7 +254,9 @@ def _node_json(node: Node) -> dict[str, object]:
         "function": node.function_name or None,
         "file": node.place.file,
         "line": node.place.line,
-        "inputs": [{"parameter": one.parameter, "node": one.node} for one in node.inputs],
+        "inputs": [
+            {"parameter": binding.parameter, "node": binding.node} for binding in node.inputs
+        ],
     }
 
 

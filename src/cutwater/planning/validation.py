@@ -68,7 +68,7 @@ def _before_whole_cuts(graph: Graph, plan: PhysicalPlan) -> Iterator[Problem]:
         never = step.name if step.options.unaligned is False else whole.get(step.name)
         if never is None:
             continue
-        whole |= {one.id.channel: never for one in step.inputs}
+        whole |= {step_input.id.channel: never for step_input in step.inputs}
         if step.options.aligns and step.options.unaligned is not False:
             node, after = graph.nodes[step.name], graph.nodes[never]
             yield Problem(

@@ -221,7 +221,7 @@ class NumberedSource(NativeSource):
         Raises:
             RecoveryError: If one is the offset of another source.
         """
-        first, last = (self._numbered.rows_before(self._number(one)) for one in (start, end))
+        first, last = (self._numbered.rows_before(self._number(offset)) for offset in (start, end))
         if self._template is None:
             rows = self._numbered.rows(self.internals.streaming_range(0, 0, 1))
             self._template = PlanTemplate(self.internals, rows)

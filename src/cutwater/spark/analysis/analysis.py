@@ -236,13 +236,13 @@ class Analysis:
 
     def _check_reads(self, plan: PlanNode, made: Sequence[tuple[Node, DataFrame]]) -> None:
         """Refuse to read what a sink of this pipeline writes: no cut covers it (rule F40)."""
-        for path in sorted({one for node in plan.walk() for one in node.reads}):
+        for path in sorted({read_path for node in plan.walk() for read_path in node.reads}):
             writer = self.own.writer_of(path)
             if writer is None:
                 continue
             reads = (
-                one
-                for one, frame in made
+                maker
+                for maker, frame in made
                 if any(path in node.reads for node in plan_of(frame).walk())
             )
             reader = next(reads)
@@ -262,7 +262,7 @@ class Analysis:
             if node.kind != "EventTimeWatermark":
                 continue
             channels = _channels_below(node)
-            merged = next((one.channel.form.merged_by for one in channels), "")
+            merged = next((source.channel.form.merged_by for source in channels), "")
             if len(channels) > 1:
                 self._add(
                     *where,
@@ -279,8 +279,8 @@ class Analysis:
 
 
 def _channels_below(node: PlanNode) -> list[ChannelSource]:
-    found = (native_source(one.source) for one in node.walk() if one.source)
-    return [one for one in found if isinstance(one, ChannelSource)]
+    found = (native_source(leaf.source) for leaf in node.walk() if leaf.source)
+    return [source for source in found if isinstance(source, ChannelSource)]
 
 
 def first_line(error: BaseException) -> str:
@@ -297,10 +297,12 @@ def _describe_step(
     nodes = plan.walk()
     leaves = [node for node in nodes if not node.children]
     natives = [native_source(leaf.source) for leaf in leaves if leaf.source]
-    outside = [one for one in natives if one is not None and not isinstance(one, ChannelSource)]
+    outside = [
+        native for native in natives if native is not None and not isinstance(native, ChannelSource)
+    ]
     foreign = [
         leaf.source
-        for leaf, native in zip([one for one in leaves if one.source], natives, strict=True)
+        for leaf, native in zip([leaf for leaf in leaves if leaf.source], natives, strict=True)
         if native is None
     ]
     only_channels = all(isinstance(native_source(leaf.source), ChannelSource) for leaf in leaves)
@@ -340,7 +342,7 @@ def _event_times(plan: PlanNode, names: Mapping[str, str]) -> dict[str, EventTim
     for node in plan.walk():
         if node.watermark is not None and node.is_streaming:
             call = node.watermark
-            streams = (_stream_name(one.source, names) for one in node.walk() if one.source)
+            streams = (_stream_name(leaf.source, names) for leaf in node.walk() if leaf.source)
             # A frame that is used twice is one call.
             found.setdefault(
                 call.id,
@@ -374,7 +376,7 @@ def _line(source: str, names: Mapping[str, str]) -> Stream:
 def _merged_by(step: PhysicalStep, plan: PlanNode) -> str:
     if len(step.inputs) > 1:
         return step.name
-    return next((one.channel.form.merged_by for one in _channels_below(plan)), "")
+    return next((source.channel.form.merged_by for source in _channels_below(plan)), "")
 
 
 def channel_form(schema: StructType) -> ChannelForm:

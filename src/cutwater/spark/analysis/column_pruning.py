@@ -163,4 +163,4 @@ def _is_known(internals: Internals, schema: StructType) -> bool:
 
 
 def _collates(kind: DataType) -> bool:
-    return any(isinstance(one, StringType) and one != StringType() for one in parts(kind))
+    return any(isinstance(part, StringType) and part != StringType() for part in parts(kind))

@@ -75,10 +75,15 @@ def look(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, AnalyzedSte
     analyzed: dict[StepId, AnalyzedStep] = {}
     for step in plan.steps:
         # A step after one that has a problem cannot be analysed: its columns are unknown.
-        if all(StepId(one.id.channel) in analyzed for one in step.inputs):
+        if all(StepId(step_input.id.channel) in analyzed for step_input in step.inputs):
             # Keeps the sources alive during the analysis: they are found by name only until then.
-            sources = {one.id: _source(internals, step, one.id, analyzed) for one in step.inputs}
-            analyzed_step = analysis.look(step, {key: one.frame() for key, one in sources.items()})
+            sources = {
+                step_input.id: _source(internals, step, step_input.id, analyzed)
+                for step_input in step.inputs
+            }
+            analyzed_step = analysis.look(
+                step, {key: source.frame() for key, source in sources.items()}
+            )
             if analyzed_step is not None:
                 analyzed[step.name] = analyzed_step
     if analysis.problems:
@@ -106,7 +111,9 @@ def _source(
 
 def _facts(step: PhysicalStep, analyzed_step: AnalyzedStep, default_partitions: int) -> StepFacts:
     natives = [
-        one.describe() for one in analyzed_step.natives if not isinstance(one, EmptyBatchSource)
+        native.describe()
+        for native in analyzed_step.natives
+        if not isinstance(native, EmptyBatchSource)
     ]
     return StepFacts(
         way=analyzed_step.execution_mode.value,
@@ -129,4 +136,4 @@ def _watermark(rows: ChannelForm) -> tuple[str, int] | None:
 
 
 def _columns(schema: StructType) -> tuple[tuple[str, str], ...]:
-    return tuple((one.name, one.dataType.simpleString()) for one in schema.fields)
+    return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)

@@ -47,11 +47,11 @@ def identify(
     logs: dict[str, int] = {}
     return StepIdentity(
         inputs=tuple(_input(leaf, names, logs) for leaf in leaves),
-        columns=tuple((one.name, one.dataType.simpleString()) for one in frame.schema.fields),
+        columns=tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields),
         operators=operators,
         partitions=step.options.partitions if operators else None,
         is_query=query,
-        sources=tuple(one.name for one in step.sources),
+        sources=tuple(source.name for source in step.sources),
         sinks=(step.sink.name,) if step.sink else (),
         spark=frame.sparkSession.version,
         plan_sha256=_digest(without_serials(plan.text)),

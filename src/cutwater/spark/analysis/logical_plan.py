@@ -132,8 +132,8 @@ def _node(plan: Any) -> PlanNode:
     kind = plan.getClass().getSimpleName()
     children = plan.children()
     source, options = _source_of(kind, plan)
-    inner = [_node(one) for one in _all_of(plan.subqueries())]
-    read_inside = [path for one in inner for node in one.walk() for path in node.reads]
+    inner = [_node(subquery) for subquery in _all_of(plan.subqueries())]
+    read_inside = [path for subplan in inner for node in subplan.walk() for path in node.reads]
     return PlanNode(
         kind=kind,
         is_streaming=plan.isStreaming(),
@@ -182,7 +182,7 @@ def _paths_of(kind: str, plan: Any, options: tuple[tuple[str, str], ...]) -> tup
     except Py4JError:
         # A relation of another kind: rows of a database, or of a format that has no files.
         return ()
-    return tuple(str(one) for one in found)
+    return tuple(str(path) for path in found)
 
 
 def _all_of(sequence: Any) -> list[Any]:
@@ -219,7 +219,7 @@ def state_operator(kind: str, plan: Any) -> StateOperator | None:
     if not children or not plan.isStreaming() or kind in _KEEPS_NO_STATE:
         return None
     if kind == "Join":
-        if not all(one.isStreaming() for one in children):
+        if not all(child.isStreaming() for child in children):
             return None
         condition = plan.condition()
         text = without_serials(condition.get().toString()) if condition.isDefined() else ""
@@ -227,10 +227,13 @@ def state_operator(kind: str, plan: Any) -> StateOperator | None:
     keys = _keys(kind, plan)
     functions = list(_functions(plan)) if kind == "Aggregate" else []
     return StateOperator(
-        tuple(_with_type(one) for one in keys),
-        tuple(_window(one, plan) for one in keys),
-        tuple(f"{one.prettyName()} {one.dataType().catalogString()}" for one in functions),
-        tuple(_with_type(one) for one in functions),
+        tuple(_with_type(key) for key in keys),
+        tuple(_window(key, plan) for key in keys),
+        tuple(
+            f"{function.prettyName()} {function.dataType().catalogString()}"
+            for function in functions
+        ),
+        tuple(_with_type(function) for function in functions),
     )
 
 
@@ -254,8 +257,8 @@ def _functions_in(expression: Any) -> Iterator[Any]:
     if expression.getClass().getSimpleName() == "AggregateExpression":
         yield expression.aggregateFunction()
         return
-    for one in _all_of(expression.children()):
-        yield from _functions_in(one)
+    for child in _all_of(expression.children()):
+        yield from _functions_in(child)
 
 
 def _with_type(expression: Any) -> str:
@@ -271,13 +274,17 @@ def _window(key: Any, plan: Any) -> str:
         kind = node.getClass().getSimpleName()
         if kind == "Project":
             defined = [
-                str(one.toString())
-                for one in _all_of(node.projectList())
-                if str(one.toString()).endswith(f" AS {name}")
+                str(expression.toString())
+                for expression in _all_of(node.projectList())
+                if str(expression.toString()).endswith(f" AS {name}")
             ]
         elif kind == "Expand":
             first = _all_of(_all_of(node.projections())[0])
-            defined = [str(one.toString()) for one in first if "named_struct(start" in str(one)]
+            defined = [
+                str(expression.toString())
+                for expression in first
+                if "named_struct(start" in str(expression)
+            ]
         else:
             continue
         if defined:

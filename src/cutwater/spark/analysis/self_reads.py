@@ -94,7 +94,9 @@ class SelfReadCheck:
         self._setting = setting
         nodes = [step.sink for step in plan.steps if step.sink is not None]
         self._at = [
-            (one, node) for node in nodes for one in _addresses_written_by(node, files_of_table)
+            (address, node)
+            for node in nodes
+            for address in _addresses_written_by(node, files_of_table)
         ]
 
     @classmethod
@@ -139,7 +141,9 @@ def _addresses_written_by(
     if place.directory is not None:
         yield Address(_LOCAL, "", _parts(os.path.realpath(place.directory)))
     elif place.kind == _S3:
-        server = _server_of(next((one for one in place.options.values() if "://" in one), ""))
+        server = _server_of(
+            next((option for option in place.options.values() if "://" in option), "")
+        )
         yield Address(_S3, f"{place.bucket} at {server}", _parts(place.path))
 
 

@@ -68,4 +68,4 @@ def _between(file: Path, start: int, end: int) -> Iterable[str]:
     except (OSError, ValueError, msgspec.DecodeError):
         # Only diagnostic information: what cannot be read is left out.
         return ()
-    return [one.path.removeprefix("file://") for one in entries if start < one.batch <= end]
+    return [entry.path.removeprefix("file://") for entry in entries if start < entry.batch <= end]

@@ -247,7 +247,12 @@ def _partition_by_lineage(partition: Path, version: int, ids: frozenset[str]) ->
     left = set(ids)
     for store in stores_in(partition):
         there = names(partition / store)
-        own = {one for one in ids for kind in ROCKSDB_KINDS if f"{version}_{one}.{kind}" in there}
+        own = {
+            state_id
+            for state_id in ids
+            for kind in ROCKSDB_KINDS
+            if f"{version}_{state_id}.{kind}" in there
+        }
         if len(own) != 1:
             raise _format_error(partition / store, f"version {version} is none of {sorted(ids)}")
         left -= own

@@ -23,12 +23,12 @@ def counts(name: str) -> bool:
 
 def entries(directory: Path) -> list[os.DirEntry[str]]:
     """List a directory, in order; nothing if it is not there."""
-    return [one for one in listed_entries(directory) if counts(one.name)]
+    return [entry for entry in listed_entries(directory) if counts(entry.name)]
 
 
 def names(directory: Path) -> set[str]:
     """Return the names in a directory; none if it is not there."""
-    return {one.name for one in entries(directory)}
+    return {entry.name for entry in entries(directory)}
 
 
 def directories(directory: Path) -> list[str]:

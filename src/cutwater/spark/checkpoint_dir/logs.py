@@ -106,13 +106,13 @@ def replace_offsets(checkpoint: Path, batch: BatchId, offsets: Sequence[str | No
     """
     file = checkpoint / OFFSETS / str(batch)
     watermark, *_ = _entry(file, "v1")
-    lines = [_NO_OFFSET if one is None else one for one in offsets]
+    lines = [_NO_OFFSET if offset is None else offset for offset in offsets]
     replace_text(file, "\n".join(["v1", watermark, *lines]))
 
 
 def batches(checkpoint: Path, log: str) -> list[BatchId]:
     """Return the batches that are in one of the logs, in order."""
-    return sorted(BatchId(int(one)) for one in names(checkpoint / log) if one.isdecimal())
+    return sorted(BatchId(int(name)) for name in names(checkpoint / log) if name.isdecimal())
 
 
 def next_watermark_ms(checkpoint: Path, batch: BatchId) -> int:
@@ -172,12 +172,14 @@ def lineage_of(changelog: Path, version: int) -> list[StateVersion]:
         with changelog.open("rb") as file:
             head = _Head(file)
             head.text()  # the version of the changelog's format
-            found = [StateVersion(one.version, one.id) for one in _LINEAGES.decode(head.text())]
+            found = [
+                StateVersion(entry.version, entry.id) for entry in _LINEAGES.decode(head.text())
+            ]
     except (ValueError, struct.error) as error:
         raise RecoveryError(
             f"{changelog} cannot be read as a changelog with lineage, compressed by lz4: {error}."
         ) from error
-    if [one.version for one in found] != list(range(version - len(found), version)):
+    if [state.version for state in found] != list(range(version - len(found), version)):
         raise RecoveryError(f"{changelog} has a lineage with holes: {found}.")
     return found
 

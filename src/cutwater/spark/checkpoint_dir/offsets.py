@@ -145,7 +145,7 @@ def kind_of_offset(text: str | None) -> str:
             return _FILES
         case {"sourceVersion": _, "reservoirId": _}:
             return _DELTA
-        case dict() if found and all(_is_topic(one) for one in found.values()):
+        case dict() if found and all(_is_topic(value) for value in found.values()):
             return _KAFKA
         case _:
             return _UNKNOWN

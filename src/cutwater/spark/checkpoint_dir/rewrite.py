@@ -67,16 +67,16 @@ def rebuild(queries: Sequence[ChangedQuery]) -> None:
     Raises:
         RecoveryError: If a directory is not what it must be.
     """
-    for one in queries:
-        into = one.checkpoint / _NEXT
+    for query in queries:
+        into = query.checkpoint / _NEXT
         into.mkdir(parents=True)
-        for number, kept in one.logs.items():
+        for number, kept in query.logs.items():
             if is_directory(kept):
                 shutil.copytree(kept, into / str(number))
-    for one in queries:
-        remove_tree(one.checkpoint / SOURCES)
-        (one.checkpoint / _NEXT).rename(one.checkpoint / SOURCES)
-        _write_logs(one)
+    for query in queries:
+        remove_tree(query.checkpoint / SOURCES)
+        (query.checkpoint / _NEXT).rename(query.checkpoint / SOURCES)
+        _write_logs(query)
 
 
 def _write_logs(query: ChangedQuery) -> None:

@@ -69,10 +69,10 @@ class Provider(Enum):
         Raises:
             RecoveryError: If it is none of Spark's own.
         """
-        for one in cls:
-            if class_name.rpartition(".")[2] == one.value:
-                return one
-        known = " and ".join(one.value for one in cls)
+        for provider in cls:
+            if class_name.rpartition(".")[2] == provider.value:
+                return provider
+        known = " and ".join(provider.value for provider in cls)
         raise RecoveryError(f"its state is kept by {class_name}; only {known} are known.")
 
 
@@ -120,12 +120,12 @@ def operators(checkpoint: Path, batch: BatchId) -> tuple[Operator, ...]:
         RecoveryError: If what describes one cannot be understood.
     """
     found = sorted(directories(checkpoint / STATE))
-    return tuple(_operator(checkpoint / STATE / one, batch) for one in found)
+    return tuple(_operator(checkpoint / STATE / name, batch) for name in found)
 
 
 def _operator(operator: Path, batch: BatchId) -> Operator:
     listed = list(operator_files(operator, batch))
-    numbers = [int(one[1]) for one in map(METADATA_V2.fullmatch, listed) if one]
+    numbers = [int(match[1]) for match in map(METADATA_V2.fullmatch, listed) if match]
     if numbers:
         file = operator / "_metadata" / "v2" / str(max(numbers))
     elif "_metadata/metadata" in listed:
@@ -137,11 +137,11 @@ def _operator(operator: Path, batch: BatchId) -> Operator:
         found = _METADATA.decode(text)
     except msgspec.DecodeError as error:
         raise RecoveryError(f"{file} makes no sense: {error}.") from error
-    partitions = max((one.partitions for one in found.stores), default=None)
+    partitions = max((store.partitions for store in found.stores), default=None)
     return Operator(
         operator.name,
         found.info.name,
-        tuple(one.name for one in found.stores),
+        tuple(store.name for store in found.stores),
         partitions,
         found.properties,
     )
@@ -175,9 +175,9 @@ def numbered_partitions(directory: Path, operator: Operator) -> list[str]:
     Raises:
         RecoveryError: If some are missing.
     """
-    found = sorted((one for one in directories(directory) if one.isdecimal()), key=int)
+    found = sorted((name for name in directories(directory) if name.isdecimal()), key=int)
     whole = len(found) in {1, operator.partitions or len(found)}
-    if not found or not whole or found != [str(one) for one in range(len(found))]:
+    if not found or not whole or found != [str(number) for number in range(len(found))]:
         raise RecoveryError(
             f"{directory} has partitions {', '.join(found) or 'none'}, and the query has "
             f"{operator.partitions or 'all from 0 on'}."
@@ -191,7 +191,7 @@ def check_stores(partition: Path, found: list[str], operator: Operator) -> None:
     Raises:
         RecoveryError: Naming one that is missing.
     """
-    have = {one or DEFAULT_STORE for one in found}
+    have = {store or DEFAULT_STORE for store in found}
     lost = sorted(set(operator.stores) - have)
     if lost:
         raise RecoveryError(f"{partition} has no store {lost[0]}, which its operator has.")
@@ -206,8 +206,8 @@ def store_metadata(store: Path, names: set[str]) -> Iterator[str]:
 def newest_number(names: set[str], suffix: str, version: int) -> int | None:
     """Return the highest number up to a version that a file with this suffix has."""
     pattern = re.compile(rf"(\d+)\.{suffix}")
-    numbers = [int(one[1]) for one in map(pattern.fullmatch, names) if one]
-    return max((one for one in numbers if one <= version), default=None)
+    numbers = [int(match[1]) for match in map(pattern.fullmatch, names) if match]
+    return max((number for number in numbers if number <= version), default=None)
 
 
 def missing_file_error(file: Path, version: int) -> RecoveryError:
@@ -278,14 +278,14 @@ def find_rocksdb_files_by_lineage(
     lineage = [state]
     if state.snapshot not in names:
         lineage = [*lineage_of(store / state.changelog, state.version), state]
-    for one in reversed(lineage):
-        if one.snapshot in names:
-            yield one.snapshot
-            yield from _find_shared_files(store, one.snapshot)
+    for ancestor in reversed(lineage):
+        if ancestor.snapshot in names:
+            yield ancestor.snapshot
+            yield from _find_shared_files(store, ancestor.snapshot)
             return
-        if one.changelog not in names:
-            raise missing_file_error(store / one.changelog, state.version)
-        yield one.changelog
+        if ancestor.changelog not in names:
+            raise missing_file_error(store / ancestor.changelog, state.version)
+        yield ancestor.changelog
     if lineage[0].version != 1:
         raise missing_file_error(store / lineage[0].snapshot, state.version)
 
@@ -298,12 +298,12 @@ def _find_shared_files(store: Path, snapshot: str) -> Iterator[str]:
         metadata = _SNAPSHOTS.decode(text)
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         raise RecoveryError(f"{store / snapshot} is no snapshot: {error}.") from error
-    tables = [one.name for one in metadata.tables]
-    logs = [one.name for one in metadata.logs or ()]
+    tables = [table.name for table in metadata.tables]
+    logs = [log.name for log in metadata.logs or ()]
     for name in (*tables, *logs):
         if not is_name(name):
             raise RecoveryError(f"{store / snapshot} names {name!r}, which is no file of it.")
-    for name in (*(f"SSTs/{one}" for one in tables), *(f"logs/{one}" for one in logs)):
+    for name in (*(f"SSTs/{table}" for table in tables), *(f"logs/{log}" for log in logs)):
         if not exists(store / name):
             raise RecoveryError(f"{store / name} is not there, and {snapshot} needs it.")
         yield name

@@ -48,12 +48,13 @@ class BatchStep(RunningStep):
         self._spark: SparkSession = analyzed.frame.sparkSession
         internals = Internals(self._spark)
         self._scans = {
-            one.id: ChannelScan(internals, wiring.inputs[one.id], one.keys) for one in plan.inputs
+            step_input.id: ChannelScan(internals, wiring.inputs[step_input.id], step_input.keys)
+            for step_input in plan.inputs
         }
         self._columns = analyzed.schema
         self._thread = InheritableThread(target=self._loop, name=f"step {plan.name}", daemon=True)
         most = plan.options.max_batch_bytes
-        self._most = {one.id: one.batch_bytes(most) for one in plan.inputs}
+        self._most = {step_input.id: step_input.batch_bytes(most) for step_input in plan.inputs}
         self._next_s = 0.0
         self._ends_now: Mapping[InputId, int] = {}
 
@@ -112,8 +113,12 @@ class BatchStep(RunningStep):
     def failed_batch(self) -> FailedBatch | None:
         """Return which Events are read by the batch that has started and is not appended."""
         found = [
-            events_of(one.channel, self.wiring.inputs[one].position(self.reader(one)).position, end)
-            for one, end in self._ends_now.items()
+            events_of(
+                source.channel,
+                self.wiring.inputs[source].position(self.reader(source)).position,
+                end,
+            )
+            for source, end in self._ends_now.items()
         ]
         return FailedBatch(self.name, BatchId(self.machine.last + 1), tuple(found))
 
@@ -175,8 +180,12 @@ class BatchStep(RunningStep):
         if found == self._columns:
             return
         before, after = set(self._columns.fields), set(found.fields)
-        gone = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in before - after)
-        new = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in after - before)
+        gone = ", ".join(
+            f"{column.name} {column.dataType.simpleString()}" for column in before - after
+        )
+        new = ", ".join(
+            f"{column.name} {column.dataType.simpleString()}" for column in after - before
+        )
         reason = (
             f"its rows do not fit its columns: {new or 'nothing'} in place of {gone or 'nothing'}; "
             "a function must describe the same columns every time it is called."

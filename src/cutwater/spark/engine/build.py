@@ -131,7 +131,7 @@ class Build:
         standing = self.restore.standing
         if self._cut is None:
             return standing
-        decided = {step: one.batch for step, one in self._cut.snapshots.items()}
+        decided = {step: snapshot.batch for step, snapshot in self._cut.snapshots.items()}
         return replace(standing, decided=decided)
 
     def _map(self) -> None:
@@ -190,7 +190,9 @@ class Build:
             analysis.problems += _endless(self.context.plan.steps, self._analyzed)
             # Spark notifies sources only in a query with that trigger, which needs foreign sources.
             for native in (
-                one for analyzed_step in self._analyzed.values() for one in analyzed_step.natives
+                source
+                for analyzed_step in self._analyzed.values()
+                for source in analyzed_step.natives
             ):
                 native.prepareForTriggerAvailableNow()
         if analysis.problems:
@@ -200,19 +202,19 @@ class Build:
         """Return the step's inputs as streams; None if a producer could not be evaluated."""
         signal = self._signals.setdefault(step.name, Signal())
         frames = {}
-        for one in step.inputs:
-            channel = self._channels.get(one.id.channel)
+        for step_input in step.inputs:
+            channel = self._channels.get(step_input.id.channel)
             if channel is None:
                 return None
             source = ChannelSource(
                 self.internals,
                 channel,
-                ReaderId(step.name, one.id),
+                ReaderId(step.name, step_input.id),
                 signal,
-                ReadOptions(one.batch_bytes(step.options.max_batch_bytes), one.keys),
+                ReadOptions(step_input.batch_bytes(step.options.max_batch_bytes), step_input.keys),
             )
             self._sources.setdefault(step.name, []).append(source)
-            frames[one.id] = source.frame()
+            frames[step_input.id] = source.frame()
         return frames
 
     # -- channels
@@ -233,10 +235,10 @@ class Build:
                 continue
             if not rows_depend_on_columns(internals, analyzed_step.frame):
                 narrow.append(step.output)
-        for one in narrow:
-            if self._read.keys() >= set(one.readers):
-                columns = set[str]().union(*(self._read[reader] for reader in one.readers))
-                carry(self._channels[one.id], columns)
+        for channel in narrow:
+            if self._read.keys() >= set(channel.readers):
+                columns = set[str]().union(*(self._read[reader] for reader in channel.readers))
+                carry(self._channels[channel.id], columns)
 
     def _channel(self, step: PhysicalStep, form: ChannelForm) -> Channel:
         assert step.output is not None
@@ -297,7 +299,7 @@ class Build:
 
         changed = []
         for step, lines in change.queries.items():
-            giver = next((one.origin for one in lines if one.origin is not None), None)
+            giver = next((line.origin for line in lines if line.origin is not None), None)
             donor = None
             if giver is not None:
                 donor = donor_of(directory_of(giver), cut.snapshots[giver].batch)
@@ -305,11 +307,11 @@ class Build:
                 ChangedQuery(
                     checkpoint=self._query_directory(step),
                     batch=change.cut.snapshots[step].batch,
-                    lines=[_text(one) for one in lines],
+                    lines=[_text(line) for line in lines],
                     logs={
-                        one.log: directory_of(one.origin) / SOURCES / str(one.origin_log)
-                        for one in lines
-                        if one.log is not None and one.origin is not None
+                        line.log: directory_of(line.origin) / SOURCES / str(line.origin_log)
+                        for line in lines
+                        if line.log is not None and line.origin is not None
                     },
                     donor=donor,
                 )
@@ -377,7 +379,8 @@ def _endless(steps: Iterable[PhysicalStep], analyzed: Mapping[StepId, AnalyzedSt
         f"{step.sources[0].place}: {step.sources[0].title} has no end, and all that is there "
         "now shall be processed; give it a total."
         for step in steps
-        if step.name in analyzed and any(not one.has_end for one in analyzed[step.name].natives)
+        if step.name in analyzed
+        and any(not source.has_end for source in analyzed[step.name].natives)
     ]
 
 

@@ -81,18 +81,20 @@ def carry_over(
     Returns:
         A watermark for each call, in milliseconds; None for one that is unknown.
     """
-    if [(one.column, one.streams) for one in stored] == [(one.column, one.streams) for one in now]:
+    if [(watermark.column, watermark.streams) for watermark in stored] == [
+        (call.column, call.streams) for call in now
+    ]:
         return tuple(_at(old, new) for old, new in zip(stored, now, strict=True))
     before, after = Counter(map(_key, stored)), Counter(map(_key, now))
-    known = {_key(one): one for one in stored}
+    known = {_key(watermark): watermark for watermark in stored}
     return tuple(
-        _at(known[_key(one)], one) if before[_key(one)] == after[_key(one)] == 1 else None
-        for one in now
+        _at(known[_key(call)], call) if before[_key(call)] == after[_key(call)] == 1 else None
+        for call in now
     )
 
 
-def _key(one: EventTime) -> tuple[str, tuple[str, ...]]:
-    return one.column, one.origins
+def _key(call: EventTime) -> tuple[str, tuple[str, ...]]:
+    return call.column, call.origins
 
 
 def _at(old: InputWatermark, new: EventTime) -> int | None:
@@ -143,14 +145,14 @@ class QueryWatermarks:
         found = {} if query is None else self._internals.watermarks(query)
         lines = [
             InputWatermark(
-                **msgspec.structs.asdict(one),
+                **msgspec.structs.asdict(event_time),
                 watermark_ms=_newest(self._restored.get(call), found.get(call)),
             )
-            for call, one in self._calls.items()
+            for call, event_time in self._calls.items()
         ]
         replace_text(directory / FILE, msgspec.json.encode(lines).decode())
         return (FILE,)
 
 
 def _newest(*moments_ms: int | None) -> int | None:
-    return max((one for one in moments_ms if one is not None), default=None)
+    return max((moment_ms for moment_ms in moments_ms if moment_ms is not None), default=None)

@@ -226,7 +226,7 @@ class QueryStep(RunningStep):
     # -- batches
 
     def _inputs(self) -> list[InputId]:
-        return [one.reader.input for one in self._sources]
+        return [source.reader.input for source in self._sources]
 
     def _on_batch(self, rows: PlannedBatch, batch: BatchId) -> None:
         self.busy = True
@@ -310,15 +310,15 @@ class QueryStep(RunningStep):
         if last != NO_BATCH:
             starts = query_log.read_batch(self.checkpoint, last).offsets
         found: list[Reading | None] = [
-            reading_of(stream, start, end, query_files.source_log(self.checkpoint, one.log))
-            for one, stream, start, end in zip(
+            reading_of(stream, start, end, query_files.source_log(self.checkpoint, identity.log))
+            for identity, stream, start, end in zip(
                 self._analyzed.identity.inputs, self._analyzed.lines, starts, ends, strict=True
             )
         ]
         for source in self._inputs():
             before, after = (
-                ChannelOffset.parse(_line_of(one, source), source).position
-                for one in (starts, ends)
+                ChannelOffset.parse(_line_of(offsets, source), source).position
+                for offsets in (starts, ends)
             )
             if after > before:
                 found.append(events_of(source.channel, before, after))
@@ -378,7 +378,7 @@ class QueryStep(RunningStep):
 def _line_of(offsets: Sequence[str | None], source: InputId) -> str | None:
     """Find the line of an input; lines follow the order of Spark's plan, not of our inputs."""
     marks = (f'"channel":"{source.channel}"', f'"input":{source.ordinal},')
-    return next((text for text in offsets if text and all(one in text for one in marks)), None)
+    return next((text for text in offsets if text and all(mark in text for mark in marks)), None)
 
 
 def _pulse_line(offsets: Sequence[str | None]) -> str | None:

@@ -99,10 +99,10 @@ class ChannelScan:
             F.lit(f"channel {self._channel.id} does not carry a column that is read from it")
         )
         return [
-            F.col(quote(one.name))
-            if one.name in carried_columns.names
-            else missing.cast(one.dataType).alias(one.name)
-            for one in schema.fields
+            F.col(quote(field.name))
+            if field.name in carried_columns.names
+            else missing.cast(field.dataType).alias(field.name)
+            for field in schema.fields
         ]
 
 
@@ -135,9 +135,9 @@ def _newest(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
 
     An Event is a directory, named so that they sort in the order of Events.
     """
-    columns = [quote(one) for one in rows.columns]
+    columns = [quote(name) for name in rows.columns]
     # A key may also be what Spark takes for one: in other letters, or a part of a column.
-    named_keys = [quote(one) if one in rows.columns else one for one in keys]
+    named_keys = [quote(key) if key in rows.columns else key for key in keys]
     latest_first = Window.partitionBy(*named_keys).orderBy(F.col(_EVENT).desc())
     directory = F.substring_index("_metadata.file_path", "/", -2)
     named = rows.select("*", F.substring_index(directory, "/", 1).alias(_EVENT))

@@ -151,7 +151,7 @@ class ChannelSource(NativeSource):
         return ChannelOffset.parse(text, self.reader.input)
 
     def _any_news(self) -> bool:
-        return any(one.has_news() for one in self.siblings)
+        return any(source.has_news() for source in self.siblings)
 
     def has_news(self) -> bool:
         """Return whether a batch would find Events here."""

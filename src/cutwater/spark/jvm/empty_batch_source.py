@@ -72,7 +72,9 @@ class EmptyBatchSource(NativeSource):
 
     def batch(self, start: str | None, end: str) -> Any:  # noqa: ARG002
         """Return no rows."""
-        columns = [F.lit(None).cast(one.dataType).alias(one.name) for one in self.spark_schema]
+        columns = [
+            F.lit(None).cast(field.dataType).alias(field.name) for field in self.spark_schema
+        ]
         return self.internals.streaming_range(0, 0, 1).select(*columns)._jdf
 
     def _parse(self, text: str | None) -> int:

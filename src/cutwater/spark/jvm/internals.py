@@ -123,7 +123,7 @@ class Internals:
                 )
                 raise SessionError(message) from error
         tracker = self.jvm.java.lang.Class.forName(_WATERMARKS)
-        if _WATERMARK_FIELD not in {one.getName() for one in tracker.getDeclaredFields()}:
+        if _WATERMARK_FIELD not in {field.getName() for field in tracker.getDeclaredFields()}:
             message = (
                 f"{_WATERMARKS} of this Spark has no {_WATERMARK_FIELD}, which restarts need: "
                 "start the session with the Spark that Apache publishes, unchanged."
@@ -296,7 +296,8 @@ class Internals:
                 break
             newest = max(newest, trigger)
             dropped += sum(
-                int(one.numRowsDroppedByWatermark()) for one in told[index].stateOperators()
+                int(operator.numRowsDroppedByWatermark())
+                for operator in told[index].stateOperators()
             )
         return newest, dropped
 

@@ -77,13 +77,13 @@ def _command(settings: Mapping[str, str], directory: Path) -> list[str]:
     """Write the settings to files and return the command that reads them from there."""
     arguments, theirs, loads_defaults = _split(_words(os.environ.get(_ARGUMENTS, ""), _ARGUMENTS))
     options = " ".join(
-        settings[one] for one in (_DEFAULT_JAVA_OPTIONS, JAVA_OPTIONS) if settings.get(one)
+        settings[option] for option in (_DEFAULT_JAVA_OPTIONS, JAVA_OPTIONS) if settings.get(option)
     )
     (directory / "options").write_text(_argument_file(_words(options, JAVA_OPTIONS)))
     hidden = {**settings, JAVA_OPTIONS: shlex.quote(f"@{directory / 'options'}")}
     hidden.pop(_DEFAULT_JAVA_OPTIONS, None)
     # Of two values in one file the last counts: ours come after those of the user's own file.
-    text = "".join(_read(Path(one)) + "\n\n" for one in theirs)
+    text = "".join(_read(Path(file)) + "\n\n" for file in theirs)
     text += "".join(f"{_escape(key)}={_escape(value)}\n" for key, value in hidden.items())
     properties = directory / "properties"
     properties.touch(mode=0o600)
@@ -144,7 +144,7 @@ def _read(file: Path) -> str:
 def _escape(text: str) -> str:
     """Write a key or a value as `java.util.Properties` reads it back."""
     controls = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
-    return re.sub(r"[\\ \t\n\r\f=:#!]", lambda one: controls.get(one[0], f"\\{one[0]}"), text)
+    return re.sub(r"[\\ \t\n\r\f=:#!]", lambda found: controls.get(found[0], f"\\{found[0]}"), text)
 
 
 def _argument_file(words: Sequence[str]) -> str:
