@@ -205,7 +205,7 @@ class PipelineRun:
         Raises:
             ConfigError: If the reason is empty, too long, or has control characters.
             RequestFailed: If nothing was aborted, since no such checkpoint is pending or its
-                decision is already being written; says which.
+                decision is already being written; the message names the reason.
             RunError: If it is not known within the time what became of it.
         """
         number = None if checkpoint_id is None else CheckpointId(checkpoint_id)
@@ -290,7 +290,7 @@ def start(
         RunError: If another process runs it.
         MoveRefused: If it cannot be rewound to `start_from`, or if it is a fork that would write
             to its original's tables.
-        CutwaterError: Whatever else keeps it from starting.
+        CutwaterError: If it cannot start for any other reason.
     """
     if isinstance(options, CheckpointConfig):
         options = RunOptions(checkpoint=options)

@@ -40,7 +40,7 @@ AT_CHECKPOINTS: Final = Delivery()
 
 @runtime_checkable
 class Delivered(Protocol):
-    """A target that says when its rows may be seen."""
+    """A target with options about when its rows may be seen."""
 
     @property
     def delivery(self) -> Delivery:

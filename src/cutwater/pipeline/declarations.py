@@ -15,7 +15,7 @@ from cutwater.errors import DeclarationError
 from cutwater.pipeline.nodes import Function, Node, SourceLocation
 
 NAME_LENGTH_MAX: Final = 100
-"""Names become directories and parts of object names, next to numbers that need room too."""
+"""Names become directories and parts of object names, beside numbers that need space too."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _OWN_MODULES: Final = frozenset({__name__, "cutwater.pipeline.pipeline"})
@@ -89,7 +89,7 @@ class Declarations:
     """The nodes of one pipeline, by name, in the order they were first declared."""
 
     def __init__(self) -> None:
-        """Begin without nodes."""
+        """Create the registry without nodes."""
         self._nodes: dict[str, Node] = {}
         self._runs: dict[str, CodeType | None] = {}
         # Functions of replaced nodes stay: `of=` must still know them as that node's.
@@ -101,7 +101,7 @@ class Declarations:
         return tuple(self._nodes.values())
 
     def add(self, node: Node, run: CodeType | None) -> None:
-        """Take the node in; it replaces one of its name if it is that one, declared again.
+        """Add the node; it replaces a node of the same name if it is that node, declared again.
 
         Raises:
             DeclarationError: If it is another one.

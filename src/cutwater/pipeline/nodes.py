@@ -139,7 +139,7 @@ class ViewKeywords(TypedDict, total=False):
 
 
 class StepKeywords(ViewKeywords, total=False):
-    """What `Pipeline.step` takes as keywords; `StepOptions` says what they mean."""
+    """What `Pipeline.step` takes as keywords; documented on `StepOptions`."""
 
     output_mode: OutputMode
     partitions: int | None

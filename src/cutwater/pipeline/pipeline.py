@@ -61,7 +61,7 @@ class Pipeline:
     """A DAG of functions over streaming DataFrames, declared node by node.
 
     A parameter of a node's function names the node that fills it. The parameter `spark` is the
-    session, for every node that asks for it; a parameter with a default keeps its default.
+    session, and every function may have it; a parameter with a default keeps its default.
     Every decorator returns the plain function, so that a test can call it, and works bare
     (`@pipeline.view`), called (`@pipeline.view(name="x")`) and as a call of its own
     (`pipeline.view(function, name="x")`).
@@ -81,7 +81,7 @@ class Pipeline:
     """
 
     def __init__(self, name: str) -> None:
-        """Begin a pipeline without nodes.
+        """Create a pipeline without nodes.
 
         Raises:
             DeclarationError: If the name cannot be one.

@@ -132,7 +132,7 @@ class PhysicalPlan:
     steps: tuple[PhysicalStep, ...]
 
     def __repr__(self) -> str:
-        """Name it; `tree` draws it."""
+        """Return the name; `tree` draws the plan."""
         names = ", ".join(step.name for step in self.steps)
         return f"<plan of {self.pipeline}: {names}>"
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cutwater.planning.physical_plan import PhysicalPlan, PhysicalStep
 
 JSON_VERSION: Final = 1
-"""Grows when a field changes its meaning or goes; a new field does not change it."""
+"""Incremented when a field changes its meaning or is removed; a new field does not change it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def draw(plan: "PhysicalPlan", facts: AllFacts | None = None) -> str:
     """Draw the plan as a tree, one step below the other, each after those it reads.
 
     A line of a step is an input, a node it evaluates (with the line of the user's code), what
-    Spark says of it, or its channel, followed by the reason.
+    Spark's analysis shows, or its channel, followed by the reason.
     """
     known = facts or {}
     channels = sum(step.output is not None for step in plan.steps)
@@ -104,10 +104,10 @@ def as_json(plan: "PhysicalPlan", facts: AllFacts | None = None) -> dict[str, ob
         write         append | upsert | overwrite; null if the target has one way only
         keys          of an upsert, in order; else empty
         commit_every_ms  number, or null for every checkpoint; all sinks of a pipeline are
-                      committed together, as seldom as the most patient one wants
+                      committed together, at the largest of their intervals
         visibility    checkpoint | batch
-      channel       name, readers (step, ordinal), reason; or null if nobody reads the step
-      spark         null if Spark was not asked, or
+      channel       name, readers (step, ordinal), reason; or null if no step reads it
+      spark         null if Spark has not analysed the step, or
         way           query | batch
         stateful      true | false
         partitions    of its state; null without state

@@ -15,13 +15,13 @@ from cutwater.planning.physical_plan import PhysicalPlan
 
 
 class Problem(NamedTuple):
-    """Something wrong, and the line where it can be put right."""
+    """A problem, and the line where it can be corrected."""
 
     place: SourceLocation
     text: str
 
     def __str__(self) -> str:
-        """Give the form that editors and terminals make clickable."""
+        """Return the format that editors and terminals make clickable."""
         return f"{self.place}: {self.text}"
 
 

@@ -40,7 +40,7 @@ from cutwater.spark.jvm.native_source import NativeSource, native_source
 
 # The nodes that may run in a plain batch job (rule F34). A step with any other node runs as a query
 # and, unless that node is a join with a static side, counts as stateful. Shorter on purpose than
-# the list in `logical_plan`, which only says which nodes keep no state.
+# the list in `logical_plan`, which contains all nodes that keep no state.
 _RUNS_IN_BATCH: Final = frozenset(
     {
         "EventTimeWatermark",
@@ -62,7 +62,7 @@ class ExecutionMode(Enum):
     """How a step runs."""
 
     QUERY = "query"
-    """A streaming query of Spark's, with a checkpoint directory of its own."""
+    """A Spark streaming query, with its own checkpoint directory."""
     BATCH = "batch"
     """Plain batch jobs over ranges of its channels; its whole state is its positions."""
 
@@ -160,7 +160,7 @@ class Analysis:
         if len(self.problems) > before:
             return None
         if step.sources and analyzed.may_owe_batch:
-            return self._with_pulse(step)
+            return self._with_empty_batch_source(step)
         return analyzed
 
     def _note(
@@ -174,18 +174,18 @@ class Analysis:
                     names[leaf.source] = node.name
         return frame
 
-    def _with_pulse(self, step: PhysicalStep) -> AnalyzedStep:
+    def _with_empty_batch_source(self, step: PhysicalStep) -> AnalyzedStep:
         """Call the functions again, with a source that can make an owed batch run (F22)."""
         names: dict[str, str] = {}
 
-        def with_pulse(node: Node, frame: object) -> object:
+        def add_source(node: Node, frame: object) -> object:
             assert isinstance(frame, DataFrame)
             self._note(names, [], node, frame)
             if node is not step.sources[0]:
                 return frame
             return frame.unionByName(EmptyBatchSource(self.internals, frame.schema).frame())
 
-        frame = step.evaluate(self.internals.spark, {}, with_pulse)
+        frame = step.evaluate(self.internals.spark, {}, add_source)
         assert isinstance(frame, DataFrame)
         return _describe_step(step, frame, plan_of(frame), names)
 

@@ -111,14 +111,14 @@ def rows_depend_on_columns(internals: Internals, frame: DataFrame) -> bool:
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     for at in range(leaves.size()):
         leaf = leaves.apply(at)
-        told = _options(leaf)
-        if told is None:
+        options = _options(leaf)
+        if options is None:
             continue
-        if told.get("mode", "PERMISSIVE").upper() != "PERMISSIVE":
+        if options.get("mode", "PERMISSIVE").upper() != "PERMISSIVE":
             return True
-        if told.get("ignorecorruptfiles", skips).lower() == "true":
+        if options.get("ignorecorruptfiles", skips).lower() == "true":
             return True
-        if told.get("columnnameofcorruptrecord", column) in _names(leaf.output()):
+        if options.get("columnnameofcorruptrecord", column) in _names(leaf.output()):
             return True
     return False
 

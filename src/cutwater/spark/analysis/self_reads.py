@@ -33,7 +33,7 @@ class Address(NamedTuple):
     Attributes:
         kind: The scheme, one for all names of S3; `file` for this machine.
         host: The bucket with the server it is on, or the name server; empty for this machine.
-        parts: The path; of this machine the real one, whatever links lead to it.
+        parts: The path; on this machine with all links resolved.
     """
 
     kind: str
@@ -76,7 +76,7 @@ def _parts(path: str) -> tuple[str, ...]:
 
 
 class SelfReadCheck:
-    """Where the sinks of one pipeline write."""
+    """Checks whether a path that a step reads is written by a sink of the same pipeline."""
 
     def __init__(
         self,

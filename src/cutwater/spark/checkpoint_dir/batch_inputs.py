@@ -1,4 +1,4 @@
-"""What a batch reads of its outside sources, from the offsets and logs in a checkpoint directory.
+"""What a batch reads from its outside sources, by the offsets and logs of a checkpoint directory.
 
 Only for error messages: what cannot be read is left out.
 """

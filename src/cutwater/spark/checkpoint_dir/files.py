@@ -97,7 +97,7 @@ def files_of(checkpoint: Path, batch: BatchId) -> tuple[str, ...]:
 
 
 def pin(checkpoint: Path, batch: BatchId, into: Path, *, linked: bool = True) -> tuple[str, ...]:
-    """Keep the files of a committed batch, whatever Spark deletes afterwards.
+    """Keep the files of a committed batch, even if Spark deletes them afterwards.
 
     Args:
         checkpoint: A query's checkpoint directory; the query may be running.
@@ -141,7 +141,7 @@ def source_log(checkpoint: Path, number: int | None) -> Path | None:
 
 
 def settle(checkpoint: Path, home: Path | None = None) -> None:
-    """Make a directory that was filled from elsewhere one that Spark can start in.
+    """Prepare a directory that was filled from elsewhere, so that Spark can start in it.
 
     Operator metadata of format 2 (transformWithState, some joins) names the schemas by absolute
     paths, which are changed to where the schemas are now. May be repeated. No query may be

@@ -1,4 +1,4 @@
-"""Listing the directories that Spark writes to while they are looked at.
+"""Lists directories that Spark may be writing to at the same time.
 
 Hidden files are unfinished, and Hadoop's checksum files may be missing: neither is listed. Spark
 chooses all other names; `files` and `state_files` interpret them.
@@ -13,7 +13,7 @@ from cutwater.errors import RecoveryError
 from cutwater.store.backends.directories import entries as listed_entries
 
 LISTINGS_MAX: Final = 10
-"""How often a directory that changes meanwhile is looked at again."""
+"""The max number of listings of a directory that keeps changing."""
 
 
 def counts(name: str) -> bool:
@@ -22,7 +22,7 @@ def counts(name: str) -> bool:
 
 
 def entries(directory: Path) -> list[os.DirEntry[str]]:
-    """List a directory, in order; nothing if it is not there."""
+    """List a directory, in order; empty if it does not exist."""
     return [entry for entry in listed_entries(directory) if counts(entry.name)]
 
 

@@ -1,4 +1,4 @@
-"""A query's logs: which batches it has begun and committed, where, and with which state.
+"""A query's logs: which batches it has started and committed, where, and with which state.
 
     metadata        {"id":<uuid>}                  the query's own id
     offsets/<b>     v1 / {"batchWatermarkMs":…} / one line per source, `-` for none
@@ -37,7 +37,7 @@ Form = TypeVar("Form")
 
 @dataclass(frozen=True, slots=True)
 class BatchLog:
-    """What Spark wrote down before it ran a batch.
+    """What Spark recorded before it ran a batch.
 
     Attributes:
         offsets: Where each source ends in this batch, in the order of the plan, as the source's
@@ -79,7 +79,7 @@ def is_committed(checkpoint: Path, batch: BatchId) -> bool:
 
 
 def read_batch(checkpoint: Path, batch: BatchId) -> BatchLog:
-    """Read what Spark wrote down before it ran a batch; it may be running still.
+    """Read what Spark recorded before it ran a batch; the batch may still be running.
 
     Raises:
         RecoveryError: If there is no such batch, or its entry cannot be understood.
@@ -96,7 +96,7 @@ def read_batch(checkpoint: Path, batch: BatchId) -> BatchLog:
 
 
 def replace_offsets(checkpoint: Path, batch: BatchId, offsets: Sequence[str | None]) -> None:
-    """Give a batch other offsets: another number of sources, or none known for some.
+    """Replace the offsets of a batch; the number of sources may differ, and offsets may be None.
 
     Spark starts a source that has no offset at its beginning. No query may be running in the
     directory.
@@ -150,7 +150,7 @@ class StateVersion(NamedTuple):
 
     @property
     def snapshot(self) -> str:
-        """The name of the file, not always there, that has all there was."""
+        """The name of the file with the whole state; it does not exist for every version."""
         return f"{self.version}_{self.id}.zip"
 
 
@@ -185,7 +185,7 @@ def lineage_of(changelog: Path, version: int) -> list[StateVersion]:
 
 
 def mint_query_id(checkpoint: Path) -> str:
-    """Give the query of a checkpoint directory a new id, as a fork needs it; return the id.
+    """Assign a new id to the query of a checkpoint directory, as a fork needs; return the id.
 
     Spark stops a running query when one with the same id starts in the same application. No
     query may be running in the directory.
@@ -196,7 +196,7 @@ def mint_query_id(checkpoint: Path) -> str:
 
 
 def replace_text(file: Path, text: str) -> None:
-    """Give a file of a checkpoint directory other content.
+    """Replace the content of a file in a checkpoint directory.
 
     Links to the old file, and so pins, keep the old content. Hadoop's checksum goes with it.
     """

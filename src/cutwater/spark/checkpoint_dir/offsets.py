@@ -69,7 +69,7 @@ _STREAMS: Final = msgspec.json.Decoder(tuple[Stream, ...])
 
 
 def note_streams(directory: Path, streams: Sequence[Stream]) -> str:
-    """Write the list into a directory that holds a snapshot's files, in place of one there.
+    """Write the list into a directory that holds a snapshot's files; replaces an existing one.
 
     Returns:
         The name of the file.

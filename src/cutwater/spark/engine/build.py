@@ -75,7 +75,7 @@ class SparkEngine:
 
 @dataclass(slots=True)
 class Build:
-    """One generation on its way from a cut to steps that can be started."""
+    """The construction of one generation, from a cut to steps that can be started."""
 
     internals: Internals
     context: RunContext
@@ -278,7 +278,7 @@ class Build:
             list(pool.map(fetch, self.context.plan.steps))
 
     def _rebuild(self) -> None:
-        """Rebuild the directories of queries that read something else now."""
+        """Rebuild the directories of queries whose inputs have changed."""
         change, cut = self._change, self.restore.cut
         if change is None or cut is None:
             return

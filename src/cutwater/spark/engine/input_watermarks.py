@@ -104,7 +104,7 @@ def _at(old: InputWatermark, new: EventTime) -> int | None:
 
 
 class QueryWatermarks:
-    """The watermarks of one query's inputs, from its restore on."""
+    """The watermarks of one query's inputs, from the restore onward."""
 
     def __init__(self, internals: Internals, calls: Mapping[str, EventTime]) -> None:
         """Follow the calls of a plan, by the ids that Spark has given them."""
@@ -125,10 +125,10 @@ class QueryWatermarks:
         self._is_put_back = not self._restored
 
     def put_back(self, query: StreamingQuery) -> None:
-        """Give the query what was restored; called inside each batch, and acts in the first.
+        """Set the restored watermarks in the query; called in each batch, acts only in the first.
 
-        Spark computes new watermarks when a batch ends. Until then it goes by the smallest one,
-        which is in its own log.
+        Spark computes new watermarks when a batch ends. Until then it uses the smallest one, which
+        is in its own log.
         """
         if not self._is_put_back:
             self._internals.set_watermarks(query, self._restored)

@@ -114,7 +114,7 @@ class QueryStep(RunningStep):
         for native in self._analyzed.natives:
             if isinstance(native, EmptyBatchSource):
                 native.between_batches = self._between_batches
-                native.begin(_pulse_line(self._offsets), owes_batch=self.machine.owes_batch)
+                native.begin(_empty_batch_line(self._offsets), owes_batch=self.machine.owes_batch)
         spark = self._analyzed.frame.sparkSession
         partitions = self.plan.options.partitions
         context = spark.sparkContext
@@ -244,7 +244,7 @@ class QueryStep(RunningStep):
 
     def _reason(self, error: BaseException) -> BaseException:
         """Return why a batch failed: a stop cancels its jobs, and their error does not show it."""
-        if self._query is None or not self._internals.is_told_to_stop(self._query):
+        if self._query is None or not self._internals.is_stop_requested(self._query):
             return error
         stopped = RunError(f"{_STOPPED}.")
         stopped.__cause__ = error
@@ -381,7 +381,7 @@ def _line_of(offsets: Sequence[str | None], source: InputId) -> str | None:
     return next((text for text in offsets if text and all(mark in text for mark in marks)), None)
 
 
-def _pulse_line(offsets: Sequence[str | None]) -> str | None:
+def _empty_batch_line(offsets: Sequence[str | None]) -> str | None:
     return next((text for text in offsets if text and text.startswith('{"tick"')), None)
 
 

@@ -31,7 +31,7 @@ _LOCK: Final = threading.Lock()
 
 
 def secure(gateway: Any) -> None:
-    """Make the ids of this gateway's Python objects secret, and its callback server ours.
+    """Make the ids of this gateway's Python objects secret, and let it start our callback server.
 
     Called before a pipeline hands anything to Spark; may be called again.
     """
@@ -55,10 +55,10 @@ class _Server(PythonServer):  # type: ignore[misc]
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self._unproven = threading.BoundedSemaphore(_UNPROVEN_MAX)
-        self._has_told = False
+        self._has_warned = False
 
     def run(self) -> None:
-        """Accept until the end; an error, such as no free file descriptor, is waited out."""
+        """Accept until shutdown; after an error, such as too many open files, wait and retry."""
         super().run()
         while not self.is_shutdown and self.server_socket is not None:
             time.sleep(_PAUSE_S)
@@ -88,8 +88,8 @@ class _Server(PythonServer):  # type: ignore[misc]
     def on_proof(self, *, is_proven: bool) -> None:
         """Release the slot of an unproven connection, and log a refused one once."""
         self._unproven.release()
-        if not is_proven and not self._has_told and not self.is_shutdown:
-            self._has_told = True
+        if not is_proven and not self._has_warned and not self.is_shutdown:
+            self._has_warned = True
             _LOG.warning(
                 "another program on this machine connected to port %s, on which only Spark calls, "
                 "and was refused; this is said once",
@@ -98,7 +98,7 @@ class _Server(PythonServer):  # type: ignore[misc]
 
 
 class _Connection(ClientServerConnection):  # type: ignore[misc]
-    """Carries out commands once it has proven that it is the JVM's."""
+    """Executes commands once the connection has proven that it comes from the JVM."""
 
     def start(self) -> None:
         """Start the thread of the connection, or close it where no thread can be started."""

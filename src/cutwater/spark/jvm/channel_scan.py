@@ -61,7 +61,7 @@ class ChannelScan:
         return frame
 
     def _leaf(self, start: int, end: int, *, streaming: bool, columns: Any) -> Any:
-        """Plan the scan, of all that was appended: Spark leaves out files that it does not find."""
+        """Plan the scan; fail if bytes are missing, since Spark leaves out files it cannot find."""
         while True:
             events = self._channel.events(start, end)
             files = [str(path) for path in self._channel.paths(events)]
@@ -113,7 +113,7 @@ def columns_of(columns: Columns) -> StructType:
 
 
 def carry(channel: Channel, names: Collection[str]) -> None:
-    """Let a channel carry only these of its columns; at least one, since Parquet needs one."""
+    """Restrict a channel to these columns; at least one, since Parquet needs one."""
     fields = columns_of(channel.form.schema).fields
     channel.carry(StructType([field for field in fields if field.name in names] or fields[:1]))
 

@@ -288,22 +288,22 @@ class Internals:
             A batch is identified by its trigger: an idle query reports the number of the batch to
             come.
         """
-        told = query._jsq.recentProgress()
+        progress = query._jsq.recentProgress()
         newest, dropped = since, 0
-        for index in range(len(told) - 1, -1, -1):
-            trigger = str(told[index].timestamp())
+        for index in range(len(progress) - 1, -1, -1):
+            trigger = str(progress[index].timestamp())
             if trigger <= since:
                 break
             newest = max(newest, trigger)
             dropped += sum(
                 int(operator.numRowsDroppedByWatermark())
-                for operator in told[index].stateOperators()
+                for operator in progress[index].stateOperators()
             )
         return newest, dropped
 
     # -- how a query has ended
 
-    def is_told_to_stop(self, query: StreamingQuery) -> bool:
+    def is_stop_requested(self, query: StreamingQuery) -> bool:
         """Return whether a stop of the query was requested.
 
         A JVM that has ended cannot report it; then the batch has an error of its own.
@@ -346,7 +346,7 @@ class Internals:
         return found
 
     def set_watermarks(self, query: StreamingQuery, watermarks: Mapping[str, int]) -> None:
-        """Give a query the watermarks of its `withWatermark` calls, by their ids.
+        """Set the watermarks of a query's `withWatermark` calls, by their ids.
 
         Called on the query's own thread, inside a batch: Spark uses them when the batch ends.
         """

@@ -114,11 +114,11 @@ class NativeSink:
         return self._title
 
     def hashCode(self) -> int:
-        """Be found in Spark's maps."""
+        """Identify the object in Spark's maps."""
         return id(self) % 2**31
 
     def equals(self, other: object) -> bool:
-        """Be found in Spark's maps."""
+        """Identify the object in Spark's maps."""
         return self is other
 
     class Java:

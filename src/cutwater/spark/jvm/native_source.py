@@ -190,11 +190,11 @@ class NativeSource(ABC):
         return f"{self.describe()} [native {self._serial}]"
 
     def hashCode(self) -> int:
-        """Be found in Spark's maps."""
+        """Identify the object in Spark's maps."""
         return id(self) % 2**31
 
     def equals(self, other: object) -> bool:
-        """Be found in Spark's maps."""
+        """Identify the object in Spark's maps."""
         return self is other
 
     class Java:

@@ -69,7 +69,7 @@ class ParquetFiles:
     """Scans and writes of one session."""
 
     def __init__(self, internals: "Internals") -> None:
-        """Look nothing up yet."""
+        """Classes are looked up on first use."""
         self._known = internals
 
     @cached_property

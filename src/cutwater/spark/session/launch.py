@@ -191,7 +191,7 @@ def _wait(process: "Popen[bytes]", ready: Path, complaints: "_Complaints", maste
 
 
 def _connect(port: int, secret: str) -> Any:  # noqa: ANN401 - py4j has no types
-    """Let pyspark connect to a JVM that runs."""
+    """Connect pyspark to a running JVM."""
     try:
         os.environ |= {_PORT: str(port), _SECRET: secret}
         return launch_gateway()  # type: ignore[no-untyped-call]
