@@ -40,7 +40,7 @@ from pyspark.sql import SparkSession
 
 from cutwater import CheckpointConfig, Pipeline, RestartConfig
 from cutwater.run import PipelineRun, RunOptions
-from cutwater.sources.pace import START_TIME
+from cutwater.sources.numbered import START_TIME
 from cutwater.spark.session.session import ship_by_value
 
 EVENT_ROWS: Final = 5000

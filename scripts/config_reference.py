@@ -12,7 +12,7 @@ from typing import Final
 
 from cutwater.config.options import CheckpointConfig, RestartConfig
 from cutwater.config.settings import defaults, variable
-from cutwater.pipeline.step_options import StepOptions
+from cutwater.pipeline.nodes import StepOptions
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DOCUMENT: Final = ROOT / "docs" / "reference" / "config.md"

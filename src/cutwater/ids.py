@@ -1,7 +1,7 @@
 """The names and numbers that cross function boundaries, each with a type of its own.
 
-They are `NewType`s: nothing at run time, and mypy refuses to let one stand in for another
-(docs/adr/0002). This module does not validate; whoever mints an id does.
+They are `NewType`s: they cost nothing at run time, and mypy rejects one in place of another
+(docs/adr/0002). This module does not validate; the code that creates an id does.
 """
 
 from typing import Final, NamedTuple, NewType
@@ -25,7 +25,7 @@ Generation = NewType("Generation", int)
 """One incarnation of a running pipeline. Starts at 1, grows with every claim."""
 
 BatchId = NewType("BatchId", int)
-"""The number of a micro-batch of one step. Starts at 0; `NO_BATCH` stands for none yet."""
+"""The number of a micro-batch of one step. Starts at 0; `NO_BATCH` means none yet."""
 
 Slot = NewType("Slot", int)
 """A place in the decision log. Starts at 1; the log has no holes."""
@@ -45,7 +45,7 @@ class InputId(NamedTuple):
     channel: ChannelId
 
     def __str__(self) -> str:
-        """Give the form used in traces and messages, such as `0:orders`."""
+        """Return the format used in traces and messages, such as `0:orders`."""
         return f"{self.ordinal}:{self.channel}"
 
 
@@ -56,5 +56,5 @@ class ReaderId(NamedTuple):
     input: InputId
 
     def __str__(self) -> str:
-        """Give the form used in traces and messages, such as `totals/0:orders`."""
+        """Return the format used in traces and messages, such as `totals/0:orders`."""
         return f"{self.step}/{self.input}"

@@ -9,9 +9,9 @@ from html import escape
 
 def table(title: str, names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table with a caption; None becomes an empty cell."""
-    head = "".join(f"<th>{escape(one)}</th>" for one in names)
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join(
-        "<tr>" + "".join(f"<td>{_text(one)}</td>" for one in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
     return (
         f"<table><caption>{escape(title)}</caption>"
@@ -20,7 +20,7 @@ def table(title: str, names: Sequence[str], rows: Iterable[Sequence[object]]) ->
 
 
 def drawing(text: str) -> str:
-    """Return text whose columns must stay where they are."""
+    """Return preformatted text, whose columns stay aligned."""
     return f"<pre>{escape(text)}</pre>"
 
 

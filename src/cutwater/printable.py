@@ -2,7 +2,7 @@ r"""Makes text safe to show: control characters that came with data are written 
 
 A row, a key or the message of a server may carry escape sequences, which a terminal would obey and
 a log would keep. They are shown as Python writes them, such as `\x1b`, and so are lone surrogates,
-which no stream can encode. Whoever prints text that others have written uses one of these.
+which no stream can encode. All code that prints text from outside uses one of these functions.
 """
 
 import re
@@ -17,18 +17,18 @@ _UNSAFE_IN_LINE: Final = re.compile(
 
 def printable(text: str) -> str:
     """Write out all control characters but tabs and the ends of lines."""
-    return _UNSAFE.sub(_written_out, text)
+    return _UNSAFE.sub(_escape, text)
 
 
 def printable_line(text: str) -> str:
     """Write out all control characters, so that the text stays on one line."""
-    return _UNSAFE_IN_LINE.sub(_written_out, text)
+    return _UNSAFE_IN_LINE.sub(_escape, text)
 
 
 def printable_json(text: str) -> str:
     """Write out the control characters in JSON that `json.dumps` leaves; it means the same."""
-    return _UNSAFE.sub(lambda one: f"\\u{ord(one[0]):04x}", text)
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def _written_out(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode("ascii")

@@ -1,8 +1,8 @@
 """Runs a pipeline on Spark: from a program, a notebook or the command line.
 
-`start` plans, opens the store and the sinks, sees that nobody else runs the pipeline, and returns
-while it runs; `PipelineRun` is the handle to it. What runs is `cutwater.spark`; this module only
-puts a user's pipeline and options together with it.
+`start` plans, opens the store and the sinks, checks that no other process runs the pipeline, and
+returns while the pipeline runs; `PipelineRun` is its handle. The engine is `cutwater.spark`; this
+module only combines it with the user's pipeline and options.
 """
 
 import threading
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cutwater.config.delivery import delivery_of, paced
+from cutwater.config.delivery import delivery_of, with_commit_interval
 from cutwater.config.options import CheckpointConfig, RestartConfig
 from cutwater.config.settings import STORE_DEFAULT
 from cutwater.errors import ConfigError, CutwaterError, MoveRefused, RunError
@@ -39,7 +39,7 @@ from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext, share_
 from cutwater.sinks.checks import check_targets
 from cutwater.sinks.places import placed
 from cutwater.spark.analysis.explain import identities
-from cutwater.spark.engine.build import SparkEngine, mapped
+from cutwater.spark.engine.build import SparkEngine, map_or_refuse
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import hush_callbacks
 from cutwater.spark.session.session import prepare_session
@@ -78,7 +78,7 @@ class RunOptions:
     Attributes:
         store: Where checkpoints are kept: a directory on durable disk, or the address of a
             bucket, such as `s3://bucket/prefix` (docs/reference/stores.md). As for `cutwater run`,
-            `./.cutwater/store` unless told.
+            `./.cutwater/store` by default.
         scratch: A fast directory that every executor sees; None for a private one below the
             system's temporary directory.
         checkpoint: When checkpoints are taken.
@@ -89,7 +89,7 @@ class RunOptions:
             time: then it is rewound first, its sinks included, and every start does so again.
         takeover: Start although another process seems to run the pipeline; it is fenced out.
         name: Run it under this name instead of its own, as a fork of it is run.
-        may_rewind: Whether to go back in time if `start_from` is not where it stands.
+        may_rewind: Whether to rewind if `start_from` is not the current checkpoint.
         allow_new: Steps with state, sources and sinks that the checkpoint does not know may begin.
         allow_dropped: Those that are gone may be forgotten.
         swap: Sources that are other ones than in the checkpoint, and begin at their beginning
@@ -123,7 +123,7 @@ class PipelineRun:
 
     Attributes:
         context: What it runs with.
-        lease: By what others know this process.
+        lease: The lease that identifies this process to others.
     """
 
     def __init__(self, supervisor: Supervisor, scratch: Scratch) -> None:
@@ -152,7 +152,7 @@ class PipelineRun:
 
     @property
     def change(self) -> Change | None:
-        """What became of the checkpoint that the pipeline goes on from; None without one."""
+        """The report of the checkpoint that the pipeline resumes from; None without one."""
         return self._supervisor.change
 
     def checkpoint(self, timeout_s: float | None = None, *, full: bool = False) -> CheckpointReport:
@@ -160,7 +160,7 @@ class PipelineRun:
 
         Args:
             timeout_s: How long to wait; None for as long as it takes.
-            full: Whether it must stand alone: nothing of an older one is reused.
+            full: Whether it must be self-contained: nothing of an older one is reused.
 
         Returns:
             What became of it; look at its `status`.
@@ -169,10 +169,12 @@ class PipelineRun:
             RunError: If that is not known within the time.
         """
         kind = CheckpointKind.FULL if full else CheckpointKind.CHECKPOINT
-        return _known(self._supervisor.checkpoint(CheckpointRequest(kind), timeout_s), timeout_s)
+        return _require_report(
+            self._supervisor.checkpoint(CheckpointRequest(kind), timeout_s), timeout_s
+        )
 
     def savepoint(self, name: str, timeout_s: float | None = None) -> CheckpointReport:
-        """Take a savepoint now: named, standing alone, kept until somebody gives it up.
+        """Take a savepoint now: named, self-contained, kept until it is deleted explicitly.
 
         Returns:
             What became of it; look at its `status`.
@@ -182,14 +184,14 @@ class PipelineRun:
             RunError: If it is not known within the time what became of it.
         """
         request = CheckpointRequest(CheckpointKind.SAVEPOINT, savepoint_name(name))
-        return _known(self._supervisor.checkpoint(request, timeout_s), timeout_s)
+        return _require_report(self._supervisor.checkpoint(request, timeout_s), timeout_s)
 
     def abort_checkpoint(
         self, reason: str, checkpoint_id: int | None = None, timeout_s: float | None = None
     ) -> CheckpointReport:
-        """Abort a pending checkpoint or savepoint; the pipeline goes on, and so do its checkpoints.
+        """Abort a pending checkpoint or savepoint; the pipeline and later checkpoints continue.
 
-        Whoever waits for the checkpoint gets the reason. An abort does not count against
+        Callers that wait for the checkpoint get the reason. An abort does not count against
         `tolerable_failed`.
 
         Args:
@@ -203,7 +205,7 @@ class PipelineRun:
         Raises:
             ConfigError: If the reason is empty, too long, or has control characters.
             RequestFailed: If nothing was aborted, since no such checkpoint is pending or its
-                decision is already being written; says which.
+                decision is already being written; the message names the reason.
             RunError: If it is not known within the time what became of it.
         """
         number = None if checkpoint_id is None else CheckpointId(checkpoint_id)
@@ -216,7 +218,7 @@ class PipelineRun:
     def stop(
         self, *, checkpoint: bool = True, savepoint: str | None = None, drain: bool = False
     ) -> None:
-        """Ask the pipeline to end, with a last checkpoint; does not wait for the end (`wait`).
+        """Request that the pipeline end with a last checkpoint; does not wait for it (`wait`).
 
         Args:
             checkpoint: Whether to take a last checkpoint; if it fails, the pipeline ends anyway.
@@ -226,7 +228,8 @@ class PipelineRun:
 
         Raises:
             ConfigError: If the savepoint cannot have that name, or another one has it.
-            RunError: If the savepoint, or the checkpoint of a drain, failed: the pipeline goes on.
+            RunError: If the savepoint, or the checkpoint of a drain, failed: the pipeline keeps
+                running.
         """
         if savepoint is None and not drain:
             self._supervisor.stop(checkpoint=checkpoint)
@@ -241,7 +244,7 @@ class PipelineRun:
             raise RunError(message)
 
     def kill(self) -> None:
-        """End at once, without a checkpoint; the next start goes on from the last one."""
+        """End at once, without a checkpoint; the next start resumes from the last one."""
         self._supervisor.stop(checkpoint=False)
 
     def wait(self, timeout_s: float | None = None) -> RunResult | None:
@@ -278,23 +281,23 @@ def start(
     Args:
         pipeline: The pipeline.
         spark: The session it runs on.
-        options: How it is run; `CheckpointConfig` alone stands for the options that it is part of.
+        options: How it is run; a `CheckpointConfig` means `RunOptions` with only that set.
 
     Raises:
         PlanError: If the pipeline cannot be planned or run on Spark.
         ConfigError: If an option cannot work.
         SessionError: If the session cannot run a pipeline.
         RunError: If another process runs it.
-        MoveRefused: If it cannot be rewound to where it shall start from, or if it is a fork
-            that would write to its original's tables.
-        CutwaterError: Whatever else keeps it from starting.
+        MoveRefused: If it cannot be rewound to `start_from`, or if it is a fork that would write
+            to its original's tables.
+        CutwaterError: If it cannot start for any other reason.
     """
     if isinstance(options, CheckpointConfig):
         options = RunOptions(checkpoint=options)
     name = options.name or pipeline.name
     goes_back = options.start_from not in {"latest", "none"}
     physical = replace(plan(pipeline), pipeline=name)
-    # What cannot be looked at now is said when it is opened.
+    # A target that cannot be checked now is reported when it is opened.
     check_targets(physical)
     prepare_session(spark)
     internals = Internals(spark)
@@ -316,14 +319,16 @@ def start(
         raise MoveRefused(name, shared)
     sinks = _open_sinks(physical, spark, identity)
     if goes_back:
-        _go_back(Movable(name, store, targets, sinks), options, physical, spark)
+        _rewind_to_start(Movable(name, store, targets, sinks), options, physical, spark)
     scratch = Scratch.make(options.scratch, identity, shared=not share_disk(spark))
     context = RunContext(
         plan=physical,
         engine=SparkEngine(internals),
         store=store,
         sinks=sinks,
-        options=paced(options.checkpoint.options(), [one for _, one in _targets(physical)]),
+        options=with_commit_interval(
+            options.checkpoint.options(), [target for _, target in _targets(physical)]
+        ),
         bound=options.checkpoint.channel_bound(),
         scratch=scratch.path,
         available_now=options.available_now,
@@ -331,11 +336,11 @@ def start(
         is_fork=read_origin(backend, identity) is not None,
         allowed=options.allowed,
     )
-    return _started(PipelineRun(Supervisor(context, options.restart, lease), scratch))
+    return _await_start(PipelineRun(Supervisor(context, options.restart, lease), scratch))
 
 
-def _started(run: PipelineRun) -> PipelineRun:
-    """Wait until a run has started; one whose start is interrupted is ended, if it can be soon."""
+def _await_start(run: PipelineRun) -> PipelineRun:
+    """Wait until a run has started; if the start is interrupted, end the run and wait briefly."""
     try:
         run.wait_until_started()
     except Exception:
@@ -349,19 +354,19 @@ def _started(run: PipelineRun) -> PipelineRun:
     return run
 
 
-def _known(report: CheckpointReport | None, timeout_s: float | None) -> CheckpointReport:
+def _require_report(report: CheckpointReport | None, timeout_s: float | None) -> CheckpointReport:
     if report is None:
         message = f"no checkpoint was completed within {timeout_s} s; it may still be."
         raise RunError(message)
     return report
 
 
-def _go_back(
+def _rewind_to_start(
     movable: Movable, options: RunOptions, physical: PhysicalPlan, spark: "SparkSession"
 ) -> None:
-    """Rewind to where the pipeline shall start from, unless it stands there.
+    """Rewind to the requested start, unless the pipeline is already there.
 
-    Nothing is taken back for code that could not go on from there.
+    Nothing is rolled back if the current code could not resume from there.
     """
     log = movable.store.log.read()
     target = find_target(movable, log, options.start_from, "from")
@@ -371,14 +376,14 @@ def _go_back(
         reason = f"{target.title} is not where {movable.name} stands any more: this is a rewind"
         raise ConfigError("from", reason)
     if target.cut is not None:
-        mapped(target.cut, identities(physical, spark), options.allowed)
+        map_or_refuse(target.cut, identities(physical, spark), options.allowed)
     identity = movable.store.pipeline
     with held(movable.store.backend, identity, movable.name, takeover=options.takeover):
         perform(movable, log, target, leave_sinks=False)
 
 
 def stored_targets(physical: PhysicalPlan) -> dict[SinkId, StoredTarget]:
-    """Say where the sinks of a pipeline write, as a store remembers it.
+    """Return where the sinks of a pipeline write, as the store records it.
 
     Raises:
         ConfigError: If a sink's target is none of ours.

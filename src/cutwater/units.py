@@ -1,8 +1,8 @@
-"""Durations and sizes as people write them: "5s" and "64MB".
+"""Durations and sizes as users write them: "5s" and "64MB".
 
-Options carry the text, machines take the number: `milliseconds` and `size_bytes` stand between the
-two. A number without a unit is refused, since nobody can tell seconds from milliseconds by looking
-at it. Sizes count in powers of 1024 whichever way they are spelled, as in Spark's own options.
+Options hold the text, the protocol takes the number: `milliseconds` and `size_bytes` convert. A
+number without a unit is refused, since it could mean seconds or milliseconds. Sizes are powers of
+1024 in every spelling, as in Spark's own options.
 """
 
 import re
@@ -15,19 +15,19 @@ from cutwater.errors import ConfigError
 _QUANTITY: Final = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<unit>[a-z]+)")
 
 
-def _spelled(*families: tuple[int, str]) -> Mapping[str, int]:
+def _map_spellings(*families: tuple[int, str]) -> Mapping[str, int]:
     """Map every spelling to its factor; each family lists its spellings separated by blanks."""
     return {unit: factor for factor, spellings in families for unit in spellings.split()}
 
 
-_DURATIONS: Final = _spelled(
+_DURATIONS: Final = _map_spellings(
     (1, "ms millisecond milliseconds"),
     (1_000, "s sec second seconds"),
     (60_000, "m min minute minutes"),
     (3_600_000, "h hour hours"),
     (86_400_000, "d day days"),
 )
-_SIZES: Final = _spelled(
+_SIZES: Final = _map_spellings(
     (1, "b byte bytes"),
     (1024, "k kb kib"),
     (1024**2, "m mb mib"),

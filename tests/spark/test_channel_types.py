@@ -22,7 +22,7 @@ from cutwater.runtime.output import ChannelOutput
 from cutwater.sinks.base import FrameRows
 from cutwater.spark.analysis.analysis import channel_form
 from cutwater.spark.jvm.channel_scan import ChannelScan, carry, columns_of
-from cutwater.spark.jvm.channel_source import ChannelSource, Reading
+from cutwater.spark.jvm.channel_source import ChannelSource, ReadOptions
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_sink import PlannedBatch
 
@@ -147,7 +147,7 @@ def through(
 ) -> tuple[list[Row], str]:
     """Read a channel in a streaming query; return its rows and Spark's executed plan."""
     signal = Signal()
-    source = ChannelSource(Internals(spark), channel, READER, signal, Reading())
+    source = ChannelSource(Internals(spark), channel, READER, signal, ReadOptions())
     found: list[Row] = []
 
     def note(frame: DataFrame, _: int) -> None:

@@ -20,8 +20,8 @@ from cutwater.runtime.output import ChannelOutput
 from cutwater.sinks.base import FrameRows
 from cutwater.spark.analysis.analysis import channel_form
 from cutwater.spark.analysis.column_pruning import columns_read, rows_depend_on_columns
-from cutwater.spark.jvm.channel_scan import ChannelScan, carried, carry
-from cutwater.spark.jvm.channel_source import ChannelSource, Reading
+from cutwater.spark.jvm.channel_scan import ChannelScan, carry, select_carried
+from cutwater.spark.jvm.channel_source import ChannelSource, ReadOptions
 from cutwater.spark.jvm.internals import Internals
 
 Step = Callable[[DataFrame], DataFrame]
@@ -108,7 +108,7 @@ def test_a_step_reads_what_the_optimizer_leaves(
 ) -> None:
     internals = Internals(spark)
     reader = ReaderId(StepId("reads"), FIRST)
-    source = ChannelSource(internals, channel_in(spark, tmp_path), reader, Signal(), Reading())
+    source = ChannelSource(internals, channel_in(spark, tmp_path), reader, Signal(), ReadOptions())
 
     found = columns_read(internals, step(source.frame()))
 
@@ -121,7 +121,7 @@ def test_what_is_not_carried_is_never_read_as_nothing(spark: SparkSession, tmp_p
         "select 1L id, 2 key, timestamp'2026-01-01' at, 'x' `a.b`, struct(1 as x, 2 as y) deep"
     )
     carry(channel, {"key", "a.b"})
-    written = ChannelOutput(channel).write(FrameRows(carried(frame, channel)), BatchId(0))
+    written = ChannelOutput(channel).write(FrameRows(select_carried(frame, channel)), BatchId(0))
     assert written.event is not None
     channel.append(written.event)
 
@@ -193,7 +193,7 @@ def test_newest_rows_are_found_by_keys_as_spark_reads_them(
 
     for key, needed in {"id": "id key", "ID": ALL, "deep.x": ALL, "a.b": "key a.b"}.items():
         reader = ReaderId(StepId("reads"), FIRST)
-        source = ChannelSource(internals, channel, reader, Signal(), Reading(keys=(key,)))
+        source = ChannelSource(internals, channel, reader, Signal(), ReadOptions(keys=(key,)))
         newest = ChannelScan(internals, channel, (key,)).rows(0, 2, streaming=False)
         assert columns_read(internals, source.frame().select("key")) == {
             reader: frozenset(needed.split())

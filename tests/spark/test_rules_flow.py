@@ -22,7 +22,7 @@ from tests.spark.runs import DEADLINE_S, options, run, table, wait_until
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.ids import BatchId
-from cutwater.pipeline.step_options import StepKeywords
+from cutwater.pipeline.nodes import StepKeywords
 from cutwater.run import PipelineRun
 from cutwater.runtime.channel_file import read_entries
 from cutwater.runtime.output import ChannelOutput, Written

@@ -14,7 +14,7 @@ from tests.spark.runs import collected, example
 
 from cutwater import Pipeline, sinks, sources
 from cutwater.errors import ConfigError, PlanError
-from cutwater.pipeline.step_options import OutputMode
+from cutwater.pipeline.nodes import OutputMode
 from cutwater.testing import run_batch
 
 DEADLINE_S = 400

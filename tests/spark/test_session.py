@@ -300,7 +300,7 @@ def test_a_class_that_spark_does_not_have_is_named(
 def test_another_version_of_spark_is_refused(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cutwater.spark.session.version._FROM", (4, 9))
+    monkeypatch.setattr("cutwater.spark.session.requirements._FROM", (4, 9))
 
     with pytest.raises(SessionError, match=r"^.CW-601. This is Spark 4\.3\.\d+, and pipelines run"):
         Internals(spark).self_check()

@@ -18,8 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from cutwater.errors import ConfigError, RecoveryError
 from cutwater.sources import Market, nexmark, nexmark_rows, sequence, sequence_rows
 from cutwater.sources.nexmark import EventKind
-from cutwater.sources.numbered import Numbered, NumberedSource
-from cutwater.sources.pace import BATCH_MAX, Pace
+from cutwater.sources.numbered import BATCH_MAX, Numbered, NumberedSource, Pace
 from cutwater.spark.jvm.internals import Internals
 
 KINDS: tuple[EventKind, ...] = get_args(EventKind)

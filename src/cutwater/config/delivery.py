@@ -1,10 +1,10 @@
 """When a sink's rows may be seen: the two options that every kind of target can have.
 
-`commit_every` is how seldom a target wants to be committed; `visibility` is whether its rows are
-seen at commits only. A target that has them keeps a `Delivery` under that name (`Delivered`); any
-other is committed at every checkpoint. All sinks of a pipeline are committed together, or their
-tables would disagree, so the pipeline commits as seldom as the most patient of them wants (ADR
-0020).
+`commit_every` is the min interval between commits of a target; `visibility` is whether its rows
+become visible at commits only. A target with these options has the attribute `delivery`
+(`Delivered`); any other target is committed at every checkpoint. All sinks of a pipeline commit
+together, or their tables would disagree. So the largest `commit_every` applies to the whole
+pipeline (ADR 0020).
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ class Delivery:
     shows_batches: bool = False
 
     def stored(self) -> Mapping[str, tuple[str, ...]]:
-        """Return what a store must remember of it: a table may have to be taken back."""
+        """Return what the store must record: recovery may have to roll a table back."""
         return {VISIBILITY: ("batch",)} if self.shows_batches else {}
 
 
@@ -40,7 +40,7 @@ AT_CHECKPOINTS: Final = Delivery()
 
 @runtime_checkable
 class Delivered(Protocol):
-    """A target that says when its rows may be seen."""
+    """A target with options about when its rows may be seen."""
 
     @property
     def delivery(self) -> Delivery:
@@ -72,7 +72,9 @@ def delivery_of(target: object) -> Delivery:
     return target.delivery if isinstance(target, Delivered) else AT_CHECKPOINTS
 
 
-def paced(options: CheckpointOptions, targets: Iterable[object]) -> CheckpointOptions:
-    """Return the options of a pipeline with these targets: the most patient one decides."""
-    every_ms = max((delivery_of(one).every_ms for one in targets), default=0)
+def with_commit_interval(
+    options: CheckpointOptions, targets: Iterable[object]
+) -> CheckpointOptions:
+    """Return the options of a pipeline with these targets: the largest interval applies."""
+    every_ms = max((delivery_of(target).every_ms for target in targets), default=0)
     return replace(options, commit=replace(options.commit, every_ms=every_ms))

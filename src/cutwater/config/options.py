@@ -24,7 +24,7 @@ restart at all."""
 STRATEGIES: Final[tuple[str, ...]] = get_args(Strategy)
 
 _PROTOCOL: Final = CheckpointOptions()
-"""Where the defaults of all that the protocol knows are defined."""
+"""The defaults of every option that the protocol has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +192,7 @@ class RestartConfig:
         return milliseconds(self.delay, "delay")
 
     def pause_ms(self, failures_ms: Sequence[int]) -> int | None:
-        """Say how long to pause before the next restart; None to end the pipeline instead.
+        """Return how long to pause before the next restart; None to end the pipeline instead.
 
         Args:
             failures_ms: When it has failed so far, by one clock, oldest first; at least once.
@@ -209,7 +209,7 @@ class RestartConfig:
 
 
 def _check_count(option: str, value: object, lowest: int) -> None:
-    # A bool is an int to Python, and not a number to the person who wrote it.
+    # In Python a bool is an int, but the user who wrote one did not mean a number.
     if type(value) is not int or value < lowest:
         raise ConfigError(option, f"{value!r} is not a whole number of at least {lowest}")
 

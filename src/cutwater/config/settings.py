@@ -14,9 +14,10 @@
     [spark]                               # settings of Spark's, as they are
     "spark.sql.shuffle.partitions" = 8
 
-The command line reads them; a program says what it wants itself. The file is `cutwater.toml` in
-the working directory, unless `cutwater --config FILE` or CUTWATER_CONFIG names another. What is
-unknown or cannot work is an error that names file and key: a mistyped option must not be a default.
+Only the command line reads them; a program passes its options itself. The file is `cutwater.toml`
+in the working directory, unless `cutwater --config FILE` or CUTWATER_CONFIG names another. An
+unknown key or an invalid value is an error that names the file and the key: a mistyped option must
+not silently become the default.
 """
 
 import re
@@ -65,7 +66,7 @@ class Setting:
 
     @property
     def shown(self) -> object:
-        """The value as people may see it: what looks like a secret is not shown."""
+        """The value for display: anything that looks like a secret is masked."""
         return "********" if _SECRET.search(self.name) else self.value
 
 
@@ -92,9 +93,9 @@ class Settings:
     def section(self, name: str) -> dict[str, Any]:
         """Return the values of a section, without its name."""
         return {
-            one.removeprefix(f"{name}."): setting.value
-            for one, setting in self.all.items()
-            if one.startswith(f"{name}.")
+            key.removeprefix(f"{name}."): setting.value
+            for key, setting in self.all.items()
+            if key.startswith(f"{name}.")
         }
 
     @property
@@ -108,7 +109,7 @@ def read_settings(
     file: Path | None = None,
     flags: Mapping[str, object] | None = None,
 ) -> Settings:
-    """Put all settings together.
+    """Resolve all settings.
 
     Args:
         environ: The environment.
@@ -122,7 +123,7 @@ def read_settings(
     """
     found = {name: Setting(name, value, DEFAULT) for name, value in defaults()}
     for layer in (_from_file(environ, file), _from_environment(environ), _from_flags(flags or {})):
-        found |= {one.name: one for one in layer}
+        found |= {setting.name: setting for setting in layer}
     settings = Settings(found)
     for section, form in _SECTIONS.items():
         try:
@@ -139,7 +140,7 @@ def defaults() -> Iterator[tuple[str, object]]:
     """Return all settings there are, but for Spark's, with their defaults."""
     yield from _GENERAL.items()
     for section, form in _SECTIONS.items():
-        yield from ((f"{section}.{one.name}", one.default) for one in fields(form))
+        yield from ((f"{section}.{field.name}", field.default) for field in fields(form))
 
 
 def variable(name: str) -> str:
@@ -159,7 +160,7 @@ def _from_file(environ: Mapping[str, str], file: Path | None) -> Iterator[Settin
     except (OSError, ValueError) as error:
         raise ConfigError(str(path), f"it cannot be read as TOML: {error}") from error
     known = dict(defaults())
-    for name, value in _flattened(content, str(path)):
+    for name, value in _flatten(content, str(path)):
         if name.startswith(f"{_SPARK}."):
             yield Setting(name, _spark_text(value), str(path))
         elif name not in known:
@@ -168,18 +169,18 @@ def _from_file(environ: Mapping[str, str], file: Path | None) -> Iterator[Settin
             yield Setting(name, _none_of(value, known[name]), str(path))
 
 
-def _flattened(content: Mapping[str, Any], path: str) -> Iterator[tuple[str, object]]:
+def _flatten(content: Mapping[str, Any], path: str) -> Iterator[tuple[str, object]]:
     for name, value in content.items():
         if name not in {*_SECTIONS, _SPARK}:
             yield name, value
         elif not isinstance(value, dict):
             raise ConfigError(f"{path}: {name}", f"is a section: write [{name}] above its keys")
         else:
-            yield from ((f"{name}.{one}", inner) for one, inner in value.items())
+            yield from ((f"{name}.{key}", inner) for key, inner in value.items())
 
 
 def _none_of(value: object, default: object) -> object:
-    """TOML has no word for nothing; `"none"` says it where nothing is allowed."""
+    """Map `"none"` to None where the setting may be None; TOML has no null."""
     return None if value == "none" and not isinstance(default, str) else value
 
 
@@ -189,15 +190,19 @@ def _spark_text(value: object) -> str:
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[Setting]:
     known = {variable(name): (name, default) for name, default in defaults()}
-    for one, text in sorted(environ.items()):
-        if one in known:
-            name, default = known[one]
-            yield Setting(name, _parsed(text, default), one)
-        elif one.startswith(tuple(f"{_PREFIX}{section.upper()}_" for section in _SECTIONS)):
-            raise ConfigError(one, f"there is no such setting; {_offer(one, known)}")
+    for variable_name, text in sorted(environ.items()):
+        if variable_name in known:
+            name, default = known[variable_name]
+            yield Setting(name, _parse(text, default), variable_name)
+        elif variable_name.startswith(
+            tuple(f"{_PREFIX}{section.upper()}_" for section in _SECTIONS)
+        ):
+            raise ConfigError(
+                variable_name, f"there is no such setting; {_offer(variable_name, known)}"
+            )
 
 
-def _parsed(text: str, default: object) -> object:
+def _parse(text: str, default: object) -> object:
     """Read a value as its setting is written in Python."""
     if isinstance(default, str):
         return text
@@ -213,5 +218,5 @@ def _from_flags(flags: Mapping[str, object]) -> Iterator[Setting]:
 
 def _offer(name: str, known: Mapping[str, object]) -> str:
     section = name.rpartition(".")[0] or name.rpartition("_")[0]
-    near = [one for one in known if one.startswith(section)] or list(known)
+    near = [option for option in known if option.startswith(section)] or list(known)
     return f"there are {', '.join(near)}"

@@ -1,9 +1,9 @@
-"""The bookkeeping of declared nodes: where each was declared, and who may take whose name.
+"""The registry of declared nodes: where each was declared, and which node may replace another.
 
-In a notebook a cell is run again and again, and each time its node takes the place of the one
-before. In a program a second node of the same name is a mistake, in particular one made by a loop,
-since the first would be gone without a word. The two are told apart by where the code is and
-whether it was run anew.
+In a notebook a cell runs many times, and each time its node replaces the previous one. In a program
+a second node of the same name is a mistake, for example in a loop: the first node would silently
+disappear. The two cases are distinguished by the location of the code and by whether the code was
+run again.
 """
 
 import inspect
@@ -12,10 +12,10 @@ from types import CodeType, FrameType
 from typing import Final, NamedTuple
 
 from cutwater.errors import DeclarationError
-from cutwater.pipeline.nodes import Function, Node, Place
+from cutwater.pipeline.nodes import Function, Node, SourceLocation
 
 NAME_LENGTH_MAX: Final = 100
-"""Names become directories and parts of object names, next to numbers that need room too."""
+"""Names become directories and parts of object names, beside numbers that need space too."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _OWN_MODULES: Final = frozenset({__name__, "cutwater.pipeline.pipeline"})
@@ -26,11 +26,11 @@ class Origin(NamedTuple):
 
     Attributes:
         place: The line of the user's code.
-        run: The code of the module or notebook cell that was running. It is compiled anew for
-            each run of a cell and each load of a module, so the object tells the runs apart.
+        run: The code of the module or notebook cell that was running. Each run of a cell and each
+            load of a module compiles it again, so the object identifies the run.
     """
 
-    place: Place
+    place: SourceLocation
     run: CodeType | None
 
 
@@ -40,8 +40,8 @@ def current_origin() -> Origin:
     while frame is not None and frame.f_globals.get("__name__") in _OWN_MODULES:
         frame = frame.f_back
     if frame is None:
-        return Origin(Place("<unknown>", 0), None)
-    return Origin(Place(frame.f_code.co_filename, frame.f_lineno), _running_module(frame))
+        return Origin(SourceLocation("<unknown>", 0), None)
+    return Origin(SourceLocation(frame.f_code.co_filename, frame.f_lineno), _running_module(frame))
 
 
 def _running_module(frame: FrameType) -> CodeType | None:
@@ -52,12 +52,12 @@ def _running_module(frame: FrameType) -> CodeType | None:
 
 
 def _is_module_level(frame: FrameType) -> bool:
-    # The flag is looked at first because asking a function's frame for its locals copies them.
+    # The flag is checked first because reading the locals of a function's frame copies them.
     in_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
     return not in_function and frame.f_locals is frame.f_globals
 
 
-def checked_name(name: object, owner: str, place: Place) -> str:
+def check_name(name: object, owner: str, place: SourceLocation) -> str:
     """Return the name if it can be one.
 
     Args:
@@ -89,7 +89,7 @@ class Declarations:
     """The nodes of one pipeline, by name, in the order they were first declared."""
 
     def __init__(self) -> None:
-        """Begin without nodes."""
+        """Create the registry without nodes."""
         self._nodes: dict[str, Node] = {}
         self._runs: dict[str, CodeType | None] = {}
         # Functions of replaced nodes stay: `of=` must still know them as that node's.
@@ -101,7 +101,7 @@ class Declarations:
         return tuple(self._nodes.values())
 
     def add(self, node: Node, run: CodeType | None) -> None:
-        """Take the node in; it replaces one of its name if it is that one, declared again.
+        """Add the node; it replaces a node of the same name if it is that node, declared again.
 
         Raises:
             DeclarationError: If it is another one.
@@ -111,10 +111,10 @@ class Declarations:
             self._check_replacement(before, node, is_same_run=self._runs[node.name] is run)
         self._nodes[node.name] = node
         self._runs[node.name] = run
-        if node.name not in self.named(node.function):
+        if node.name not in self.names_of(node.function):
             self._functions.append((node.function, node.name))
 
-    def named(self, function: Function) -> tuple[str, ...]:
+    def names_of(self, function: Function) -> tuple[str, ...]:
         """Return the names of the nodes that are, or once were, made of the function."""
         return tuple(
             name for known, name in self._functions if known == function and name in self._nodes

@@ -1,31 +1,195 @@
-"""What a pipeline is made of: one `Node` per function that the user has declared.
+"""What a pipeline is made of: one `Node` per declared function, and the options it runs with.
 
-A node says which nodes it reads (by the names of its function's parameters), with which options it
-runs and where in the user's files it stands. A signature that cannot work is noted here as a fault
-and reported by `plan`, together with everything else that is wrong. Nothing here knows Spark: what
-flows between nodes is an `object`.
+A node knows which nodes it reads (by the names of its function's parameters), its options, and its
+location in the user's files. A signature that cannot work is recorded here as a fault and reported
+by `plan`, together with all other faults. This module does not know Spark: what flows between nodes
+is an `object`.
+
+`StepOptions` holds every option, validated; the `…Keywords` classes list the options that each kind
+of node accepts. Options for pace and state belong to steps alone; to use them for a view or a
+source, declare a step after it. Untyped programs can pass any value, so every value is checked.
 """
 
+import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict, get_args, runtime_checkable
 
-from cutwater.pipeline.step_options import StepOptions
+from cutwater.config.options import Unaligned
+from cutwater.errors import ConfigError
 from cutwater.store.backends.directories import is_file
+from cutwater.units import milliseconds, size_bytes
+
+OutputMode = Literal["append", "update", "complete"]
+"""Spark's output modes: new rows, changed rows, or the whole result after every batch."""
+
+OUTPUT_MODES: Final[tuple[str, ...]] = get_args(OutputMode)
 
 Function = Callable[..., object]
 """A function the user wrote: DataFrames in, a DataFrame out."""
 
 SPARK: Final = "spark"
-"""The parameter that every node may ask for, and therefore the name that no node may have."""
+"""The parameter that every function may have, and therefore the name that no node may have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """How a step runs. The keywords below say which of them a kind of node takes.
+
+    Attributes:
+        output_mode: What a batch puts out: `append`, `update` or `complete`.
+        partitions: Of the step's shuffles and state, for its whole life; None for the default.
+        trigger: The shortest time from batch to batch, such as `1s`; None for at once.
+        max_batch: The most that one batch reads from channels, such as `64MB`; None for no limit.
+        updates: The step reads an update-mode input and keeps, of each batch, the newest row for
+            each key; these are the key columns. Empty for a step that reads appended rows.
+        alignment_timeout: How long after a checkpoint's start the step waits for its barriers
+            before it lets one overtake; None for `checkpoint.alignment_timeout`.
+        unaligned: Whether the step lets barriers overtake data: True for when its patience ends,
+            `"forced"` for at once, False for never; None for `checkpoint.unaligned`. Whatever feeds
+            a step that never overtakes does not overtake either. With `checkpoint.unaligned` off
+            no step overtakes.
+        chain: For a source: it may run inside the step that reads it.
+    """
+
+    output_mode: OutputMode = "append"
+    partitions: int | None = None
+    trigger: str | None = None
+    max_batch: str | None = None
+    updates: tuple[str, ...] = ()
+    alignment_timeout: str | None = None
+    unaligned: Unaligned | None = None
+    chain: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work.
+
+        Raises:
+            ConfigError: Naming the option.
+        """
+        if self.output_mode not in OUTPUT_MODES:
+            known = ", ".join(OUTPUT_MODES)
+            raise ConfigError("output_mode", f"{self.output_mode!r} is none of {known}")
+        if self.partitions is not None and (
+            type(self.partitions) is not int or self.partitions < 1
+        ):
+            raise ConfigError("partitions", f"{self.partitions!r} is not a whole number above 0")
+        if self.trigger_ms == 0:
+            raise ConfigError("trigger", f"{self.trigger!r} is no time; leave it out for at once")
+        if self.max_batch_bytes == 0:
+            raise ConfigError("max_batch", f"{self.max_batch!r} would never read anything")
+        object.__setattr__(
+            self, "updates", _strings("updates", self.updates, "columns such as ['id']")
+        )
+        self._check_alignment()
+
+    def _check_alignment(self) -> None:
+        unaligned = self.unaligned
+        if unaligned is not None and type(unaligned) is not bool and unaligned != "forced":
+            raise ConfigError("unaligned", f"{unaligned!r} is none of True, False, 'forced'")
+        if self.alignment_timeout_ms is not None and unaligned in (False, "forced"):
+            why = "overtakes at once" if unaligned else "never overtakes"
+            reason = f"{self.alignment_timeout!r} has no effect with unaligned={unaligned!r}"
+            raise ConfigError(
+                "alignment_timeout", f"{reason}, since the step {why}; leave one of the two out"
+            )
+
+    @property
+    def alignment_timeout_ms(self) -> int | None:
+        """`alignment_timeout` as a number."""
+        text = self.alignment_timeout
+        return None if text is None else milliseconds(text, "alignment_timeout")
+
+    @property
+    def aligns(self) -> str:
+        """The step's options for alignment, as the user wrote them; empty if there are none."""
+        said = []
+        if self.unaligned is not None:
+            said.append(f"unaligned={self.unaligned!r}")
+        if self.alignment_timeout is not None:
+            said.append(f"alignment_timeout={self.alignment_timeout!r}")
+        return " and ".join(said)
+
+    @property
+    def trigger_ms(self) -> int | None:
+        """`trigger` as a number."""
+        return None if self.trigger is None else milliseconds(self.trigger, "trigger")
+
+    @property
+    def max_batch_bytes(self) -> int | None:
+        """`max_batch` as a number."""
+        return None if self.max_batch is None else size_bytes(self.max_batch, "max_batch")
+
+
+class SourceKeywords(TypedDict, total=False):
+    """What `Pipeline.source` takes as keywords."""
+
+    name: str | None
+    chain: bool
+
+
+class ViewKeywords(TypedDict, total=False):
+    """What `Pipeline.view` takes as keywords."""
+
+    name: str | None
+    inputs: Sequence[str] | None
+
+
+class StepKeywords(ViewKeywords, total=False):
+    """What `Pipeline.step` takes as keywords; documented on `StepOptions`."""
+
+    output_mode: OutputMode
+    partitions: int | None
+    trigger: str | None
+    max_batch: str | None
+    updates: Sequence[str]
+    alignment_timeout: str | None
+    unaligned: Unaligned | None
+
+
+def options_in(keywords: Mapping[str, object], owner: str, known: Collection[str]) -> StepOptions:
+    """Return the options among the keywords.
+
+    Args:
+        keywords: What the user gave, `name` and `inputs` included.
+        owner: What the keywords are given to, with its article, for the error.
+        known: The keywords it takes.
+
+    Raises:
+        ConfigError: If there is no such keyword, or its value cannot work.
+    """
+    for keyword in sorted(set(keywords).difference(known)):
+        close = difflib.get_close_matches(keyword, sorted(known), n=1)
+        hint = f"{close[0]} may be meant" if close else f"it takes {', '.join(sorted(known))}"
+        raise ConfigError(keyword, f"{owner} has no such option; {hint}")
+    names = ViewKeywords.__optional_keys__
+    given: dict[str, Any] = {key: value for key, value in keywords.items() if key not in names}
+    return StepOptions(**given)
+
+
+def inputs_in(keywords: Mapping[str, object]) -> tuple[str, ...] | None:
+    """Return the names in `inputs=`; None if there is no such keyword.
+
+    Raises:
+        ConfigError: If it is no list of names. A single string is refused too: it would be read
+            as a list of letters.
+    """
+    inputs = keywords.get("inputs")
+    return None if inputs is None else _strings("inputs", inputs, "names such as ['orders']")
+
+
+def _strings(option: str, value: object, what: str) -> tuple[str, ...]:
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise ConfigError(option, f"{value!r} is not a list of {what}")
 
 
 @runtime_checkable
 class SinkTarget(Protocol):
-    """Where a sink's rows go, as far as planning needs to know it."""
+    """Where a sink's rows go: the part of a target that planning needs."""
 
     @property
     def format(self) -> str:
@@ -38,22 +202,22 @@ class SinkTarget(Protocol):
         ...
 
     def describe(self) -> str:
-        """Name the target for people. The text is shown and stored: it holds no secret."""
+        """Return a human-readable name. It is shown and stored, so it must hold no secret."""
         ...
 
 
 @runtime_checkable
 class WriteMode(Protocol):
-    """What a target has besides if its rows can meet older ones in more than one way."""
+    """The additional properties of a target that has more than one write mode."""
 
     @property
     def write(self) -> str:
-        """How rows meet those that are there, such as `upsert`."""
+        """How new rows combine with existing ones, such as `upsert`."""
         ...
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that make two rows the same one; empty unless they matter."""
+        """The columns that identify a row; empty if the write mode uses none."""
         ...
 
 
@@ -66,14 +230,14 @@ class Kind(Enum):
     SINK = "sink"
 
 
-class Place(NamedTuple):
+class SourceLocation(NamedTuple):
     """A line of the user's code."""
 
     file: str
     line: int
 
     def __str__(self) -> str:
-        """Give the form that editors and terminals make clickable."""
+        """Return the format that editors and terminals make clickable."""
         return f"{self.file}:{self.line}"
 
     @property
@@ -85,7 +249,7 @@ class Place(NamedTuple):
     def is_in_a_file(self) -> bool:
         """Whether the line is in an ordinary file, and not in a notebook or at a prompt.
 
-        A Jupyter kernel gives its cells names of files, which exist while it is being debugged.
+        A Jupyter kernel gives its cells file names, and the files exist while it is debugged.
         """
         path = Path(self.file)
         in_kernel = any(part.startswith("ipykernel_") for part in path.parts)
@@ -100,8 +264,8 @@ class Binding(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What a function's signature asks for.
+class FunctionSignature:
+    """What a function takes, read from its signature.
 
     Attributes:
         inputs: Its inputs in the order of its parameters.
@@ -122,24 +286,24 @@ class Node:
         name: Its name, unique in the pipeline.
         kind: What it was declared as.
         function: The plain function; `same` for a sink that takes a node as it is.
-        reading: What the function asks for.
+        signature: What the function takes.
         place: Where it was declared.
-        options: How it runs, should it become a step.
+        options: How it runs if it becomes a step.
         target: Where its rows go; only a sink has one.
     """
 
     name: str
     kind: Kind
     function: Function
-    reading: Reading
-    place: Place
+    signature: FunctionSignature
+    place: SourceLocation
     options: StepOptions
     target: SinkTarget | None
 
     @property
     def inputs(self) -> tuple[Binding, ...]:
         """The nodes it reads, in the order of its function's parameters."""
-        return self.reading.inputs
+        return self.signature.inputs
 
     @property
     def function_name(self) -> str:
@@ -158,11 +322,11 @@ class Node:
         """Call the function.
 
         Args:
-            spark: The session, handed over only if the function asks for it.
+            spark: The session, passed only if the function has the parameter `spark`.
             frames: For each parameter that is an input, its DataFrame.
         """
         arguments = {binding.parameter: frames[binding.parameter] for binding in self.inputs}
-        if self.reading.wants_spark:
+        if self.signature.wants_spark:
             arguments[SPARK] = spark
         return self.function(**arguments)
 
@@ -178,8 +342,8 @@ def name_of(function: Function) -> str:
     return name if isinstance(name, str) else ""
 
 
-def read_signature(function: Function, inputs: Sequence[str] | None) -> Reading:
-    """Find out which nodes a function reads.
+def read_signature(function: Function, inputs: Sequence[str] | None) -> FunctionSignature:
+    """Return which nodes a function reads.
 
     A parameter with a default is not an input, so that `lambda orders, limit=limit: …` can be
     written in a loop.
@@ -192,7 +356,7 @@ def read_signature(function: Function, inputs: Sequence[str] | None) -> Reading:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return Reading(faults=("is a callable whose parameters cannot be seen",))
+        return FunctionSignature(faults=("is a callable whose parameters cannot be seen",))
     faults = [_unusable(parameter) for parameter in parameters if _unusable(parameter)]
     free = [
         parameter.name
@@ -204,10 +368,10 @@ def read_signature(function: Function, inputs: Sequence[str] | None) -> Reading:
     names = free if inputs is None else list(inputs)
     if len(names) != len(free):
         faults.append(
-            f"has {_counted(free, 'parameter')} to fill, but inputs= gives "
-            f"{_counted(names, 'name')}"
+            f"has {_format_count(free, 'parameter')} to fill, but inputs= gives "
+            f"{_format_count(names, 'name')}"
         )
-    return Reading(
+    return FunctionSignature(
         inputs=tuple(Binding(*pair) for pair in zip(free, names, strict=False)),
         wants_spark=any(parameter.name == SPARK for parameter in parameters),
         faults=tuple(faults),
@@ -215,7 +379,7 @@ def read_signature(function: Function, inputs: Sequence[str] | None) -> Reading:
 
 
 def _unusable(parameter: inspect.Parameter) -> str:
-    """Say why the parameter can neither be an input nor be left alone; empty if it can."""
+    """Return why the parameter can be neither an input nor left unset; empty if it can."""
     match parameter.kind:
         case parameter.VAR_POSITIONAL | parameter.VAR_KEYWORD:
             return f"takes {parameter}, and every input needs a parameter with a name of its own"
@@ -225,7 +389,7 @@ def _unusable(parameter: inspect.Parameter) -> str:
             return ""
 
 
-def _counted(names: Sequence[str], noun: str) -> str:
+def _format_count(names: Sequence[str], noun: str) -> str:
     plural = "" if len(names) == 1 else "s"
     listed = f" ({', '.join(names)})" if names else ""
     return f"{len(names) or 'no'} {noun}{plural}{listed}"

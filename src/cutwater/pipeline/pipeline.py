@@ -12,25 +12,23 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, Unpack, overload
 
 from cutwater.errors import DeclarationError
 from cutwater.notebook import table
-from cutwater.pipeline.declarations import Declarations, Origin, checked_name, current_origin
+from cutwater.pipeline.declarations import Declarations, Origin, check_name, current_origin
 from cutwater.pipeline.nodes import (
     Binding,
     Function,
+    FunctionSignature,
     Kind,
     Node,
-    Reading,
     SinkTarget,
-    name_of,
-    read_signature,
-    same,
-)
-from cutwater.pipeline.step_options import (
     SourceKeywords,
     StepKeywords,
     StepOptions,
     ViewKeywords,
     inputs_in,
+    name_of,
     options_in,
+    read_signature,
+    same,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ AnyFunction = TypeVar("AnyFunction", bound=Function)
 
 
 class Decorator(Protocol):
-    """Takes a function, declares a node of it, and returns it as it is."""
+    """Declares a node from a function, and returns the function unchanged."""
 
     def __call__(self, function: AnyFunction, /) -> AnyFunction:
         """Declare a node of the function."""
@@ -63,7 +61,7 @@ class Pipeline:
     """A DAG of functions over streaming DataFrames, declared node by node.
 
     A parameter of a node's function names the node that fills it. The parameter `spark` is the
-    session, for every node that asks for it; a parameter with a default keeps its default.
+    session, and every function may have it; a parameter with a default keeps its default.
     Every decorator returns the plain function, so that a test can call it, and works bare
     (`@pipeline.view`), called (`@pipeline.view(name="x")`) and as a call of its own
     (`pipeline.view(function, name="x")`).
@@ -83,13 +81,13 @@ class Pipeline:
     """
 
     def __init__(self, name: str) -> None:
-        """Begin a pipeline without nodes.
+        """Create a pipeline without nodes.
 
         Raises:
             DeclarationError: If the name cannot be one.
         """
         self.place = current_origin().place
-        self.name = checked_name(name, "a pipeline", self.place)
+        self.name = check_name(name, "a pipeline", self.place)
         self._declared = Declarations()
 
     @property
@@ -254,8 +252,8 @@ class Pipeline:
         filling = inputs_in({"inputs": inputs})
 
         def declare(function: AnyFunction, /) -> AnyFunction:
-            reading = read_signature(function, filling)
-            self._add(Kind.SINK, sink_name, function, reading, target=target)
+            signature = read_signature(function, filling)
+            self._add(Kind.SINK, sink_name, function, signature, target=target)
             return function
 
         if of is None:
@@ -270,7 +268,7 @@ class Pipeline:
         if inputs is not None:
             reason = f"of= is the node {taken}, which needs no inputs="
             raise DeclarationError(str(origin.place), reason)
-        as_it_is = Reading(inputs=(Binding("frame", taken),))
+        as_it_is = FunctionSignature(inputs=(Binding("frame", taken),))
         self._add(Kind.SINK, sink_name, same, as_it_is, target=target)
         return None
 
@@ -292,7 +290,7 @@ class Pipeline:
         return start(self, spark, options)
 
     def run(self, spark: "SparkSession", options: "RunOptions | CheckpointConfig") -> "RunResult":
-        """Run the pipeline until every source has ended or somebody stops it.
+        """Run the pipeline until every source has ended or the pipeline is stopped.
 
         Args:
             spark: As for `start`.
@@ -310,8 +308,8 @@ class Pipeline:
         inputs = inputs_in(keywords)
 
         def declare(function: AnyFunction, /) -> AnyFunction:
-            reading = read_signature(function, inputs)
-            self._add(kind, keywords.get("name"), function, reading, options=options)
+            signature = read_signature(function, inputs)
+            self._add(kind, keywords.get("name"), function, signature, options=options)
             return function
 
         return declare
@@ -321,7 +319,7 @@ class Pipeline:
         kind: Kind,
         name: object,
         function: object,
-        reading: Reading,
+        signature: FunctionSignature,
         *,
         target: SinkTarget | None = None,
         options: StepOptions = _DEFAULTS,
@@ -331,13 +329,13 @@ class Pipeline:
             reason = f"a {kind.value} is made of a function, not of {function!r}"
             raise DeclarationError(str(origin.place), reason)
         own_name = None if function is same else name_of(function)
-        checked = checked_name(own_name if name is None else name, f"a {kind.value}", origin.place)
-        node = Node(checked, kind, function, reading, origin.place, options, target)
+        checked = check_name(own_name if name is None else name, f"a {kind.value}", origin.place)
+        node = Node(checked, kind, function, signature, origin.place, options, target)
         self._declared.add(node, origin.run)
 
     def _node_made_of(self, function: Function, origin: Origin) -> str | None:
         """Return the name of the node that is made of the function, if one is."""
-        names = self._declared.named(function)
+        names = self._declared.names_of(function)
         if len(names) > 1:
             reason = f"of= is a function of several nodes ({', '.join(names)}); give a node's name"
             raise DeclarationError(str(origin.place), reason)

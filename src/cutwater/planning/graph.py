@@ -1,16 +1,15 @@
-"""The declared nodes as a graph: who uses whom, in which order, and which kind of rows flows.
+"""The declared nodes as a graph: which node uses which, their order, and the output mode of each.
 
-It is built for wrong pipelines too, so that `plan_errors` can look at all of one: an input that
-does not exist is left out, and a cycle is noted and cut open. Everything is in the order of names
-and never of declaration, since the plan is part of a pipeline's identity.
+It is built for invalid pipelines too, so that `validation` can check the whole graph: an input that
+does not exist is left out, and a cycle is recorded and broken. Everything is in the order of names,
+never of declaration, because the plan is part of a pipeline's identity.
 """
 
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Final, NamedTuple
 
-from cutwater.pipeline.nodes import Kind, Node
-from cutwater.pipeline.step_options import OutputMode
+from cutwater.pipeline.nodes import Kind, Node, OutputMode
 
 _STRENGTH: Final[Mapping[OutputMode, int]] = {"append": 0, "update": 1, "complete": 2}
 
@@ -44,7 +43,7 @@ class Graph:
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        """Find out all there is to know."""
+        """Compute uses, order and flows."""
         self.nodes: Mapping[str, Node] = {
             node.name: node for node in sorted(nodes, key=lambda node: node.name)
         }
@@ -98,8 +97,8 @@ def _from_smallest(cycle: list[str]) -> tuple[str, ...]:
     return (*cycle[start:], *cycle[:start], cycle[start])
 
 
-def listed(names: Iterable[str]) -> str:
-    """Write names as a person would: `a`, `a and b`, `a, b and c`; not more than a few."""
+def join_names(names: Iterable[str]) -> str:
+    """Join names as in prose: `a`, `a and b`, `a, b and c`; at most a few are listed."""
     shown = list(names) or ["nothing"]
     if len(shown) > _NAMES_SHOWN_MAX:
         shown = [*shown[:_NAMES_SHOWN_MAX], f"{len(shown) - _NAMES_SHOWN_MAX} more"]

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from cutwater.config.options import Unaligned
 from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
 from cutwater.notebook import drawing
-from cutwater.pipeline.nodes import Kind, Node
-from cutwater.pipeline.step_options import OutputMode, StepOptions
+from cutwater.pipeline.nodes import Kind, Node, OutputMode, StepOptions
 from cutwater.planning import rendering as plan_text
 from cutwater.protocol.evolution.identity import StepIdentity
 from cutwater.protocol.topology import StepSpec, Topology
@@ -30,8 +29,8 @@ class StepInput(NamedTuple):
         parameter: That parameter.
         keys: The channel carries updates, and the reader keeps, of each batch, the newest row
             for each value of these columns. Empty for every other channel.
-        by_event: The rows of one Event are one result, of which a later one takes the place: a
-            batch reads one Event and never several, which would show as one result.
+        by_event: The rows of one Event are one complete result, which the next Event replaces. So
+            a batch reads exactly one Event: several would look like one result.
     """
 
     id: InputId
@@ -47,12 +46,12 @@ class StepInput(NamedTuple):
 
 
 class Channel(NamedTuple):
-    """The boundary behind a step that others read.
+    """The channel after a step that other steps read.
 
     Attributes:
         id: Its name.
-        readers: Who reads it, by step and input.
-        reason: Why the pipeline is divided here, as a sentence for people.
+        readers: The inputs that read it, by step.
+        reason: Why the pipeline is divided here, as a human-readable sentence.
     """
 
     id: ChannelId
@@ -70,7 +69,7 @@ class PhysicalStep:
         inputs: The channels it reads, one for each use, in the order of first use.
         output_mode: What a batch puts out.
         options: How it runs.
-        output: Its channel; None if nobody reads it.
+        output: Its channel; None if no step reads it.
     """
 
     name: StepId
@@ -99,11 +98,14 @@ class PhysicalStep:
         """Call the functions of its nodes, each once, and return what the last one returns.
 
         Args:
-            spark: The session, for those that ask for it.
+            spark: The session, for functions with the parameter `spark`.
             frames: For each input, its DataFrame.
-            adapt: Sees what each node returns, and may change it before anybody reads it.
+            adapt: Gets what each node returns, and may change it before another node reads it.
         """
-        read = {(one.node, one.parameter): frames[one.id] for one in self.inputs}
+        read = {
+            (step_input.node, step_input.parameter): frames[step_input.id]
+            for step_input in self.inputs
+        }
         results: dict[str, object] = {}
         for node in self.nodes:
             arguments = {
@@ -118,7 +120,7 @@ class PhysicalStep:
         return results[self.nodes[-1].name]
 
 
-def _forced(unaligned: Unaligned | None) -> bool | None:
+def _is_forced(unaligned: Unaligned | None) -> bool | None:
     return None if unaligned is None else unaligned == "forced"
 
 
@@ -130,7 +132,7 @@ class PhysicalPlan:
     steps: tuple[PhysicalStep, ...]
 
     def __repr__(self) -> str:
-        """Name it; `tree` draws it."""
+        """Return the name; `tree` draws the plan."""
         names = ", ".join(step.name for step in self.steps)
         return f"<plan of {self.pipeline}: {names}>"
 
@@ -154,21 +156,21 @@ class PhysicalPlan:
 
         Args:
             pinned_starts: The source steps that would start at the same place again if they
-                were restarted before their first batch (rule F12). Only who has seen the
-                sources can know; a step that is not named has no snapshot before that batch.
-            identities: What the steps are, if somebody has looked.
+                were restarted before their first batch (rule F12). Known only after the sources
+                were analysed; a step that is not named has no snapshot before that batch.
+            identities: The identities of the steps, if the steps were analysed.
         """
         return Topology(
             tuple(
                 StepSpec(
                     step.name,
-                    tuple(one.id for one in step.inputs),
+                    tuple(step_input.id for step_input in step.inputs),
                     sink=SinkId(step.sink.name) if step.sink else None,
                     pinned_start=bool(step.inputs) or step.name in pinned_starts,
                     identity=(identities or {}).get(step.name),
                     is_sink=step.options.unaligned is False,
                     alignment_timeout_ms=step.options.alignment_timeout_ms,
-                    forced=_forced(step.options.unaligned),
+                    forced=_is_forced(step.options.unaligned),
                 )
                 for step in self.steps
             )
@@ -185,7 +187,10 @@ class PhysicalPlan:
             [
                 step.name,
                 [[node.kind.value, node.name] for node in step.nodes],
-                [[*one.id, one.node, one.parameter] for one in step.inputs],
+                [
+                    [*step_input.id, step_input.node, step_input.parameter]
+                    for step_input in step.inputs
+                ],
                 step.output_mode,
             ]
             for step in self.steps
@@ -193,7 +198,7 @@ class PhysicalPlan:
         return hashlib.sha256(json.dumps(shape).encode()).hexdigest()
 
     def tree(self) -> str:
-        """Draw the plan for people: steps, what is in them, channels and why they are there."""
+        """Draw the plan as text: steps, their nodes, channels, and the reason for each channel."""
         return plan_text.draw(self)
 
     def to_json(self) -> dict[str, object]:

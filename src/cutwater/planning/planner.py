@@ -1,11 +1,11 @@
 """From declared nodes to the steps that run: what is inlined, where a channel is, and why.
 
-A view with one use is part of its reader. So is a source (it is chained), unless it says
+A view with one use is part of its reader. So is a source (it is chained), unless it has
 `chain=False` or that reader has a channel among its inputs (rule F11: a step reads outside sources
 or channels, never both). A node with several uses gets a step and a channel of its own, so that it
 is evaluated once and all its readers see the same rows (F38). Every `step` is a step; a sink that
 is the only use of one is written in it. So a straight pipeline is one step, and channels are only
-where the DAG branches or merges, or where the user has asked for them.
+where the DAG branches or merges, or where the user has requested them.
 
 A *use* is one parameter of one node. A step that reads a channel through two parameters, be it a
 self-join or two views over it, has two inputs of that channel, each with its own ordinal and
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cutwater.errors import PlanError
 from cutwater.ids import ChannelId, InputId, ReaderId, StepId
 from cutwater.pipeline.nodes import Binding, Kind, Node
-from cutwater.planning.graph import Graph, listed
+from cutwater.planning.graph import Graph, join_names
 from cutwater.planning.physical_plan import Channel, PhysicalPlan, PhysicalStep, StepInput
 from cutwater.planning.validation import find_misaligned, find_problems
 
@@ -200,7 +200,7 @@ def _why_not_chained(graph: Graph, source: Node, reader: _Part) -> str:
     others = [read.node for _, read in reader.reads if read.node != source.name]
     return (
         f"source {source.name} is not chained into {reader.name}, which reads "
-        f"{listed(dict.fromkeys(others))} as well: a step reads outside sources or channels, "
+        f"{join_names(dict.fromkeys(others))} as well: a step reads outside sources or channels, "
         "never both"
     )
 
@@ -215,8 +215,8 @@ def _why_not_fused(graph: Graph, name: str, readers: Iterable[_Part]) -> str:
 
 
 def _users(graph: Graph, name: str) -> str:
-    """Name the users, with how often if more than once."""
+    """Return the names of the users, each with its number of uses if more than one."""
     counts = Counter(use.reader for use in graph.uses[name])
-    return listed(
+    return join_names(
         f"{user} ({count} times)" if count > 1 else user for user, count in counts.items()
     )

@@ -1,8 +1,8 @@
-"""A physical plan for people and for programs: a drawn tree, and JSON values.
+"""A physical plan as a drawn tree for users, and as JSON values for programs.
 
-Both show every step with what is inlined into it, every channel with the reason it is there, and
-every sink. What a target says of itself is shown as it is; `SinkTarget.describe` keeps secrets out.
-Where Spark was asked about the steps (`spark.explain`), both show its answers as well.
+Both show every step with what is inlined into it, every channel with the reason for it, and every
+sink. The description of a target is shown unchanged; `SinkTarget.describe` keeps secrets out. If
+Spark has analysed the steps (`spark.explain`), both show the results as well.
 """
 
 from collections.abc import Mapping
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from cutwater.planning.physical_plan import PhysicalPlan, PhysicalStep
 
 JSON_VERSION: Final = 1
-"""Grows when a field changes its meaning or goes; a new field does not change it."""
+"""Incremented when a field changes its meaning or is removed; a new field does not change it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFacts:
-    """What only Spark's analysis of a step knows.
+    """What only Spark's analysis of a step can show.
 
     Attributes:
         way: How it runs: `query`, a streaming query, or `batch`, plain jobs over its channels.
         is_stateful: Whether Spark keeps state for it.
         partitions: Those of its state, which stay the same for its life; None without state.
         has_watermark: Whether event time moves in it.
-        watermark: The event-time column of its result, and how many milliseconds the watermark is
-            behind it; None if its result has none.
+        watermark: The event-time column of its result, and by how many milliseconds the watermark
+            lags; None if its result has none.
         sources: The outside sources it reads, as they call themselves.
         columns: Its result's columns, each with its type.
     """
@@ -45,21 +45,21 @@ class StepFacts:
 
 
 AllFacts = Mapping[StepId, StepFacts]
-"""What Spark says of each step; empty if it was not asked."""
+"""The facts about each step; empty if Spark has not analysed the steps."""
 
 
 def draw(plan: "PhysicalPlan", facts: AllFacts | None = None) -> str:
     """Draw the plan as a tree, one step below the other, each after those it reads.
 
     A line of a step is an input, a node it evaluates (with the line of the user's code), what
-    Spark says of it, or its channel, followed by the reason.
+    Spark's analysis shows, or its channel, followed by the reason.
     """
     known = facts or {}
     channels = sum(step.output is not None for step in plan.steps)
     sinks = sum(step.sink is not None for step in plan.steps)
     lines = [
-        f"pipeline {plan.pipeline}: {_counted(len(plan.steps), 'step')}, "
-        f"{_counted(channels, 'channel')}, {_counted(sinks, 'sink')}"
+        f"pipeline {plan.pipeline}: {_format_count(len(plan.steps), 'step')}, "
+        f"{_format_count(channels, 'channel')}, {_format_count(sinks, 'sink')}"
     ]
     patient = _most_patient(plan)
     topology = plan.topology()
@@ -104,10 +104,10 @@ def as_json(plan: "PhysicalPlan", facts: AllFacts | None = None) -> dict[str, ob
         write         append | upsert | overwrite; null if the target has one way only
         keys          of an upsert, in order; else empty
         commit_every_ms  number, or null for every checkpoint; all sinks of a pipeline are
-                      committed together, as seldom as the most patient one wants
+                      committed together, at the largest of their intervals
         visibility    checkpoint | batch
-      channel       name, readers (step, ordinal), reason; or null if nobody reads the step
-      spark         null if Spark was not asked, or
+      channel       name, readers (step, ordinal), reason; or null if no step reads it
+      spark         null if Spark has not analysed the step, or
         way           query | batch
         stateful      true | false
         partitions    of its state; null without state
@@ -150,11 +150,11 @@ def _heading(step: "PhysicalStep", *, whole_cuts: bool) -> str:
 
 
 def _most_patient(plan: "PhysicalPlan") -> Node | None:
-    """Return the sink that wants to be committed most seldom; None if none minds."""
+    """Return the sink with the largest commit interval; None if no sink sets one."""
     sinks = [step.sink for step in plan.steps if step.sink is not None]
     return max(
-        (one for one in sinks if delivery_of(one.target).every_ms),
-        key=lambda one: delivery_of(one.target).every_ms,
+        (sink for sink in sinks if delivery_of(sink.target).every_ms),
+        key=lambda sink: delivery_of(sink.target).every_ms,
         default=None,
     )
 
@@ -164,9 +164,9 @@ def _entries(
 ) -> list[list[str]]:
     """Return the lines below a step's heading, each entry with those that belong below it."""
     inputs = [
-        f"reads channel {one.id.channel} as {one.node}({one.parameter})"
-        + (f", newest row of each {', '.join(one.keys)}" if one.keys else "")
-        for one in step.inputs
+        f"reads channel {step_input.id.channel} as {step_input.node}({step_input.parameter})"
+        + (f", newest row of each {', '.join(step_input.keys)}" if step_input.keys else "")
+        for step_input in step.inputs
     ]
     entries = [[line] for line in inputs]
     for node in step.nodes:
@@ -184,7 +184,7 @@ def _entries(
 def _facts_line(facts: StepFacts) -> str:
     shown = [f"runs as {'a query' if facts.way == 'query' else 'batches'}"]
     if facts.is_stateful:
-        shown.append(f"keeps state in {_counted(facts.partitions or 0, 'partition')}")
+        shown.append(f"keeps state in {_format_count(facts.partitions or 0, 'partition')}")
     else:
         shown.append("keeps no state")
     if facts.watermark is not None:
@@ -201,7 +201,7 @@ def _node_line(node: Node) -> str:
 
 
 def _sink_line(target: SinkTarget, patient: Node | None) -> str:
-    """Say how rows meet those that are there, and when they are seen."""
+    """Return how new rows combine with existing ones, and when they become visible."""
     shown = []
     if isinstance(target, WriteMode):
         by = f" by {', '.join(target.keys)}" if target.keys else ""
@@ -234,13 +234,13 @@ def _step_json(step: "PhysicalStep") -> dict[str, object]:
         "sources": [node.name for node in step.sources],
         "inputs": [
             {
-                "ordinal": one.id.ordinal,
-                "channel": one.id.channel,
-                "node": one.node,
-                "parameter": one.parameter,
-                "keys": list(one.keys),
+                "ordinal": step_input.id.ordinal,
+                "channel": step_input.id.channel,
+                "node": step_input.node,
+                "parameter": step_input.parameter,
+                "keys": list(step_input.keys),
             }
-            for one in step.inputs
+            for step_input in step.inputs
         ],
         "sink": _sink_json(step.sink),
         "channel": _channel_json(step),
@@ -254,7 +254,9 @@ def _node_json(node: Node) -> dict[str, object]:
         "function": node.function_name or None,
         "file": node.place.file,
         "line": node.place.line,
-        "inputs": [{"parameter": one.parameter, "node": one.node} for one in node.inputs],
+        "inputs": [
+            {"parameter": binding.parameter, "node": binding.node} for binding in node.inputs
+        ],
     }
 
 
@@ -301,5 +303,5 @@ def _channel_json(step: "PhysicalStep") -> dict[str, object] | None:
     }
 
 
-def _counted(count: int, noun: str) -> str:
+def _format_count(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,32 +1,31 @@
-"""All that can be wrong with a pipeline before Spark has seen it, found in one go.
+"""Everything that can be wrong with a pipeline before Spark analyses it, found in one pass.
 
-Each check looks at the whole graph and yields what it finds, so that a person corrects everything
-at once instead of one error per run. A check stays silent about what merely follows from another
-error. What needs Spark to be seen (statefulness, watermarks, schemas) is not found here.
+Each check examines the whole graph and yields every problem, so a user can correct all of them at
+once instead of one per run. A check does not report what merely follows from another error.
+Statefulness, watermarks and schemas need Spark and are not checked here.
 """
 
 import difflib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from cutwater.pipeline.nodes import SPARK, Binding, Kind, Node, Place
-from cutwater.pipeline.step_options import OutputMode
-from cutwater.planning.graph import Graph, listed
+from cutwater.pipeline.nodes import SPARK, Binding, Kind, Node, OutputMode, SourceLocation
+from cutwater.planning.graph import Graph, join_names
 from cutwater.planning.physical_plan import PhysicalPlan
 
 
 class Problem(NamedTuple):
-    """Something wrong, and the line where it can be put right."""
+    """A problem, and the line where it can be corrected."""
 
-    place: Place
+    place: SourceLocation
     text: str
 
     def __str__(self) -> str:
-        """Give the form that editors and terminals make clickable."""
+        """Return the format that editors and terminals make clickable."""
         return f"{self.place}: {self.text}"
 
 
-def find_problems(graph: Graph, pipeline: Place) -> tuple[Problem, ...]:
+def find_problems(graph: Graph, pipeline: SourceLocation) -> tuple[Problem, ...]:
     """Return everything that is wrong, by file and line.
 
     Args:
@@ -39,7 +38,7 @@ def find_problems(graph: Graph, pipeline: Place) -> tuple[Problem, ...]:
 
 
 def find_misaligned(graph: Graph, plan: PhysicalPlan) -> tuple[Problem, ...]:
-    """Return the steps whose options about alignment have no effect where the steps stand.
+    """Return the steps whose alignment options have no effect at their place in the graph.
 
     Args:
         graph: The declared nodes, without any other problem.
@@ -69,7 +68,7 @@ def _before_whole_cuts(graph: Graph, plan: PhysicalPlan) -> Iterator[Problem]:
         never = step.name if step.options.unaligned is False else whole.get(step.name)
         if never is None:
             continue
-        whole |= {one.id.channel: never for one in step.inputs}
+        whole |= {step_input.id.channel: never for step_input in step.inputs}
         if step.options.aligns and step.options.unaligned is not False:
             node, after = graph.nodes[step.name], graph.nodes[never]
             yield Problem(
@@ -82,7 +81,7 @@ def _before_whole_cuts(graph: Graph, plan: PhysicalPlan) -> Iterator[Problem]:
 
 def _signatures(graph: Graph) -> Iterator[Problem]:
     for node in graph.nodes.values():
-        for fault in node.reading.faults:
+        for fault in node.signature.faults:
             yield Problem(node.place, f"{node.title} {fault}")
         if node.name == SPARK:
             yield Problem(
@@ -96,7 +95,7 @@ def _signatures(graph: Graph) -> Iterator[Problem]:
                 f"{node.title} takes {asked}, but a source reads no other node and may ask for "
                 f"{SPARK} alone; if it reads {asked}, it is a view or a step",
             )
-        if node.kind is not Kind.SOURCE and not node.inputs and not node.reading.faults:
+        if node.kind is not Kind.SOURCE and not node.inputs and not node.signature.faults:
             yield Problem(
                 node.place,
                 f"{node.title} reads no other node; if it reads an outside stream, it is a source",
@@ -106,7 +105,7 @@ def _signatures(graph: Graph) -> Iterator[Problem]:
 def _unknown_inputs(graph: Graph) -> Iterator[Problem]:
     for node, binding in _unknown(graph):
         close = _meant(graph, node, binding.node)
-        hint = f"did you mean {close}?" if close else f"it can read {listed(_readable(graph))}"
+        hint = f"did you mean {close}?" if close else f"it can read {join_names(_readable(graph))}"
         yield Problem(
             node.place, f"{node.title} reads {binding.node}, but no node is called that; {hint}"
         )
@@ -119,7 +118,7 @@ def _sinks_as_inputs(graph: Graph) -> Iterator[Problem]:
                 yield Problem(
                     node.place,
                     f"{node.title} reads {producer.title} ({producer.place}), but rows leave the "
-                    f"pipeline at a sink; read {listed(_reads(producer))} instead",
+                    f"pipeline at a sink; read {join_names(_reads(producer))} instead",
                 )
 
 
@@ -134,7 +133,7 @@ def _cycles(graph: Graph) -> Iterator[Problem]:
 
 def _unused(graph: Graph) -> Iterator[Problem]:
     # Without sinks nothing is used in the end, and a signature that cannot be read hides uses.
-    hidden = any(node.reading.faults for node in graph.nodes.values())
+    hidden = any(node.signature.faults for node in graph.nodes.values())
     if hidden or not _has_sink(graph):
         return
     misspelled = {_meant(graph, node, binding.node) for node, binding in _unknown(graph)}
@@ -146,10 +145,10 @@ def _unused(graph: Graph) -> Iterator[Problem]:
             )
 
 
-def _without_sink(graph: Graph, pipeline: Place) -> Iterator[Problem]:
+def _without_sink(graph: Graph, pipeline: SourceLocation) -> Iterator[Problem]:
     if not _has_sink(graph):
         last = [name for name in graph.nodes if not graph.uses[name]]
-        hint = f"; end it with a sink of {listed(last)}" if last else ""
+        hint = f"; end it with a sink of {join_names(last)}" if last else ""
         yield Problem(pipeline, f"the pipeline has no sink, so nothing would come out of it{hint}")
 
 
@@ -181,7 +180,7 @@ def _whole_results(graph: Graph) -> Iterator[Problem]:
             continue
         shared = _shared_above(graph, node, flow.maker)
         if flow.mode == "complete" and shared is not None:
-            readers = listed(sorted({use.reader for use in graph.uses[shared]}))
+            readers = join_names(sorted({use.reader for use in graph.uses[shared]}))
             yield Problem(
                 node.place,
                 f"{node.title} takes whole results, but {shared} is read by {readers}: a result "
@@ -226,7 +225,7 @@ def _targets(graph: Graph) -> Iterator[Problem]:
         if node.target is None or flow is None or flow.mode in node.target.accepts:
             continue
         maker = graph.nodes[flow.maker]
-        accepted = listed(sorted(node.target.accepts))
+        accepted = join_names(sorted(node.target.accepts))
         yield Problem(
             node.place,
             f"{node.title} writes to {node.target.describe()}, which takes {accepted} mode, "
@@ -254,7 +253,7 @@ def _flowing_into(graph: Graph, node: Node, mode: OutputMode) -> list[str]:
 
 
 def _meant(graph: Graph, node: Node, name: str) -> str | None:
-    """Guess which input the node meant: one whose function is called so, or that looks alike."""
+    """Guess the intended input: one whose function has that name, or one with a similar name."""
     others = [known for known in _readable(graph) if known != node.name]
     for known in others:
         if graph.nodes[known].function_name == name:

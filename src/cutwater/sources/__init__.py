@@ -1,6 +1,6 @@
 """Deterministic sources: the same offset always gives the same rows.
 
-For demos, tests and benchmarks; a pipeline's own sources are whatever Spark can read.
+For demos, tests and benchmarks; a pipeline can read any source that Spark can read.
 """
 
 from cutwater.sources.nexmark import Market, nexmark, nexmark_rows

@@ -3,9 +3,9 @@
 Of every 50 events the first is a person, the next 3 are auctions and 46 are bids, and everything
 about an event follows from its number: kinds and ids by arithmetic, the rest by hashes of the
 number and a word. So three sources with the same options are three views of one stream, a row needs
-no other row, and nobody who is named is missing: the generators of Beam and Flink let bids run up
-to ten ids ahead of what exists, this one does not. Values are drawn as they draw them, but from
-other random numbers.
+no other row, and every id that a row refers to exists: the generators of Beam and Flink let bids
+run up to ten ids ahead of what exists, this one does not. Values have the same distributions as in
+those generators, but come from other random numbers.
 
 A source makes the rows of its own kind only: its numbers are ordinals within the kind, its offsets
 count events of all kinds.
@@ -17,8 +17,14 @@ from typing import Final, Literal, Unpack, get_args
 from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.errors import ConfigError
-from cutwater.sources.numbered import Numbered, numbered_frame
-from cutwater.sources.pace import EVENT_RATE, START_TIME, PaceKeywords, event_micros
+from cutwater.sources.numbered import (
+    EVENT_RATE,
+    START_TIME,
+    Numbered,
+    PaceKeywords,
+    event_micros,
+    numbered_frame,
+)
 
 EventKind = Literal["person", "auction", "bid"]
 """What an event is about."""
@@ -94,9 +100,9 @@ class Market:
 
     @property
     def active_events(self) -> int:
-        """Within so many events after its own, of all kinds, a person is named for the last time.
+        """The max number of events, of all kinds, between a person and the last reference to it.
 
-        Divided by the rate, it is for how long a join has to remember people.
+        Divided by the rate, this is how long a join must keep people in its state.
         """
         return _ROUND * max(self.active_people, _HOT_EVERY)
 

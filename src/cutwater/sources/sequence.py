@@ -7,8 +7,13 @@ from typing import Unpack
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cutwater.sources.numbered import Numbered, numbered_frame
-from cutwater.sources.pace import START_TIME, PaceKeywords, event_micros
+from cutwater.sources.numbered import (
+    START_TIME,
+    Numbered,
+    PaceKeywords,
+    event_micros,
+    numbered_frame,
+)
 
 
 def sequence(

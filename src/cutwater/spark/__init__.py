@@ -1,4 +1,5 @@
 """Everything that touches Spark: session, channels read by Spark's own scans, steps, driver.
 
-`internals` alone knows Spark's internal classes, `query_files` alone the layout of its checkpoints.
+Spark's internal classes are used only in `jvm` and `analysis`, and the layout of its checkpoint
+directories only in `checkpoint_dir`.
 """

@@ -3,7 +3,7 @@
 import pytest
 
 from cutwater import sinks
-from cutwater.config.delivery import delivery, delivery_of, paced
+from cutwater.config.delivery import delivery, delivery_of, with_commit_interval
 from cutwater.errors import ConfigError
 from cutwater.protocol.options import CheckpointOptions, CommitOptions
 
@@ -12,9 +12,11 @@ def test_the_most_patient_sink_decides_for_all() -> None:
     """Sinks are committed together, or their tables would disagree (docs/adr/0020)."""
     targets = [sinks.delta("a"), sinks.delta("b", commit_every="1m"), sinks.delta("c"), object()]
 
-    assert paced(CheckpointOptions(), targets).commit == CommitOptions(every_ms=60_000)
-    assert paced(CheckpointOptions(), targets[:1]).commit.every_ms == 0
-    assert paced(CheckpointOptions(), ()).commit.every_ms == 0
+    assert with_commit_interval(CheckpointOptions(), targets).commit == CommitOptions(
+        every_ms=60_000
+    )
+    assert with_commit_interval(CheckpointOptions(), targets[:1]).commit.every_ms == 0
+    assert with_commit_interval(CheckpointOptions(), ()).commit.every_ms == 0
 
 
 def test_a_target_that_says_nothing_is_committed_at_every_checkpoint() -> None:

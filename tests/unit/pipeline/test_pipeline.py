@@ -10,8 +10,7 @@ from tests.unit.fake_spark import Frame, Session, Target, join, line_of, pass_on
 from cutwater import Pipeline
 from cutwater.config.options import Unaligned
 from cutwater.errors import ConfigError, DeclarationError
-from cutwater.pipeline.nodes import Binding, Kind, Node, Place, SinkTarget
-from cutwater.pipeline.step_options import StepOptions
+from cutwater.pipeline.nodes import Binding, Kind, Node, SinkTarget, SourceLocation, StepOptions
 
 TABLE = Target("tables/t")
 
@@ -355,7 +354,7 @@ def test_a_node_knows_the_line_of_its_declaration() -> None:
     def totals(orders: Frame) -> Frame:
         return orders
 
-    assert only(pipeline).place == Place(__file__, line_of(totals))
+    assert only(pipeline).place == SourceLocation(__file__, line_of(totals))
     assert only(pipeline).place.short == f"test_pipeline.py:{line_of(totals)}"
 
 
@@ -363,7 +362,7 @@ def test_a_node_of_a_borrowed_function_knows_the_line_of_the_call() -> None:
     pipeline = Pipeline("orders")
     pipeline.view(pass_on)
 
-    assert only(pipeline).place == Place(__file__, pipeline.place.line + 1)
+    assert only(pipeline).place == SourceLocation(__file__, pipeline.place.line + 1)
 
 
 def test_a_pipeline_is_printed_node_by_node() -> None:
@@ -409,7 +408,7 @@ def test_a_cell_that_moved_in_the_notebook_replaces_its_node() -> None:
 
     run_cell(f"\n\n{cell}", {"pipeline": pipeline}, "<cell 9>")
 
-    assert only(pipeline).place == Place("<cell 9>", 3)
+    assert only(pipeline).place == SourceLocation("<cell 9>", 3)
 
 
 def test_the_function_of_a_replaced_node_still_stands_for_that_node() -> None:
@@ -506,4 +505,4 @@ def test_a_kernel_that_keeps_its_cells_in_files_still_has_cells(tmp_path: Path) 
     file.parent.mkdir()
     file.write_text("", encoding="utf-8")
 
-    assert not Place(str(file), 1).is_in_a_file
+    assert not SourceLocation(str(file), 1).is_in_a_file

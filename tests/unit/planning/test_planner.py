@@ -10,8 +10,7 @@ from tests.unit.fake_spark import Frame, Session, Target, join, pass_on, read, r
 from cutwater import Pipeline, sinks
 from cutwater.errors import PlanError
 from cutwater.ids import ChannelId, InputId, ReaderId, SinkId, StepId
-from cutwater.pipeline.nodes import SinkTarget
-from cutwater.pipeline.step_options import StepKeywords
+from cutwater.pipeline.nodes import SinkTarget, StepKeywords
 from cutwater.planning.physical_plan import PhysicalPlan, PhysicalStep
 from cutwater.planning.planner import plan
 from cutwater.planning.rendering import StepFacts, draw

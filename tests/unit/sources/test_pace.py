@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from cutwater.errors import ConfigError
-from cutwater.sources.pace import BATCH_MAX, NUMBERS_MAX, START_TIME, Pace, event_micros
+from cutwater.sources.numbered import BATCH_MAX, NUMBERS_MAX, START_TIME, Pace, event_micros
 
 
 @pytest.mark.parametrize(

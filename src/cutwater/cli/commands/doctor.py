@@ -29,9 +29,8 @@ from cutwater.cli.process import FILES_COMFORTABLE, FILES_MIN, open_files_max
 from cutwater.config.settings import MASTER_DEFAULT
 from cutwater.errors import CutwaterError, SessionError
 from cutwater.runtime.scratch import private_path, private_problem
-from cutwater.spark.session.connect import connect_variables
 from cutwater.spark.session.java import find_java
-from cutwater.spark.session.version import PYSPARK, is_supported
+from cutwater.spark.session.requirements import PYSPARK, connect_variables, is_supported
 from cutwater.store.backends.directories import directories_below, exists
 from cutwater.store.backends.location import Location, probe
 

@@ -22,11 +22,18 @@ from cutwater.protocol.decisions import Decision, LogView
 from cutwater.protocol.evolution.identity import StepIdentity
 from cutwater.protocol.messages import START
 from cutwater.protocol.transitions import invariant
-from cutwater.spark.analysis.analysis import StepForm, Way
+from cutwater.spark.analysis.analysis import AnalyzedStep, ExecutionMode
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
-from cutwater.spark.checkpoint_dir.offset_kinds import fits, kind_of_offset, reads_below
-from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind, for_plan, note_streams
+from cutwater.spark.checkpoint_dir.offsets import (
+    Stream,
+    StreamKind,
+    fits,
+    for_plan,
+    kind_of_offset,
+    note_streams,
+    reads_below,
+)
 from cutwater.store.maintenance.offline_decision import claim_next, decide_cut
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Attempt
@@ -101,7 +108,7 @@ class Looked:
 
 def examine(
     plan: PhysicalPlan,
-    forms: Mapping[StepId, StepForm],
+    forms: Mapping[StepId, AnalyzedStep],
     looked: Mapping[str, Looked],
     *,
     allow_uncommitted: bool,
@@ -144,10 +151,10 @@ def examine(
 
 
 def _problems(
-    step: PhysicalStep, form: StepForm, looked: Looked, *, allow_uncommitted: bool
+    step: PhysicalStep, form: AnalyzedStep, looked: Looked, *, allow_uncommitted: bool
 ) -> Iterator[str]:
     query = looked.query
-    if form.way is Way.BATCH:
+    if form.execution_mode is ExecutionMode.BATCH:
         yield (
             f"runs as batches over {_channels(step)} and keeps nothing but its positions there; "
             "it needs no query and starts empty."
@@ -186,7 +193,7 @@ def _problems(
         )
 
 
-def _stream_problems(form: StepForm, query: PlainQuery) -> Iterator[str]:
+def _stream_problems(form: AnalyzedStep, query: PlainQuery) -> Iterator[str]:
     own = [one for one in form.lines if one.kind is StreamKind.OWN]
     if own:
         yield (
@@ -223,7 +230,7 @@ def _channels(step: PhysicalStep) -> str:
     return f"channel{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 
-def _adopted(step: PhysicalStep, form: StepForm, looked: Looked) -> AdoptedStep:
+def _adopted(step: PhysicalStep, form: AnalyzedStep, looked: Looked) -> AdoptedStep:
     query = looked.query
     offsets = for_plan(query.log.offsets, form.lines)
     assert offsets is not None

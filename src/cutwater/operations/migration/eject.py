@@ -197,7 +197,7 @@ def _ejected(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
         if lines is None:
             raise RecoveryError(f"batch {batch} of {snapshot.step} has offsets of other streams.")
         query_log.replace_offsets(directory, batch, lines)
-    (directory / query_streams.FILE).unlink()
+    (directory / query_streams.STREAMS_FILE).unlink()
     (directory / input_watermarks.FILE).unlink(missing_ok=True)
     # The pipeline may still run, even in the same Spark: a query of the same id would stop it.
     query_log.mint_query_id(directory)

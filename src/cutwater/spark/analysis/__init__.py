@@ -1,4 +1,4 @@
-"""What Spark's analysed plans say about a step: state, watermarks, columns read, identity.
+"""What Spark's analysed plans show about a step: state, watermarks, columns read, identity.
 
-`analysis` is the entry.
+`analysis` is the entry point.
 """

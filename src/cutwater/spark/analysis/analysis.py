@@ -1,9 +1,9 @@
-"""What Spark says of a step once its functions were called: its rows, and how it can run.
+"""The analysis of a step by Spark, after its functions were called: its rows, and how it can run.
 
-The declared graph knows names; only the analysed plan knows columns, watermarks and operators. A
-step runs as plain batch jobs if everything it reads is a channel and every node of its plan is on
-the list of stateless ones; anything else is a streaming query (rule F34). What cannot work is
-found here, before anything starts, and names the function and line.
+The declared graph has names; only the analysed plan has columns, watermarks and operators. A step
+runs as plain batch jobs if it reads only channels and every node of its plan may run in a batch
+job; any other step is a streaming query (rule F34). A step that cannot work is reported here,
+before anything starts, with its function and line.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,19 +26,22 @@ from cutwater.runtime.channel import ChannelForm
 from cutwater.runtime.reporting.causes import failing_place, named_node
 from cutwater.sinks.base import SelectiveTarget
 from cutwater.sinks.columns import nullable
-from cutwater.spark.analysis.column_types import unheld
+from cutwater.spark.analysis.column_pruning import find_unstorable_columns
 from cutwater.spark.analysis.identity import identify, origins
 from cutwater.spark.analysis.logical_plan import WATERMARK_DELAY, PlanNode, plan_of
-from cutwater.spark.analysis.self_reads import OwnTargets
+from cutwater.spark.analysis.self_reads import SelfReadCheck
 from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind
 from cutwater.spark.engine.input_watermarks import EventTime
 from cutwater.spark.jvm.channel_scan import columns_of
 from cutwater.spark.jvm.channel_source import ChannelSource
-from cutwater.spark.jvm.empty_batch_source import PulseSource
+from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import NativeSource, native_source
 
-_STATELESS: Final = frozenset(
+# The nodes that may run in a plain batch job (rule F34). A step with any other node runs as a query
+# and, unless that node is a join with a static side, counts as stateful. Shorter on purpose than
+# the list in `logical_plan`, which contains all nodes that keep no state.
+_RUNS_IN_BATCH: Final = frozenset(
     {
         "EventTimeWatermark",
         "Filter",
@@ -55,38 +58,38 @@ _STATELESS: Final = frozenset(
 _FORGETFUL: Final = ("textsocket", "socket", "memory")
 
 
-class Way(Enum):
+class ExecutionMode(Enum):
     """How a step runs."""
 
     QUERY = "query"
-    """A streaming query of Spark's, with a checkpoint directory of its own."""
+    """A Spark streaming query, with its own checkpoint directory."""
     BATCH = "batch"
     """Plain batch jobs over ranges of its channels; its whole state is its positions."""
 
 
 @dataclass(frozen=True, slots=True)
-class StepForm:
+class AnalyzedStep:
     """A step as Spark sees it.
 
     Attributes:
         frame: Its result: a streaming DataFrame.
         rows: What its rows look like.
-        way: How it runs.
+        execution_mode: How it runs.
         is_stateful: Whether Spark keeps state for it.
         has_watermark: Whether event time moves in it.
-        natives: The sources of ours among its outside sources.
-        foreign: Descriptions of the outside sources that are not ours.
+        natives: Those of its outside sources that Cutwater implements.
+        foreign: Descriptions of all other outside sources.
         pinned_start: Whether a restart before its first batch begins at the same place (F12).
         streams: For each outside stream, in the order of its query's offset log, the source node
             that reads it.
         lines: What each line of that log is.
         event_times: Its `withWatermark` calls, in the order of the plan, by Spark's ids.
-        identity: What the step is, as its manifest says it.
+        identity: The identity of the step, as its manifest records it.
     """
 
     frame: DataFrame
     rows: ChannelForm
-    way: Way
+    execution_mode: ExecutionMode
     is_stateful: bool
     has_watermark: bool
     natives: tuple[NativeSource, ...] = ()
@@ -104,7 +107,7 @@ class StepForm:
 
     @property
     def stream_keys(self) -> tuple[str, ...]:
-        """The streams by number and name: offsets are told apart by them (rule F16)."""
+        """The streams by number and name, which identify offsets (rule F16)."""
         return tuple(f"{at}:{name}" for at, name in enumerate(self.streams))
 
     @property
@@ -115,17 +118,17 @@ class StepForm:
 
 @dataclass(slots=True)
 class Analysis:
-    """Looks at steps, one after the other, and gathers what is wrong with them."""
+    """Analyses steps, one after the other, and collects their problems."""
 
     internals: Internals
-    own: OwnTargets
+    own: SelfReadCheck
     problems: list[str] = field(default_factory=list)
 
-    def look(self, step: PhysicalStep, frames: Mapping[InputId, DataFrame]) -> StepForm | None:
-        """Call the step's functions on streaming frames and look at the result.
+    def look(self, step: PhysicalStep, frames: Mapping[InputId, DataFrame]) -> AnalyzedStep | None:
+        """Call the step's functions on streaming frames and analyse the result.
 
         Returns:
-            What was found; None if something is wrong, which is then among the problems.
+            The analysed step; None if it has a problem, which is added to `problems`.
         """
         before = len(self.problems)
         names: dict[str, str] = {}
@@ -150,20 +153,20 @@ class Analysis:
         self._check_columns(where, frame.schema)
         self._check_sources(step, plan)
         self._check_reads(plan, made)
-        form = _form(step, frame, plan, names)
-        self._check_watermarks(where, plan, is_stateful=form.is_stateful)
+        analyzed = _describe_step(step, frame, plan, names)
+        self._check_watermarks(where, plan, is_stateful=analyzed.is_stateful)
         if len(self.problems) == before:
             self._check_sink(step, frame.schema)
         if len(self.problems) > before:
             return None
-        if step.sources and form.may_owe_batch:
-            return self._with_pulse(step)
-        return form
+        if step.sources and analyzed.may_owe_batch:
+            return self._with_empty_batch_source(step)
+        return analyzed
 
     def _note(
         self, names: dict[str, str], made: list[tuple[Node, DataFrame]], node: Node, frame: object
     ) -> object:
-        """Note what a node makes; of a source also its streams, so that each is known by name."""
+        """Record the result of a node, and for a source also the names of its streams."""
         if isinstance(frame, DataFrame):
             made.append((node, frame))
             for leaf in plan_of(frame).walk() if node.kind is Kind.SOURCE else ():
@@ -171,20 +174,20 @@ class Analysis:
                     names[leaf.source] = node.name
         return frame
 
-    def _with_pulse(self, step: PhysicalStep) -> StepForm:
+    def _with_empty_batch_source(self, step: PhysicalStep) -> AnalyzedStep:
         """Call the functions again, with a source that can make an owed batch run (F22)."""
         names: dict[str, str] = {}
 
-        def with_pulse(node: Node, frame: object) -> object:
+        def add_source(node: Node, frame: object) -> object:
             assert isinstance(frame, DataFrame)
             self._note(names, [], node, frame)
             if node is not step.sources[0]:
                 return frame
-            return frame.unionByName(PulseSource(self.internals, frame.schema).frame())
+            return frame.unionByName(EmptyBatchSource(self.internals, frame.schema).frame())
 
-        frame = step.evaluate(self.internals.spark, {}, with_pulse)
+        frame = step.evaluate(self.internals.spark, {}, add_source)
         assert isinstance(frame, DataFrame)
-        return _form(step, frame, plan_of(frame), names)
+        return _describe_step(step, frame, plan_of(frame), names)
 
     def _add(self, place: str, title: str, reason: str) -> None:
         self.problems.append(f"{place}: {title} {reason}.")
@@ -197,18 +200,18 @@ class Analysis:
             same = names.setdefault(column.name.lower(), column.name)
             if same is not column.name:
                 self._add(*where, f"gives two columns called {same}; rename one of them")
-        for name, kind in unheld(self.internals, schema):
+        for name, kind in find_unstorable_columns(self.internals, schema):
             reason = f"gives column {name} of type {kind}, which Parquet cannot hold"
             self._add(*where, f"{reason}; cast it to another")
 
     def _check_sink(self, step: PhysicalStep, schema: StructType) -> None:
-        """Let the sink say what no target of its kind can hold, before anything runs."""
+        """Let the sink report rows that no target of its kind can hold, before anything runs."""
         node = step.sink
         target: object = None if node is None else node.target
         if node is None or not isinstance(target, SelectiveTarget):
             return
         with suppress(CutwaterError):
-            # A package that is missing is told when the target is opened.
+            # A missing package is reported when the target is opened.
             problem = target.check_rows(SinkId(node.name), schema)
             if problem is not None:
                 self.problems.append(f"{node.place}: sink {node.name}: {problem}")
@@ -232,14 +235,14 @@ class Analysis:
                 )
 
     def _check_reads(self, plan: PlanNode, made: Sequence[tuple[Node, DataFrame]]) -> None:
-        """Refuse to read what a sink of this pipeline writes: no cut holds that way (rule F40)."""
-        for path in sorted({one for node in plan.walk() for one in node.reads}):
+        """Refuse to read what a sink of this pipeline writes: no cut covers it (rule F40)."""
+        for path in sorted({read_path for node in plan.walk() for read_path in node.reads}):
             writer = self.own.writer_of(path)
             if writer is None:
                 continue
             reads = (
-                one
-                for one, frame in made
+                maker
+                for maker, frame in made
                 if any(path in node.reads for node in plan_of(frame).walk())
             )
             reader = next(reads)
@@ -259,7 +262,7 @@ class Analysis:
             if node.kind != "EventTimeWatermark":
                 continue
             channels = _channels_below(node)
-            merged = next((one.channel.form.merged_by for one in channels), "")
+            merged = next((source.channel.form.merged_by for source in channels), "")
             if len(channels) > 1:
                 self._add(
                     *where,
@@ -276,48 +279,52 @@ class Analysis:
 
 
 def _channels_below(node: PlanNode) -> list[ChannelSource]:
-    found = (native_source(one.source) for one in node.walk() if one.source)
-    return [one for one in found if isinstance(one, ChannelSource)]
+    found = (native_source(leaf.source) for leaf in node.walk() if leaf.source)
+    return [source for source in found if isinstance(source, ChannelSource)]
 
 
 def first_line(error: BaseException) -> str:
-    """Give an error in one line: its kind and the first line of its message."""
+    """Return an error in one line: its kind and the first line of its message."""
     text = str(error).strip().split("\n", 1)[0]
     if isinstance(error, PySparkException):
         text = text.split(" SQLSTATE", 1)[0]
     return f"raises {type(error).__name__}: {text}".rstrip(". ")
 
 
-def _form(
+def _describe_step(
     step: PhysicalStep, frame: DataFrame, plan: PlanNode, names: Mapping[str, str]
-) -> StepForm:
+) -> AnalyzedStep:
     nodes = plan.walk()
     leaves = [node for node in nodes if not node.children]
     natives = [native_source(leaf.source) for leaf in leaves if leaf.source]
-    outside = [one for one in natives if one is not None and not isinstance(one, ChannelSource)]
+    outside = [
+        native for native in natives if native is not None and not isinstance(native, ChannelSource)
+    ]
     foreign = [
         leaf.source
-        for leaf, native in zip([one for one in leaves if one.source], natives, strict=True)
+        for leaf, native in zip([leaf for leaf in leaves if leaf.source], natives, strict=True)
         if native is None
     ]
     only_channels = all(isinstance(native_source(leaf.source), ChannelSource) for leaf in leaves)
-    stateless = all(node.kind in _STATELESS and not node.has_subquery for node in nodes)
-    way = Way.BATCH if step.inputs and only_channels and stateless else Way.QUERY
+    stateless = all(node.kind in _RUNS_IN_BATCH and not node.has_subquery for node in nodes)
+    mode = (
+        ExecutionMode.BATCH if step.inputs and only_channels and stateless else ExecutionMode.QUERY
+    )
     streaming_joins = any(
         node.kind == "Join" and all(child.is_streaming for child in node.children) for node in nodes
     )
     stateful = streaming_joins or any(
-        node.is_streaming and node.kind not in _STATELESS | {"Join"} and node.children
+        node.is_streaming and node.kind not in _RUNS_IN_BATCH | {"Join"} and node.children
         for node in nodes
     )
-    return StepForm(
+    return AnalyzedStep(
         frame=frame,
         rows=replace(
             channel_form(frame.schema),
             merged_by=_merged_by(step, plan),
             origins=origins(plan, names),
         ),
-        way=way,
+        execution_mode=mode,
         is_stateful=bool(stateful),
         has_watermark=any(node.kind == "EventTimeWatermark" for node in nodes),
         natives=tuple(outside),
@@ -326,7 +333,7 @@ def _form(
         streams=tuple(names.get(leaf.source, "pulse") for leaf in leaves if leaf.source),
         lines=tuple(_line(leaf.source, names) for leaf in leaves if leaf.source),
         event_times=_event_times(plan, names),
-        identity=identify(step, frame, plan, names, query=way is Way.QUERY),
+        identity=identify(step, frame, plan, names, query=mode is ExecutionMode.QUERY),
     )
 
 
@@ -335,7 +342,7 @@ def _event_times(plan: PlanNode, names: Mapping[str, str]) -> dict[str, EventTim
     for node in plan.walk():
         if node.watermark is not None and node.is_streaming:
             call = node.watermark
-            streams = (_stream_name(one.source, names) for one in node.walk() if one.source)
+            streams = (_stream_name(leaf.source, names) for leaf in node.walk() if leaf.source)
             # A frame that is used twice is one call.
             found.setdefault(
                 call.id,
@@ -347,18 +354,18 @@ def _event_times(plan: PlanNode, names: Mapping[str, str]) -> dict[str, EventTim
 
 
 def _stream_name(source: str, names: Mapping[str, str]) -> str:
-    """Name a stream as it is named after a restart too; empty for a pulse."""
+    """Return a name that a stream keeps after a restart; empty for an empty-batch source."""
     native = native_source(source)
     if isinstance(native, ChannelSource):
         return f"{native.channel.id}/{native.reader.input.ordinal}"
-    return "" if isinstance(native, PulseSource) else names.get(source, source)
+    return "" if isinstance(native, EmptyBatchSource) else names.get(source, source)
 
 
 def _line(source: str, names: Mapping[str, str]) -> Stream:
     native = native_source(source)
     if isinstance(native, ChannelSource):
         return Stream(native.channel.id, StreamKind.CHANNEL)
-    if isinstance(native, PulseSource):
+    if isinstance(native, EmptyBatchSource):
         return Stream(native.describe(), StreamKind.PULSE)
     name = names.get(source, source)
     if native is None:
@@ -369,14 +376,14 @@ def _line(source: str, names: Mapping[str, str]) -> Stream:
 def _merged_by(step: PhysicalStep, plan: PlanNode) -> str:
     if len(step.inputs) > 1:
         return step.name
-    return next((one.channel.form.merged_by for one in _channels_below(plan)), "")
+    return next((source.channel.form.merged_by for source in _channels_below(plan)), "")
 
 
 def channel_form(schema: StructType) -> ChannelForm:
     """Return the form of a channel that carries such rows.
 
-    Spark keeps a watermark in a column's metadata, and takes none from a source: the column and
-    its delay are noted, so that every reader applies them again, and the metadata is left out.
+    Spark keeps a watermark in a column's metadata, and accepts none from a source. So the column
+    and its delay are recorded, every reader applies them again, and the metadata is left out.
     """
     stripped = nullable(schema)
     for column in schema.fields:

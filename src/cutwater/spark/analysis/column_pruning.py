@@ -1,7 +1,11 @@
-"""Which columns of its channels a step reads, as Spark's own rules say.
+"""Which columns a step reads from its channels, and which column types a channel can carry.
 
-What is needed is let through and nothing else: above what reads a channel Spark puts a projection
-wherever some columns are not. What it has not put one above, needs all of them.
+The columns read come from Spark's optimizer: we run it and look at the projection above each
+channel scan. If there is none, the step reads every column.
+
+Rows wait as Parquet, in a channel or where a sink stages them. Spark reports a type that Parquet
+cannot hold only when it writes the first batch, and from then on every start of the pipeline would
+fail. So the types are checked before anything starts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,32 +14,36 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from cutwater.ids import ReaderId
+from cutwater.sinks.columns import parts
 from cutwater.spark.analysis.logical_plan import pairs_of, plan_of
 from cutwater.spark.jvm.channel_source import ChannelSource
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import native_source
 
 _NARROWS: Final = ("Project", "Aggregate")
-"""Nodes that need of their input what they mention, and nothing else."""
+"""Nodes that need only those columns of their input that they mention."""
 
 _ROUNDS: Final = 20
-"""How often pruning is repeated at most. One round is nearly enough; too few keep too much."""
+"""The max number of pruning rounds. One is nearly always enough; too few keep too many columns."""
 
 _WITHOUT_RULES: Final = "spark.sql.optimizer.excludedRules"
 
+_IN_KEYS: Final = "spark.sql.collation.allowInMapKeys"
+
 
 def columns_read(internals: Internals, frame: DataFrame) -> Mapping[ReaderId, frozenset[str]]:
-    """Return the columns that a step's result needs of each of its inputs.
+    """Return the columns that a step's result needs from each of its inputs.
 
-    One that is not there is not known of: all of its columns may be needed.
+    An input that is not in the result may need all of its columns.
     """
     if any(node.has_subquery for node in plan_of(frame).walk()):
         # What a subquery mentions does not count as mentioned by the node that holds it.
         return {}
     if internals.spark.conf.get(_WITHOUT_RULES, ""):
-        # Pruning may be switched off; what is asked here may have another session's settings.
+        # Pruning may be switched off, and the query may run with the settings of another session.
         return {}
     found: dict[ReaderId, frozenset[str]] = {}
     try:
@@ -44,17 +52,17 @@ def columns_read(internals: Internals, frame: DataFrame) -> Mapping[ReaderId, fr
                 # A channel that a step uses twice is there twice.
                 found[reader] = found.get(reader, frozenset()) | columns
     except (Py4JJavaError, PySparkException):
-        # Whether the step can run is for Spark to say when it runs it, with the reason.
+        # If the step cannot run, Spark reports the reason when it runs the step.
         return {}
     return found
 
 
 def _plans(internals: Internals, analysed: Any) -> Iterator[Any]:
-    """Give a step's plan as Spark prunes it: by all its rules, and by nothing else than pruning.
+    """Yield a step's plan as Spark prunes it: once by all its rules, once by pruning alone.
 
-    All its rules also evaluate what is constant, and that may be so for a while only: what time it
-    is, or what a function looks up for each batch. So whatever is mentioned counts as read. That
-    all of the rules together prune as much is not taken for granted.
+    Spark's rules also evaluate constants, and some are constant only for a while: the current time,
+    or a value that a function looks up for each batch. So every column that is mentioned counts as
+    read. We do not assume that all rules together prune at least as much as pruning alone.
     """
     optimizer = internals.session.sessionState().optimizer()
     yield optimizer.execute(analysed)
@@ -69,7 +77,7 @@ def _plans(internals: Internals, analysed: Any) -> Iterator[Any]:
 
 
 def _leaves(plan: Any, needed: Any) -> Iterator[tuple[ReaderId, frozenset[str]]]:
-    """Give every reader of a channel in a plan, of whose output some columns are needed.
+    """Yield every reader of a channel in a plan, with the columns that are needed of it.
 
     The sets stay in Java: a plan may have many nodes and a channel many columns.
     """
@@ -92,10 +100,10 @@ def _leaves(plan: Any, needed: Any) -> Iterator[tuple[ReaderId, frozenset[str]]]
 
 
 def rows_depend_on_columns(internals: Internals, frame: DataFrame) -> bool:
-    """Say whether a step may give other rows if fewer of its columns are asked for.
+    """Return whether a step may produce other rows if fewer of its columns are read.
 
-    Spark parses text (CSV, JSON, XML) and decodes files as far as it is asked to. What is then done
-    with a record that is damaged, dropped or failed or put in a column of its own, depends on that.
+    Spark parses text (CSV, JSON, XML) and decodes files only as far as the columns need. What it
+    does with a damaged record (drop it, fail, or put it in a column of its own) depends on that.
     """
     settings = internals.spark.conf
     column = str(settings.get("spark.sql.columnNameOfCorruptRecord"))
@@ -103,20 +111,20 @@ def rows_depend_on_columns(internals: Internals, frame: DataFrame) -> bool:
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     for at in range(leaves.size()):
         leaf = leaves.apply(at)
-        told = _options(leaf)
-        if told is None:
+        options = _options(leaf)
+        if options is None:
             continue
-        if told.get("mode", "PERMISSIVE").upper() != "PERMISSIVE":
+        if options.get("mode", "PERMISSIVE").upper() != "PERMISSIVE":
             return True
-        if told.get("ignorecorruptfiles", skips).lower() == "true":
+        if options.get("ignorecorruptfiles", skips).lower() == "true":
             return True
-        if told.get("columnnameofcorruptrecord", column) in _names(leaf.output()):
+        if options.get("columnnameofcorruptrecord", column) in _names(leaf.output()):
             return True
     return False
 
 
 def _options(leaf: Any) -> Mapping[str, str] | None:
-    """Return what a leaf that reads files was told, names in lower case; None for another."""
+    """Return the options of a leaf that reads files, names in lower case; None for any other."""
     match leaf.getClass().getSimpleName():
         case "StreamingRelation":
             options = leaf.dataSource().options()
@@ -130,3 +138,29 @@ def _options(leaf: Any) -> Mapping[str, str] | None:
 def _names(attributes: Any) -> Iterator[str]:
     for at in range(attributes.size()):
         yield str(attributes.apply(at).name())
+
+
+def find_unstorable_columns(internals: Internals, schema: StructType) -> Iterator[tuple[str, str]]:
+    """Yield the columns that Parquet cannot hold, each with the type that is the reason."""
+    all_known = _is_known(internals, schema)
+    keys_collate = str(internals.spark.conf.get(_IN_KEYS)).lower() == "true"
+    for column in schema.fields:
+        for kind in parts(column.dataType):
+            nested = isinstance(kind, ArrayType | MapType | StructType)
+            if isinstance(kind, StructType) and not kind.fields:
+                yield column.name, "struct without fields"
+            elif isinstance(kind, MapType) and not keys_collate and _collates(kind.keyType):
+                yield column.name, f"map with the key {kind.keyType.simpleString()}"
+            elif all_known or nested or _is_known(internals, StructType().add("it", kind)):
+                continue
+            else:
+                yield column.name, kind.simpleString()
+            break
+
+
+def _is_known(internals: Internals, schema: StructType) -> bool:
+    return internals.parquet.holds(internals.java_schema(schema))
+
+
+def _collates(kind: DataType) -> bool:
+    return any(isinstance(part, StringType) and part != StringType() for part in parts(kind))

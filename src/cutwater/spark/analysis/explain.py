@@ -1,8 +1,8 @@
-"""What Spark says of a planned pipeline before anything runs: `cutwater plan` shows it.
+"""Spark's analysis of a planned pipeline before anything runs, as `cutwater plan` shows it.
 
-The steps' functions are called as at a start, in the order of the plan, on streams that stand for
-channels; so everything that a start would refuse is found here. No query is started, and neither a
-store, a scratch directory nor a sink is touched.
+The steps' functions are called as at a start, in the order of the plan, on streams that replace the
+channels; so everything that a start would refuse is found here. No query is started, and no store,
+scratch directory or sink is touched.
 """
 
 from collections.abc import Mapping
@@ -17,24 +17,24 @@ from cutwater.planning.physical_plan import PhysicalPlan, PhysicalStep
 from cutwater.planning.rendering import StepFacts
 from cutwater.protocol.evolution.identity import StepIdentity
 from cutwater.runtime.channel import Channel, ChannelForm, Signal
-from cutwater.spark.analysis.analysis import Analysis, StepForm
-from cutwater.spark.analysis.self_reads import OwnTargets
-from cutwater.spark.jvm.channel_source import ChannelSource, Reading
-from cutwater.spark.jvm.empty_batch_source import PulseSource
+from cutwater.spark.analysis.analysis import Analysis, AnalyzedStep
+from cutwater.spark.analysis.self_reads import SelfReadCheck
+from cutwater.spark.jvm.channel_source import ChannelSource, ReadOptions
+from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
 from cutwater.spark.jvm.internals import Internals
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
 def explain(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepFacts]:
-    """Call every step's functions once or twice and say what Spark makes of them.
+    """Call every step's functions once or twice and return Spark's analysis of them.
 
     Args:
         plan: The planned pipeline.
-        spark: A session as a run would have it; its defaults are part of the answer.
+        spark: A session as a run would have it; its defaults are part of the result.
 
     Returns:
-        For every step, what is known of it.
+        The facts about every step.
 
     Raises:
         PlanError: With everything that Spark would refuse; it names the function and line.
@@ -44,25 +44,25 @@ def explain(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepFact
 
 
 def facts_of(
-    plan: PhysicalPlan, forms: Mapping[StepId, StepForm], spark: SparkSession
+    plan: PhysicalPlan, analyzed: Mapping[StepId, AnalyzedStep], spark: SparkSession
 ) -> Mapping[StepId, StepFacts]:
-    """Say of every step what is shown of it."""
+    """Return the facts about every step."""
     default = int(str(spark.conf.get(_PARTITIONS)))
-    return {step.name: _facts(step, forms[step.name], default) for step in plan.steps}
+    return {step.name: _facts(step, analyzed[step.name], default) for step in plan.steps}
 
 
 def identities(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepIdentity]:
-    """Say what every step is, as a manifest would; each step after those it reads from.
+    """Return the identity of every step, as a manifest records it; each after those it reads.
 
     Raises:
         PlanError: With everything that Spark would refuse; it names the function and line.
         SessionError: If no pipeline can run in such a session.
     """
-    forms = look(plan, spark)
-    return {step.name: forms[step.name].identity for step in plan.steps}
+    analyzed = look(plan, spark)
+    return {step.name: analyzed[step.name].identity for step in plan.steps}
 
 
-def look(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepForm]:
+def look(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, AnalyzedStep]:
     """Call every step's functions and return each step as Spark sees it.
 
     Raises:
@@ -71,23 +71,28 @@ def look(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepForm]:
     """
     internals = Internals(spark)
     internals.self_check()
-    analysis = Analysis(internals, OwnTargets.of(plan, spark))
-    forms: dict[StepId, StepForm] = {}
+    analysis = Analysis(internals, SelfReadCheck.of(plan, spark))
+    analyzed: dict[StepId, AnalyzedStep] = {}
     for step in plan.steps:
-        # A step behind one that is wrong cannot be looked at: its columns are not known.
-        if all(StepId(one.id.channel) in forms for one in step.inputs):
-            # Held while it is looked at: a source is known by its name only while it lives.
-            sources = {one.id: _source(internals, step, one.id, forms) for one in step.inputs}
-            form = analysis.look(step, {key: one.frame() for key, one in sources.items()})
-            if form is not None:
-                forms[step.name] = form
+        # A step after one that has a problem cannot be analysed: its columns are unknown.
+        if all(StepId(step_input.id.channel) in analyzed for step_input in step.inputs):
+            # Keeps the sources alive during the analysis: they are found by name only until then.
+            sources = {
+                step_input.id: _source(internals, step, step_input.id, analyzed)
+                for step_input in step.inputs
+            }
+            analyzed_step = analysis.look(
+                step, {key: source.frame() for key, source in sources.items()}
+            )
+            if analyzed_step is not None:
+                analyzed[step.name] = analyzed_step
     if analysis.problems:
         raise PlanError(plan.pipeline, *analysis.problems)
-    return forms
+    return analyzed
 
 
 class _PlannedChannel(Channel):
-    """A channel without files, which nobody will read: a name and what its rows look like."""
+    """A channel without files, which is never read: its name and its columns."""
 
     def __init__(self, channel: ChannelId, form: ChannelForm) -> None:
         self.id = channel
@@ -98,22 +103,28 @@ def _source(
     internals: Internals,
     step: PhysicalStep,
     source: InputId,
-    forms: Mapping[StepId, StepForm],
+    analyzed: Mapping[StepId, AnalyzedStep],
 ) -> ChannelSource:
-    channel = _PlannedChannel(source.channel, forms[StepId(source.channel)].rows)
-    return ChannelSource(internals, channel, ReaderId(step.name, source), Signal(), Reading())
+    channel = _PlannedChannel(source.channel, analyzed[StepId(source.channel)].rows)
+    return ChannelSource(internals, channel, ReaderId(step.name, source), Signal(), ReadOptions())
 
 
-def _facts(step: PhysicalStep, form: StepForm, default_partitions: int) -> StepFacts:
-    natives = [one.describe() for one in form.natives if not isinstance(one, PulseSource)]
+def _facts(step: PhysicalStep, analyzed_step: AnalyzedStep, default_partitions: int) -> StepFacts:
+    natives = [
+        native.describe()
+        for native in analyzed_step.natives
+        if not isinstance(native, EmptyBatchSource)
+    ]
     return StepFacts(
-        way=form.way.value,
-        is_stateful=form.is_stateful,
-        partitions=(step.options.partitions or default_partitions) if form.is_stateful else None,
-        has_watermark=form.has_watermark,
-        watermark=_watermark(form.rows),
-        sources=(*natives, *form.foreign),
-        columns=_columns(form.schema),
+        way=analyzed_step.execution_mode.value,
+        is_stateful=analyzed_step.is_stateful,
+        partitions=(step.options.partitions or default_partitions)
+        if analyzed_step.is_stateful
+        else None,
+        has_watermark=analyzed_step.has_watermark,
+        watermark=_watermark(analyzed_step.rows),
+        sources=(*natives, *analyzed_step.foreign),
+        columns=_columns(analyzed_step.schema),
     )
 
 
@@ -125,4 +136,4 @@ def _watermark(rows: ChannelForm) -> tuple[str, int] | None:
 
 
 def _columns(schema: StructType) -> tuple[tuple[str, str], ...]:
-    return tuple((one.name, one.dataType.simpleString()) for one in schema.fields)
+    return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)

@@ -1,7 +1,7 @@
 """What a step is, from its analysed plan: the identity that a manifest holds (rule F16).
 
-Made while a step is looked at, from what Spark says of its plan and what the pipeline says of its
-nodes; `protocol.map_cut` compares it with what a checkpoint remembers.
+Built while a step is analysed, from Spark's plan and the nodes of the pipeline. `protocol.map_cut`
+compares it with the identity in a checkpoint.
 """
 
 import hashlib
@@ -18,14 +18,13 @@ from cutwater.protocol.evolution.identity import (
     OperatorIdentity,
     StepIdentity,
 )
-from cutwater.spark.analysis.logical_plan import PlanNode
-from cutwater.spark.analysis.operators import plain
+from cutwater.spark.analysis.logical_plan import PlanNode, without_serials
 from cutwater.spark.jvm.channel_source import ChannelSource
-from cutwater.spark.jvm.empty_batch_source import PulseSource
+from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
 from cutwater.spark.jvm.native_source import native_source
 
 _PACE: Final = ("max", "min", "latestfirst")
-"""How the options begin that say how fast a source is read, and not what."""
+"""Prefixes of options that set how fast a source is read, not what is read."""
 
 _PLACES: Final = ("path", "subscribe", "subscribepattern", "assign", "topic", "table")
 
@@ -33,7 +32,7 @@ _PLACES: Final = ("path", "subscribe", "subscribepattern", "assign", "topic", "t
 def identify(
     step: PhysicalStep, frame: DataFrame, plan: PlanNode, names: Mapping[str, str], *, query: bool
 ) -> StepIdentity:
-    """Say what a step is.
+    """Return the identity of a step.
 
     Args:
         step: The step.
@@ -48,14 +47,14 @@ def identify(
     logs: dict[str, int] = {}
     return StepIdentity(
         inputs=tuple(_input(leaf, names, logs) for leaf in leaves),
-        columns=tuple((one.name, one.dataType.simpleString()) for one in frame.schema.fields),
+        columns=tuple((field.name, field.dataType.simpleString()) for field in frame.schema.fields),
         operators=operators,
         partitions=step.options.partitions if operators else None,
         is_query=query,
-        sources=tuple(one.name for one in step.sources),
+        sources=tuple(source.name for source in step.sources),
         sinks=(step.sink.name,) if step.sink else (),
         spark=frame.sparkSession.version,
-        plan_sha256=_digest(plain(plan.text)),
+        plan_sha256=_digest(without_serials(plan.text)),
     )
 
 
@@ -83,7 +82,7 @@ def _input(leaf: PlanNode, names: Mapping[str, str], logs: dict[str, int]) -> In
     if isinstance(native, ChannelSource):
         ordinal, channel = native.reader.input
         return InputIdentity(InputKind.CHANNEL, channel, ordinal)
-    if isinstance(native, PulseSource):
+    if isinstance(native, EmptyBatchSource):
         return InputIdentity(InputKind.PULSE, "pulse")
     name = names.get(leaf.source, leaf.source)
     if native is not None:

@@ -1,27 +1,69 @@
-"""An analysed plan of Spark's as a tree of values: which nodes there are, and what leaves read.
+"""An analysed Spark plan as a tree of values: its nodes, what leaves read, what operators keep.
 
-Reads Spark's internal plan classes through py4j, like `internals`; nothing here needs the JVM but
-the plan itself.
+Reads Spark's internal plan classes through py4j, as `internals` does, and changes nothing. State is
+described by the names of expressions, without the numbers that Spark assigns in every analysis. An
+operator that is not listed as stateless counts as stateful, and is compared by its name alone.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
-from cutwater.spark.analysis.operators import StateOperator, state_operator
-
 WATERMARK_DELAY: Final = "spark.watermarkDelayMs"
-"""The key of a column's metadata under which Spark keeps its watermark's delay."""
+"""The key in a column's metadata under which Spark keeps the delay of its watermark."""
+
+_NUMBERS: Final = re.compile(r"#\d+L?(-T\d+ms)?")
+_SERIALS: Final = re.compile(
+    r" \[native \d+\]|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|@[0-9a-f]{4,16}\b"
+)
+# Answers "does this node keep state?", for the identity of a step. Longer than the list in
+# `analysis`, which answers "may this node run in a plain batch job?": a sort or a repartition keeps
+# no state, but still runs in a query.
+_KEEPS_NO_STATE: Final = frozenset(
+    {
+        "CTERelationDef",
+        "CollectMetrics",
+        "EventTimeWatermark",
+        "Expand",
+        "Filter",
+        "Generate",
+        "LocalLimit",
+        "MapElements",
+        "MapInArrow",
+        "MapInPandas",
+        "MapPartitions",
+        "Project",
+        "PythonMapInArrow",
+        "RebalancePartitions",
+        "Repartition",
+        "RepartitionByExpression",
+        "ResolvedHint",
+        "Sample",
+        "SerializeFromObject",
+        "DeserializeToObject",
+        "Sort",
+        "SubqueryAlias",
+        "TypedFilter",
+        "Union",
+        "View",
+        "WithCTE",
+    }
+)
+_MICROS: Final = 1_000_000
+_SLIDE: Final = re.compile(r"% (\d+)\)")
+_LENGTH: Final = re.compile(r"\+ (\d+)\), LongType")
+_GAP: Final = re.compile(r"cast\(([^()]*) as interval\)")
 
 
 class WatermarkCall(NamedTuple):
     """A `withWatermark` call in a plan.
 
     Attributes:
-        id: The id that Spark gives it; another one every time the function is called.
+        id: The id that Spark assigns; a new one every time the function is called.
         column: The event-time column.
         delay_ms: How late a row may be.
     """
@@ -29,6 +71,17 @@ class WatermarkCall(NamedTuple):
     id: str
     column: str
     delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateOperator:
+    """One operator that keeps state; the fields are documented in `protocol.identity`."""
+
+    keys: tuple[str, ...] = ()
+    windows: tuple[str, ...] = ()
+    layout: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    is_join: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +98,7 @@ class PlanNode:
         relation: For such a leaf: which use it is; two that are equal share one source.
         state: What it keeps state by, if it does.
         reads: The paths of the files that it, or a plan in one of its expressions, reads.
-        watermark: The `withWatermark` call that it stands for, if it does.
+        watermark: The `withWatermark` call that it represents, if any.
         text: For the top of a plan: all of it as Spark prints it.
     """
 
@@ -79,8 +132,8 @@ def _node(plan: Any) -> PlanNode:
     kind = plan.getClass().getSimpleName()
     children = plan.children()
     source, options = _source_of(kind, plan)
-    inner = [_node(one) for one in _all_of(plan.subqueries())]
-    read_inside = [path for one in inner for node in one.walk() for path in node.reads]
+    inner = [_node(subquery) for subquery in _all_of(plan.subqueries())]
+    read_inside = [path for subplan in inner for node in subplan.walk() for path in node.reads]
     return PlanNode(
         kind=kind,
         is_streaming=plan.isStreaming(),
@@ -116,7 +169,7 @@ def _source_of(kind: str, plan: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def _paths_of(kind: str, plan: Any, options: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    """Return from which paths a leaf reads files, if it does and says so."""
+    """Return the paths from which a leaf reads files, if the plan contains them."""
     try:
         if kind == "LogicalRelation":
             found = _all_of(plan.relation().location().rootPaths())
@@ -129,7 +182,7 @@ def _paths_of(kind: str, plan: Any, options: tuple[tuple[str, str], ...]) -> tup
     except Py4JError:
         # A relation of another kind: rows of a database, or of a format that has no files.
         return ()
-    return tuple(str(one) for one in found)
+    return tuple(str(path) for path in found)
 
 
 def _all_of(sequence: Any) -> list[Any]:
@@ -148,3 +201,108 @@ def pairs_of(options: Any) -> tuple[tuple[str, str], ...]:
 
 def _pairs_of_java(options: Any) -> tuple[tuple[str, str], ...]:
     return tuple((str(key), str(options[key])) for key in options)
+
+
+def without_serials(text: str) -> str:
+    """Remove the numbers that differ in every run: ids of expressions, sources and objects."""
+    return _SERIALS.sub("", _NUMBERS.sub("", text))
+
+
+def state_operator(kind: str, plan: Any) -> StateOperator | None:
+    """Return what a node of an analysed plan keeps state by; None if it keeps none.
+
+    Args:
+        kind: Spark's name for the node.
+        plan: The node, as a Java object.
+    """
+    children = _all_of(plan.children())
+    if not children or not plan.isStreaming() or kind in _KEEPS_NO_STATE:
+        return None
+    if kind == "Join":
+        if not all(child.isStreaming() for child in children):
+            return None
+        condition = plan.condition()
+        text = without_serials(condition.get().toString()) if condition.isDefined() else ""
+        return StateOperator((text,), ("",), (str(plan.joinType().toString()),), is_join=True)
+    keys = _keys(kind, plan)
+    functions = list(_functions(plan)) if kind == "Aggregate" else []
+    return StateOperator(
+        tuple(_with_type(key) for key in keys),
+        tuple(_window(key, plan) for key in keys),
+        tuple(
+            f"{function.prettyName()} {function.dataType().catalogString()}"
+            for function in functions
+        ),
+        tuple(_with_type(function) for function in functions),
+    )
+
+
+def _keys(kind: str, plan: Any) -> list[Any]:
+    method = {"Aggregate": "groupingExpressions", "Distinct": "output"}.get(
+        kind, "keys" if kind.startswith("Deduplicate") else "groupingAttributes"
+    )
+    try:
+        return _all_of(getattr(plan, method)())
+    except (Py4JError, TypeError):
+        # Another operator, such as a limit, has no keys.
+        return []
+
+
+def _functions(plan: Any) -> Iterator[Any]:
+    for expression in _all_of(plan.aggregateExpressions()):
+        yield from _functions_in(expression)
+
+
+def _functions_in(expression: Any) -> Iterator[Any]:
+    if expression.getClass().getSimpleName() == "AggregateExpression":
+        yield expression.aggregateFunction()
+        return
+    for child in _all_of(expression.children()):
+        yield from _functions_in(child)
+
+
+def _with_type(expression: Any) -> str:
+    return f"{without_serials(expression.toString())} {expression.dataType().catalogString()}"
+
+
+def _window(key: Any, plan: Any) -> str:
+    """Return the length of a window, whose column the analyser computes below its use."""
+    name = str(key.toString())
+    if key.getClass().getSimpleName() != "AttributeReference" or "indow" not in name:
+        return ""
+    for node in _below(plan):
+        kind = node.getClass().getSimpleName()
+        if kind == "Project":
+            defined = [
+                str(expression.toString())
+                for expression in _all_of(node.projectList())
+                if str(expression.toString()).endswith(f" AS {name}")
+            ]
+        elif kind == "Expand":
+            first = _all_of(_all_of(node.projections())[0])
+            defined = [
+                str(expression.toString())
+                for expression in first
+                if "named_struct(start" in str(expression)
+            ]
+        else:
+            continue
+        if defined:
+            return _length(without_serials(name), defined[0])
+    return ""
+
+
+def _length(name: str, text: str) -> str:
+    slide, length, gap = _SLIDE.search(text), _LENGTH.search(text), _GAP.search(text)
+    if gap is not None:
+        return f"{name} with gaps of {gap[1]}"
+    if slide is None or length is None:
+        return ""
+    size_s, every_s = int(length[1]) / _MICROS, int(slide[1]) / _MICROS
+    return f"{name} of {size_s:g} s" + (f" every {every_s:g} s" if every_s != size_s else "")
+
+
+def _below(plan: Any) -> Iterator[Any]:
+    for child in _all_of(plan.children()):
+        yield child
+        yield from _below(child)

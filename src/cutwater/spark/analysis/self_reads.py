@@ -1,9 +1,9 @@
 """Files that a step reads and a sink of the same pipeline writes: a way around the channels (F40).
 
-What a step finds in such a table depends on when it looks; it is in no checkpoint and does not go
-back with one. So it is refused while the pipeline is planned, as far as Spark's analysed plan names
-what is read: files by path, and tables of the catalog that are files. Another pipeline's table is
-none of these: reading it is reading an outside table.
+What a step finds in such a table depends on when it reads; no checkpoint contains it, and a restore
+does not roll it back. So such a read is refused while the pipeline is planned, if Spark's analysed
+plan names what is read: files by path, and catalog tables that are files. The table of another
+pipeline is an outside table and may be read.
 """
 
 import os
@@ -28,12 +28,12 @@ _S3: Final = "s3"
 
 
 class Address(NamedTuple):
-    """Where files are, in the one form in which two can be compared.
+    """Where files are, in a normalized form that can be compared.
 
     Attributes:
         kind: The scheme, one for all names of S3; `file` for this machine.
         host: The bucket with the server it is on, or the name server; empty for this machine.
-        parts: The path; of this machine the real one, whatever links lead to it.
+        parts: The path; on this machine with all links resolved.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class Address(NamedTuple):
     parts: tuple[str, ...]
 
     def is_in(self, directory: "Address") -> bool:
-        """Say whether this is a directory, or below it; a part may be a pattern, as Spark's."""
+        """Return whether this is a directory, or below it; a part may be a pattern, as Spark's."""
         return (
             (self.kind, self.host) == (directory.kind, directory.host)
             and len(self.parts) >= len(directory.parts)
@@ -57,7 +57,7 @@ def address_of(text: str, server: str = "") -> Address:
 
     Args:
         text: A path, or an address with a scheme.
-        server: For S3, who answers: two servers may have buckets of one name.
+        server: For S3, the server: two servers may have buckets of the same name.
     """
     scheme, separator, rest = text.partition(":")
     if not separator or "/" in scheme:
@@ -75,8 +75,8 @@ def _parts(path: str) -> tuple[str, ...]:
     return tuple(part for part in path.split("/") if part)
 
 
-class OwnTargets:
-    """Where the sinks of one pipeline write."""
+class SelfReadCheck:
+    """Checks whether a path that a step reads is written by a sink of the same pipeline."""
 
     def __init__(
         self,
@@ -84,42 +84,48 @@ class OwnTargets:
         setting: Callable[[str], str | None],
         files_of_table: Callable[[str], FilesTarget],
     ) -> None:
-        """Ask every target where it is; one that cannot say is found out about when it is opened.
+        """Resolve the address of every target; one that fails is reported when it is opened.
 
         Args:
             plan: The pipeline.
-            setting: Returns a setting of Hadoop's: who reads finds file systems by them.
-            files_of_table: Asks the catalog where a table is.
+            setting: Returns a Hadoop setting, by which readers find file systems.
+            files_of_table: Returns where the catalog has a table.
         """
         self._setting = setting
         nodes = [step.sink for step in plan.steps if step.sink is not None]
-        self._at = [(one, node) for node in nodes for one in _written(node, files_of_table)]
+        self._at = [
+            (address, node)
+            for node in nodes
+            for address in _addresses_written_by(node, files_of_table)
+        ]
 
     @classmethod
-    def of(cls, plan: PhysicalPlan, spark: SparkSession) -> "OwnTargets":
-        """Look from a session, which knows its catalog and its settings."""
+    def of(cls, plan: PhysicalPlan, spark: SparkSession) -> "SelfReadCheck":
+        """Build the check from a session, with its catalog and settings."""
         settings = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         return cls(plan, settings.get, partial(files_of, spark))
 
     def writer_of(self, read: str) -> Node | None:
         """Return the sink that writes what is read from a path; None if no sink does."""
-        found = address_of(self._qualified(read), self._server(read))
+        found = address_of(self._qualify(read), self._server(read))
         return next((node for address, node in self._at if found.is_in(address)), None)
 
-    def _qualified(self, read: str) -> str:
-        """Say on which file system a path is that names none."""
+    def _qualify(self, read: str) -> str:
+        """Add the default file system to a path that names none."""
         default = self._setting("fs.defaultFS") or "file:///"
         plain = ":" not in read.partition("/")[0]
         return f"{default.rstrip('/')}{read}" if plain and not default.startswith("file:") else read
 
     def _server(self, read: str) -> str:
-        """Return who answers for a bucket."""
+        """Return the server of a bucket."""
         bucket = read.partition("://")[2].partition("/")[0]
         own = self._setting(f"fs.s3a.bucket.{bucket}.endpoint")
         return _server_of(own or self._setting("fs.s3a.endpoint") or "")
 
 
-def _written(node: Node, files_of_table: Callable[[str], FilesTarget]) -> Iterator[Address]:
+def _addresses_written_by(
+    node: Node, files_of_table: Callable[[str], FilesTarget]
+) -> Iterator[Address]:
     target: object = node.target
     if not isinstance(target, Sink):
         return
@@ -135,7 +141,9 @@ def _written(node: Node, files_of_table: Callable[[str], FilesTarget]) -> Iterat
     if place.directory is not None:
         yield Address(_LOCAL, "", _parts(os.path.realpath(place.directory)))
     elif place.kind == _S3:
-        server = _server_of(next((one for one in place.options.values() if "://" in one), ""))
+        server = _server_of(
+            next((option for option in place.options.values() if "://" in option), "")
+        )
         yield Address(_S3, f"{place.bucket} at {server}", _parts(place.path))
 
 

@@ -1,4 +1,4 @@
-"""What a batch reads of its outside sources, from the offsets and logs in a checkpoint directory.
+"""What a batch reads from its outside sources, by the offsets and logs of a checkpoint directory.
 
 Only for error messages: what cannot be read is left out.
 """
@@ -20,7 +20,7 @@ _START: Final = "the beginning"
 def reading_of(
     stream: Stream, start: str | None, end: str | None, log: Path | None
 ) -> Reading | None:
-    """Return what a batch reads of an outside stream; None if nothing, or nobody can say.
+    """Return what a batch reads from an outside stream; None if nothing, or if it is unknown.
 
     Args:
         stream: The stream.
@@ -66,6 +66,6 @@ def _between(file: Path, start: int, end: int) -> Iterable[str]:
         _, *lines = file.read_text(encoding="utf-8").splitlines()
         entries = [msgspec.json.decode(line, type=_File) for line in lines]
     except (OSError, ValueError, msgspec.DecodeError):
-        # Only a help to people: what cannot be read is left out.
+        # Only diagnostic information: what cannot be read is left out.
         return ()
-    return [one.path.removeprefix("file://") for one in entries if start < one.batch <= end]
+    return [entry.path.removeprefix("file://") for entry in entries if start < entry.batch <= end]

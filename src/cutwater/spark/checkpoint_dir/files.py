@@ -1,17 +1,17 @@
 """A query's checkpoint directory: which of its files are "batch N committed", and moving them.
 
-    metadata, offsets/, commits/        the logs (`query_log`)
+    metadata, offsets/, commits/        the logs (`logs`)
     sources/<source>/…                  what sources keep: a log of files, Kafka's first offsets
     state/<operator>/…                  the state (`state_files`)
 
-A store is at version N+1 after batch N. Spark makes every file under another name and renames it,
-so a hard link keeps what it was made of. What a source keeps is taken whole: entries behind batch
-N are read again as part of the next batch, and a source may have folded older ones into them.
+A store is at version N+1 after batch N. Spark writes every file under another name and renames it,
+so a hard link keeps its content. The files of a source are taken as a whole: entries after batch N
+are read again as part of the next batch, and a source may have compacted older ones into them.
 
-State is RocksDB in checkpoint format 2 where the query began in a session of ours. A query that
-was adopted goes on as it began: format 1, or Spark's default provider, whose files have numbers
-and no ids. There a file of another timeline cannot be told from one of this, so such a directory
-is filled once, with the files of one batch, and never rolled back in place.
+State is RocksDB in checkpoint format 2 if the query started in a session of Cutwater. An adopted
+query keeps its original format: format 1, or Spark's default provider, whose files have numbers and
+no ids. There a file of another timeline looks like one of this timeline, so such a directory is
+filled once, with the files of one batch, and never rolled back in place.
 """
 
 import os
@@ -24,7 +24,6 @@ import msgspec
 
 from cutwater.errors import RecoveryError
 from cutwater.ids import NO_BATCH, BatchId
-from cutwater.spark.checkpoint_dir import state_files_hdfs, state_files_rocksdb
 from cutwater.spark.checkpoint_dir.listing import (
     LISTINGS_MAX,
     directories,
@@ -43,9 +42,13 @@ from cutwater.spark.checkpoint_dir.logs import (
     state_ids,
 )
 from cutwater.spark.checkpoint_dir.state_files import (
+    ROCKSDB_KINDS,
     STATE,
     Provider,
     check_stores,
+    find_hdfs_files,
+    find_rocksdb_files,
+    find_rocksdb_files_by_lineage,
     numbered_partitions,
     operator_files,
     operators,
@@ -69,9 +72,9 @@ def files_of(checkpoint: Path, batch: BatchId) -> tuple[str, ...]:
         sources' files, which may be nothing.
 
     Raises:
-        RecoveryError: If a file that is needed is not there, or the state is of another kind
-            than this module knows. The file is named. While the query is running that may pass:
-            Spark may have deleted a file of a version that it has just replaced.
+        RecoveryError: If a required file is missing, or the state has an unknown format. Names
+            the file. While the query is running, a retry may succeed: Spark may have deleted a
+            file of a version that it has just replaced.
     """
     sources = steady_files(checkpoint / _SOURCES)
     found = [f"{_SOURCES}/{name}" for name in sources]
@@ -94,7 +97,7 @@ def files_of(checkpoint: Path, batch: BatchId) -> tuple[str, ...]:
 
 
 def pin(checkpoint: Path, batch: BatchId, into: Path, *, linked: bool = True) -> tuple[str, ...]:
-    """Keep the files of a committed batch, whatever Spark deletes afterwards.
+    """Keep the files of a committed batch, even if Spark deletes them afterwards.
 
     Args:
         checkpoint: A query's checkpoint directory; the query may be running.
@@ -138,7 +141,7 @@ def source_log(checkpoint: Path, number: int | None) -> Path | None:
 
 
 def settle(checkpoint: Path, home: Path | None = None) -> None:
-    """Make a directory that was filled from elsewhere one that Spark can start in.
+    """Prepare a directory that was filled from elsewhere, so that Spark can start in it.
 
     Operator metadata of format 2 (transformWithState, some joins) names the schemas by absolute
     paths, which are changed to where the schemas are now. May be repeated. No query may be
@@ -159,7 +162,7 @@ def settle(checkpoint: Path, home: Path | None = None) -> None:
             metadata = msgspec.json.decode(text)
             for store in metadata["stateStoreInfo"]:
                 paths = store["stateSchemaFilePaths"]
-                store["stateSchemaFilePaths"] = [_moved(path, operator, there) for path in paths]
+                store["stateSchemaFilePaths"] = [_relocate(path, operator, there) for path in paths]
         except (msgspec.DecodeError, KeyError, TypeError) as error:
             raise RecoveryError(f"{file} makes no sense: {error!r}.") from error
         replace_text(file, f"{version}\n{msgspec.json.encode(metadata).decode()}")
@@ -171,7 +174,7 @@ def _described_by_path(checkpoint: Path) -> Iterator[Path]:
         yield from (v2 / name for name in sorted(names(v2)))
 
 
-def _moved(path: str, operator: Path, home: Path) -> str:
+def _relocate(path: str, operator: Path, home: Path) -> str:
     """Return where a schema will be, as Spark writes a path."""
     marker = "/_stateSchema/"
     schema = f"_stateSchema/{path.rpartition(marker)[2]}"
@@ -186,10 +189,10 @@ def _moved(path: str, operator: Path, home: Path) -> str:
 
 
 def provider_of(checkpoint: Path, batch: BatchId) -> Provider:
-    """Return who keeps the state of a query, as its log says.
+    """Return the provider of a query's state, from its log.
 
     Raises:
-        RecoveryError: If it is somebody unknown, or there is no such batch.
+        RecoveryError: If the provider is unknown, or there is no such batch.
     """
     settings = read_batch(checkpoint, batch).settings
     return Provider.of(settings.get(_PROVIDER, Provider.HDFS.value))
@@ -227,7 +230,7 @@ def _check_described(checkpoint: Path, operator: str, batch: BatchId) -> None:
 def _files_by_number(checkpoint: Path, batch: BatchId) -> Iterator[str]:
     """Find the state of a query in checkpoint format 1, of either provider."""
     hdfs = provider_of(checkpoint, batch) is Provider.HDFS
-    files = state_files_hdfs.store_files if hdfs else state_files_rocksdb.files_by_number
+    files = find_hdfs_files if hdfs else find_rocksdb_files
     for operator in operators(checkpoint, batch):
         base = f"{STATE}/{operator.id}"
         for partition in numbered_partitions(checkpoint / base, operator):
@@ -244,19 +247,23 @@ def _partition_by_lineage(partition: Path, version: int, ids: frozenset[str]) ->
     left = set(ids)
     for store in stores_in(partition):
         there = names(partition / store)
-        kinds = state_files_rocksdb.KINDS
-        own = {one for one in ids for kind in kinds if f"{version}_{one}.{kind}" in there}
+        own = {
+            state_id
+            for state_id in ids
+            for kind in ROCKSDB_KINDS
+            if f"{version}_{state_id}.{kind}" in there
+        }
         if len(own) != 1:
-            raise _unknown(partition / store, f"version {version} is none of {sorted(ids)}")
+            raise _format_error(partition / store, f"version {version} is none of {sorted(ids)}")
         left -= own
         state = StateVersion(version, own.pop())
-        for name in state_files_rocksdb.files_by_lineage(partition / store, there, state):
+        for name in find_rocksdb_files_by_lineage(partition / store, there, state):
             yield f"{store}/{name}" if store else name
     if left:
         raise RecoveryError(f"{partition} has no version {version} with id {min(left)}.")
 
 
-def _unknown(directory: Path, reason: str) -> RecoveryError:
+def _format_error(directory: Path, reason: str) -> RecoveryError:
     found = next(iter(sorted(files_below(directory))), "no file")
     return RecoveryError(
         f"{directory} is not state of RocksDB in checkpoint format 2: {reason}; found {found}."

@@ -1,7 +1,7 @@
-"""Listing the directories that Spark writes to while they are looked at.
+"""Lists directories that Spark may be writing to at the same time.
 
-Files in the making are hidden, Hadoop's checksums can be missed: neither counts. Everything else
-is Spark's to name; `query_files` and the modules of state know the names.
+Hidden files are unfinished, and Hadoop's checksum files may be missing: neither is listed. Spark
+chooses all other names; `files` and `state_files` interpret them.
 """
 
 import os
@@ -13,22 +13,22 @@ from cutwater.errors import RecoveryError
 from cutwater.store.backends.directories import entries as listed_entries
 
 LISTINGS_MAX: Final = 10
-"""How often a directory that changes meanwhile is looked at again."""
+"""The max number of listings of a directory that keeps changing."""
 
 
 def counts(name: str) -> bool:
-    """Say whether a file counts: files in the making are hidden, checksums can be missed."""
+    """Return whether a file counts: files in the making are hidden, checksums can be missed."""
     return not name.startswith(".") and not name.endswith(".crc")
 
 
 def entries(directory: Path) -> list[os.DirEntry[str]]:
-    """List a directory, in order; nothing if it is not there."""
-    return [one for one in listed_entries(directory) if counts(one.name)]
+    """List a directory, in order; empty if it does not exist."""
+    return [entry for entry in listed_entries(directory) if counts(entry.name)]
 
 
 def names(directory: Path) -> set[str]:
     """Return the names in a directory; none if it is not there."""
-    return {one.name for one in entries(directory)}
+    return {entry.name for entry in entries(directory)}
 
 
 def directories(directory: Path) -> list[str]:
@@ -46,13 +46,14 @@ def files_below(directory: Path, prefix: str = "") -> Iterator[str]:
 
 
 def steady_files(directory: Path) -> list[str]:
-    """List all files below a directory in which one is made after the other.
+    """List all files below a directory in which files are created one after the other.
 
-    A listing may miss a file and have a later one, which would be a log with a hole. Two equal
-    ones in a row cannot: what the second one misses was made after all that the first one has.
+    A single listing may miss a file but contain a later one, which would be a log with a gap. Two
+    equal listings in a row cannot: a file that the second one misses was created after every file
+    of the first one.
 
     Raises:
-        RecoveryError: If it never stays the same.
+        RecoveryError: If the listing keeps changing.
     """
     found = list(files_below(directory))
     for _ in range(LISTINGS_MAX):

@@ -1,4 +1,4 @@
-"""A query's logs: which batches it has begun and committed, where, and with which state.
+"""A query's logs: which batches it has started and committed, where, and with which state.
 
     metadata        {"id":<uuid>}                  the query's own id
     offsets/<b>     v1 / {"batchWatermarkMs":…} / one line per source, `-` for none
@@ -6,9 +6,9 @@
     <v>_<uuid>.changelog   of a state store: v3 / [{"version":…,"checkpointUniqueId":…},…] / changes
 
 Spark writes `offsets/<b>` before it runs batch b and `commits/<b>` after, each whole or not at
-all, and never changes one. Batch b leaves version b+1 of every state store behind. The ids in
-`commits/<b>` say which files of that version count, per operator, partition and store; each
-changelog says which versions came before its own. `query_files` knows where all this is.
+all, and never changes one. After batch b every state store is at version b+1. The ids in
+`commits/<b>` select the files of that version, per operator, partition and store; each changelog
+lists the versions before its own. `files` locates all of these.
 """
 
 import struct
@@ -37,7 +37,7 @@ Form = TypeVar("Form")
 
 @dataclass(frozen=True, slots=True)
 class BatchLog:
-    """What Spark wrote down before it ran a batch.
+    """What Spark recorded before it ran a batch.
 
     Attributes:
         offsets: Where each source ends in this batch, in the order of the plan, as the source's
@@ -74,12 +74,12 @@ _LINEAGES: Final = msgspec.json.Decoder(tuple[_Ancestor, ...])
 
 
 def is_committed(checkpoint: Path, batch: BatchId) -> bool:
-    """Say whether Spark has committed a batch; costs one question to the file system."""
+    """Return whether Spark has committed a batch; costs one question to the file system."""
     return exists(checkpoint / COMMITS / str(batch))
 
 
 def read_batch(checkpoint: Path, batch: BatchId) -> BatchLog:
-    """Read what Spark wrote down before it ran a batch; it may be running still.
+    """Read what Spark recorded before it ran a batch; the batch may still be running.
 
     Raises:
         RecoveryError: If there is no such batch, or its entry cannot be understood.
@@ -87,7 +87,7 @@ def read_batch(checkpoint: Path, batch: BatchId) -> BatchLog:
     file = checkpoint / OFFSETS / str(batch)
     # Version 2 has a name before each offset: it comes with named sources, which are off.
     watermark, *offsets = _entry(file, "v1")
-    form = _decoded(_OFFSETS, file, watermark)
+    form = _decode(_OFFSETS, file, watermark)
     return BatchLog(
         tuple(None if line == _NO_OFFSET else line for line in offsets),
         form.batch_watermark_ms,
@@ -96,7 +96,7 @@ def read_batch(checkpoint: Path, batch: BatchId) -> BatchLog:
 
 
 def replace_offsets(checkpoint: Path, batch: BatchId, offsets: Sequence[str | None]) -> None:
-    """Give a batch other offsets: another number of sources, or none known for some.
+    """Replace the offsets of a batch; the number of sources may differ, and offsets may be None.
 
     Spark starts a source that has no offset at its beginning. No query may be running in the
     directory.
@@ -106,13 +106,13 @@ def replace_offsets(checkpoint: Path, batch: BatchId, offsets: Sequence[str | No
     """
     file = checkpoint / OFFSETS / str(batch)
     watermark, *_ = _entry(file, "v1")
-    lines = [_NO_OFFSET if one is None else one for one in offsets]
+    lines = [_NO_OFFSET if offset is None else offset for offset in offsets]
     replace_text(file, "\n".join(["v1", watermark, *lines]))
 
 
 def batches(checkpoint: Path, log: str) -> list[BatchId]:
     """Return the batches that are in one of the logs, in order."""
-    return sorted(BatchId(int(one)) for one in names(checkpoint / log) if one.isdecimal())
+    return sorted(BatchId(int(name)) for name in names(checkpoint / log) if name.isdecimal())
 
 
 def next_watermark_ms(checkpoint: Path, batch: BatchId) -> int:
@@ -125,7 +125,7 @@ def next_watermark_ms(checkpoint: Path, batch: BatchId) -> int:
 
 
 def state_ids(checkpoint: Path, batch: BatchId) -> Mapping[str, tuple[tuple[str, ...], ...]] | None:
-    """Return the ids of the state that a committed batch left behind.
+    """Return the ids of the state after a committed batch.
 
     Returns:
         For each operator, the ids of the stores of each partition, in no known order; None if
@@ -145,12 +145,12 @@ class StateVersion(NamedTuple):
 
     @property
     def changelog(self) -> str:
-        """The name of the file that says what changed since the version before."""
+        """The name of the file with the changes since the previous version."""
         return f"{self.version}_{self.id}.changelog"
 
     @property
     def snapshot(self) -> str:
-        """The name of the file, not always there, that has all there was."""
+        """The name of the file with the whole state; it does not exist for every version."""
         return f"{self.version}_{self.id}.zip"
 
 
@@ -172,18 +172,20 @@ def lineage_of(changelog: Path, version: int) -> list[StateVersion]:
         with changelog.open("rb") as file:
             head = _Head(file)
             head.text()  # the version of the changelog's format
-            found = [StateVersion(one.version, one.id) for one in _LINEAGES.decode(head.text())]
+            found = [
+                StateVersion(entry.version, entry.id) for entry in _LINEAGES.decode(head.text())
+            ]
     except (ValueError, struct.error) as error:
         raise RecoveryError(
             f"{changelog} cannot be read as a changelog with lineage, compressed by lz4: {error}."
         ) from error
-    if [one.version for one in found] != list(range(version - len(found), version)):
+    if [state.version for state in found] != list(range(version - len(found), version)):
         raise RecoveryError(f"{changelog} has a lineage with holes: {found}.")
     return found
 
 
 def mint_query_id(checkpoint: Path) -> str:
-    """Give the query of a checkpoint directory a new id, as a fork needs it; return the id.
+    """Assign a new id to the query of a checkpoint directory, as a fork needs; return the id.
 
     Spark stops a running query when one with the same id starts in the same application. No
     query may be running in the directory.
@@ -194,7 +196,7 @@ def mint_query_id(checkpoint: Path) -> str:
 
 
 def replace_text(file: Path, text: str) -> None:
-    """Give a file of a checkpoint directory other content.
+    """Replace the content of a file in a checkpoint directory.
 
     Links to the old file, and so pins, keep the old content. Hadoop's checksum goes with it.
     """
@@ -207,7 +209,7 @@ def replace_text(file: Path, text: str) -> None:
 def _commit(checkpoint: Path, batch: BatchId) -> _CommitForm:
     file = checkpoint / COMMITS / str(batch)
     (line,) = _entry(file, "v1", "v2", "v3")[:1]
-    return _decoded(_COMMITS, file, line)
+    return _decode(_COMMITS, file, line)
 
 
 def _entry(file: Path, *versions: str) -> list[str]:
@@ -224,7 +226,7 @@ def _entry(file: Path, *versions: str) -> list[str]:
     return lines
 
 
-def _decoded(decoder: msgspec.json.Decoder[Form], file: Path, line: str) -> Form:
+def _decode(decoder: msgspec.json.Decoder[Form], file: Path, line: str) -> Form:
     try:
         return decoder.decode(line)
     except msgspec.DecodeError as error:

@@ -1,12 +1,12 @@
-"""Rebuilds the checkpoint directory of a query whose inputs are others now.
+"""Rebuilds the checkpoint directory of a query whose inputs have changed.
 
-    offsets/<N-1>, offsets/<N>     the same header; one line per source of today, `-` for none
+    offsets/<N-1>, offsets/<N>     the same header; one line per current source, `-` for none
     commits/<N>                    as it is, or that of a query without state
-    sources/<i>/…                  what each source keeps for itself, under its number of today
+    sources/<i>/…                  what each source keeps for itself, under its current number
 
-State is not touched. Spark reads `offsets/<N-1>` only to ask a source for the last batch once
-more, whose rows it throws away; so both entries say the same. No query may be running in any of
-the directories. `protocol.map_cut` has decided all of it; `query_files` knows the layout.
+State is not changed. Spark reads `offsets/<N-1>` only to request the last batch from a source once
+more, and discards its rows; so both entries are equal. No query may be running in any of the
+directories. `protocol.map_cut` has decided the content; `files` documents the layout.
 """
 
 import shutil
@@ -36,7 +36,7 @@ _HEADER: Final = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 
 @dataclass(frozen=True, slots=True)
 class Donor:
-    """A query of the cut from which another one takes over what belongs to a source."""
+    """A query of the cut from which another query takes over the files of a source."""
 
     checkpoint: Path
     batch: BatchId
@@ -44,13 +44,13 @@ class Donor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedQuery:
-    """A query that begins at other offsets than its directory says.
+    """A query that starts at other offsets than those in its directory.
 
     Attributes:
         checkpoint: Its directory, with its own files; or not there, for a query without state.
-        batch: The batch behind which it begins.
-        lines: Where each source begins, in the order of today's plan; None for its beginning.
-        logs: For each number of today, the directory of the files that the source kept.
+        batch: The batch after which it starts.
+        lines: Where each source starts, in the order of the current plan; None for its beginning.
+        logs: For each current number, the directory of the files that the source kept.
         donor: Where settings and watermark come from if it has no directory.
     """
 
@@ -62,21 +62,21 @@ class ChangedQuery:
 
 
 def rebuild(queries: Sequence[ChangedQuery]) -> None:
-    """Give queries their new offsets; all together, since they take files from each other.
+    """Write the new offsets of queries; all together, since they take files from each other.
 
     Raises:
-        RecoveryError: If a directory is not what it must be.
+        RecoveryError: If a directory is missing a file or has an invalid one.
     """
-    for one in queries:
-        into = one.checkpoint / _NEXT
+    for query in queries:
+        into = query.checkpoint / _NEXT
         into.mkdir(parents=True)
-        for number, kept in one.logs.items():
+        for number, kept in query.logs.items():
             if is_directory(kept):
                 shutil.copytree(kept, into / str(number))
-    for one in queries:
-        remove_tree(one.checkpoint / SOURCES)
-        (one.checkpoint / _NEXT).rename(one.checkpoint / SOURCES)
-        _write_logs(one)
+    for query in queries:
+        remove_tree(query.checkpoint / SOURCES)
+        (query.checkpoint / _NEXT).rename(query.checkpoint / SOURCES)
+        _write_logs(query)
 
 
 def _write_logs(query: ChangedQuery) -> None:

@@ -1,15 +1,36 @@
-"""What all kinds of state have in common: operators, their metadata, and a store's versions.
+"""Which files make up the state of a query: operators, their metadata, and a store's versions.
 
     state/<operator>/_metadata/metadata          what the operator is
     state/<operator>/_metadata/v2/<b>            the same, with absolute paths of its schemas
     state/<operator>/_stateSchema/<store>/…      schemas
     state/<operator>/<partition>[/<store>]/      one state store, at version N+1 after batch N
 
-How a store keeps its versions is its provider's business: `state_files_rocksdb`,
-`state_files_hdfs`. Which provider and format a query has is fixed by its first batch.
+The first batch of a query fixes its provider and format. The default provider ("HDFS-backed"):
+
+    <version>.delta       what one batch changed
+    <version>.snapshot    the whole state at a version, written in the background
+    _metadata/schema
+
+RocksDB, in both of Spark's checkpoint formats:
+
+    format 1    <version>.zip, <version>.changelog
+    format 2    <version>_<id>.zip, <version>_<id>.changelog
+    both        SSTs/, logs/                shared by snapshots; each names the files it needs
+                _metadata/schema
+
+A `.zip` is a snapshot. Without changelogs there is one for every version; with changelogs, Spark
+writes one occasionally, in the background. In all of these a version consists of the newest
+snapshot up to it and every delta or changelog after that snapshot, or from the first one if there
+is no snapshot.
+
+In format 2 a changelog contains its lineage, so files of repeated tasks and of abandoned timelines
+are recognized by their ids and never used. The default provider and format 1 have only numbers: a
+file of an abandoned batch would be read as if it belonged to the state. There a directory must
+always be filled from scratch, with exactly these files.
 """
 
 import re
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -21,6 +42,8 @@ import msgspec
 from cutwater.errors import RecoveryError
 from cutwater.ids import BatchId
 from cutwater.spark.checkpoint_dir.listing import directories, entries, files_below
+from cutwater.spark.checkpoint_dir.logs import StateVersion, lineage_of
+from cutwater.store.backends.directories import exists, is_name
 
 STATE: Final = "state"
 METADATA_V2: Final = re.compile(r"_metadata/v2/(\d+)")
@@ -29,9 +52,12 @@ DEFAULT_STORE: Final = "default"
 
 _PARTS_OF_A_STORE: Final = frozenset({"SSTs", "logs", "_metadata"})
 
+ROCKSDB_KINDS: Final = ("changelog", "zip")
+"""The suffixes that the file of a RocksDB version may have."""
+
 
 class Provider(Enum):
-    """Who keeps a query's state."""
+    """Which class of Spark keeps a query's state."""
 
     HDFS = "HDFSBackedStateStoreProvider"
     ROCKSDB = "RocksDBStateStoreProvider"
@@ -43,10 +69,10 @@ class Provider(Enum):
         Raises:
             RecoveryError: If it is none of Spark's own.
         """
-        for one in cls:
-            if class_name.rpartition(".")[2] == one.value:
-                return one
-        known = " and ".join(one.value for one in cls)
+        for provider in cls:
+            if class_name.rpartition(".")[2] == provider.value:
+                return provider
+        known = " and ".join(provider.value for provider in cls)
         raise RecoveryError(f"its state is kept by {class_name}; only {known} are known.")
 
 
@@ -56,10 +82,10 @@ class Operator:
 
     Attributes:
         id: Its number in the plan.
-        name: What Spark calls it, such as `stateStoreSave`; empty if nothing says.
-        stores: The names of its stores; none if nothing says.
-        partitions: How many partitions its state has at most; None if nothing says.
-        properties: What else Spark says of it, such as its variables, as JSON; empty for nothing.
+        name: What Spark calls it, such as `stateStoreSave`; empty if unknown.
+        stores: The names of its stores; empty if unknown.
+        partitions: The max number of partitions of its state; None if unknown.
+        properties: Other metadata from Spark, such as its variables, as JSON; empty for none.
     """
 
     id: str
@@ -94,12 +120,12 @@ def operators(checkpoint: Path, batch: BatchId) -> tuple[Operator, ...]:
         RecoveryError: If what describes one cannot be understood.
     """
     found = sorted(directories(checkpoint / STATE))
-    return tuple(_operator(checkpoint / STATE / one, batch) for one in found)
+    return tuple(_operator(checkpoint / STATE / name, batch) for name in found)
 
 
 def _operator(operator: Path, batch: BatchId) -> Operator:
     listed = list(operator_files(operator, batch))
-    numbers = [int(one[1]) for one in map(METADATA_V2.fullmatch, listed) if one]
+    numbers = [int(match[1]) for match in map(METADATA_V2.fullmatch, listed) if match]
     if numbers:
         file = operator / "_metadata" / "v2" / str(max(numbers))
     elif "_metadata/metadata" in listed:
@@ -111,18 +137,18 @@ def _operator(operator: Path, batch: BatchId) -> Operator:
         found = _METADATA.decode(text)
     except msgspec.DecodeError as error:
         raise RecoveryError(f"{file} makes no sense: {error}.") from error
-    partitions = max((one.partitions for one in found.stores), default=None)
+    partitions = max((store.partitions for store in found.stores), default=None)
     return Operator(
         operator.name,
         found.info.name,
-        tuple(one.name for one in found.stores),
+        tuple(store.name for store in found.stores),
         partitions,
         found.properties,
     )
 
 
 def operator_files(operator: Path, batch: BatchId) -> Iterator[str]:
-    """Find what is known of an operator as a whole, up to a batch."""
+    """Find the files that describe an operator as a whole, up to a batch."""
     for entry in entries(operator):
         if not entry.name.startswith("_"):
             continue
@@ -149,9 +175,9 @@ def numbered_partitions(directory: Path, operator: Operator) -> list[str]:
     Raises:
         RecoveryError: If some are missing.
     """
-    found = sorted((one for one in directories(directory) if one.isdecimal()), key=int)
+    found = sorted((name for name in directories(directory) if name.isdecimal()), key=int)
     whole = len(found) in {1, operator.partitions or len(found)}
-    if not found or not whole or found != [str(one) for one in range(len(found))]:
+    if not found or not whole or found != [str(number) for number in range(len(found))]:
         raise RecoveryError(
             f"{directory} has partitions {', '.join(found) or 'none'}, and the query has "
             f"{operator.partitions or 'all from 0 on'}."
@@ -160,19 +186,19 @@ def numbered_partitions(directory: Path, operator: Operator) -> list[str]:
 
 
 def check_stores(partition: Path, found: list[str], operator: Operator) -> None:
-    """See that a partition has all the stores that its operator has.
+    """Check that a partition has all the stores of its operator.
 
     Raises:
         RecoveryError: Naming one that is missing.
     """
-    have = {one or DEFAULT_STORE for one in found}
+    have = {store or DEFAULT_STORE for store in found}
     lost = sorted(set(operator.stores) - have)
     if lost:
         raise RecoveryError(f"{partition} has no store {lost[0]}, which its operator has.")
 
 
 def store_metadata(store: Path, names: set[str]) -> Iterator[str]:
-    """Find what is known of one store as a whole."""
+    """Find the files that describe one store as a whole."""
     if "_metadata" in names:
         yield from files_below(store / "_metadata", "_metadata/")
 
@@ -180,10 +206,120 @@ def store_metadata(store: Path, names: set[str]) -> Iterator[str]:
 def newest_number(names: set[str], suffix: str, version: int) -> int | None:
     """Return the highest number up to a version that a file with this suffix has."""
     pattern = re.compile(rf"(\d+)\.{suffix}")
-    numbers = [int(one[1]) for one in map(pattern.fullmatch, names) if one]
-    return max((one for one in numbers if one <= version), default=None)
+    numbers = [int(match[1]) for match in map(pattern.fullmatch, names) if match]
+    return max((number for number in numbers if number <= version), default=None)
 
 
-def missing(file: Path, version: int) -> RecoveryError:
-    """Make the error about a file that a version needs."""
+def missing_file_error(file: Path, version: int) -> RecoveryError:
+    """Return the error for a missing file that a version needs."""
     return RecoveryError(f"{file} is not there, and version {version} of the state needs it.")
+
+
+def find_hdfs_files(store: Path, names: set[str], version: int) -> Iterator[str]:
+    """Find the files of one version of one store.
+
+    Args:
+        store: The store's directory.
+        names: What is in it.
+        version: The version.
+
+    Raises:
+        RecoveryError: If a file that is needed is not there.
+    """
+    yield from store_metadata(store, names)
+    snapshot = newest_number(names, "snapshot", version)
+    if snapshot is not None:
+        yield f"{snapshot}.snapshot"
+    for number in range((snapshot or 0) + 1, version + 1):
+        delta = f"{number}.delta"
+        if delta not in names:
+            raise missing_file_error(store / delta, version)
+        yield delta
+
+
+def find_rocksdb_files(store: Path, names: set[str], version: int) -> Iterator[str]:
+    """Find the files of one version of one store in format 1.
+
+    Args:
+        store: The store's directory.
+        names: What is in it.
+        version: The version.
+
+    Raises:
+        RecoveryError: If a file that is needed is not there, or a snapshot is damaged.
+    """
+    yield from store_metadata(store, names)
+    snapshot = newest_number(names, "zip", version)
+    if snapshot is not None:
+        yield f"{snapshot}.zip"
+        yield from _find_shared_files(store, f"{snapshot}.zip")
+    for number in range((snapshot or 0) + 1, version + 1):
+        changelog = f"{number}.changelog"
+        if changelog not in names:
+            raise missing_file_error(store / changelog, version)
+        yield changelog
+
+
+def find_rocksdb_files_by_lineage(
+    store: Path, names: set[str], state: StateVersion
+) -> Iterator[str]:
+    """Find the files of one version of one store in format 2, by its id.
+
+    Args:
+        store: The store's directory.
+        names: What is in it.
+        state: The version and its id.
+
+    Raises:
+        FileNotFoundError: If the changelog has gone since it was listed.
+        RecoveryError: If a file that is needed is not there or damaged.
+    """
+    yield from store_metadata(store, names)
+    lineage = [state]
+    if state.snapshot not in names:
+        lineage = [*lineage_of(store / state.changelog, state.version), state]
+    for ancestor in reversed(lineage):
+        if ancestor.snapshot in names:
+            yield ancestor.snapshot
+            yield from _find_shared_files(store, ancestor.snapshot)
+            return
+        if ancestor.changelog not in names:
+            raise missing_file_error(store / ancestor.changelog, state.version)
+        yield ancestor.changelog
+    if lineage[0].version != 1:
+        raise missing_file_error(store / lineage[0].snapshot, state.version)
+
+
+def _find_shared_files(store: Path, snapshot: str) -> Iterator[str]:
+    """Find the files that several snapshots share, which this one names."""
+    try:
+        with zipfile.ZipFile(store / snapshot) as archive:
+            _, _, text = archive.read("metadata").decode().partition("\n")
+        metadata = _SNAPSHOTS.decode(text)
+    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        raise RecoveryError(f"{store / snapshot} is no snapshot: {error}.") from error
+    tables = [table.name for table in metadata.tables]
+    logs = [log.name for log in metadata.logs or ()]
+    for name in (*tables, *logs):
+        if not is_name(name):
+            raise RecoveryError(f"{store / snapshot} names {name!r}, which is no file of it.")
+    for name in (*(f"SSTs/{table}" for table in tables), *(f"logs/{log}" for log in logs)):
+        if not exists(store / name):
+            raise RecoveryError(f"{store / name} is not there, and {snapshot} needs it.")
+        yield name
+
+
+class _Table(msgspec.Struct, frozen=True):
+    name: str = msgspec.field(name="dfsSstFileName")
+
+
+class _Log(msgspec.Struct, frozen=True):
+    name: str = msgspec.field(name="dfsLogFileName")
+
+
+class _Snapshot(msgspec.Struct, frozen=True):
+    tables: tuple[_Table, ...] = msgspec.field(name="sstFiles")
+    logs: tuple[_Log, ...] | None = msgspec.field(name="logFiles", default=None)
+
+
+_SNAPSHOTS: Final = msgspec.json.Decoder(_Snapshot)

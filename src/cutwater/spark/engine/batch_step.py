@@ -1,8 +1,8 @@
 """A stateless step over channels, as plain batch jobs: its whole state is its positions.
 
 The next range of each input is read as a plain DataFrame, the step's functions are applied to it
-and the result is appended. One input with news is enough to run. The functions are called for every
-batch, so they must not do anything but describe rows (rule F34).
+and the result is appended. New data on one input is enough to run a batch. The functions are called
+for every batch, so they must only describe rows and have no side effects (rule F34).
 """
 
 import time
@@ -22,8 +22,8 @@ from cutwater.runtime.output import SMALL_BYTES
 from cutwater.runtime.reporting.failed_batch import FailedBatch, events_of
 from cutwater.runtime.step import Closed, DriverCallbacks, PinnedFiles, RunningStep, Wiring
 from cutwater.sinks.base import FrameRows
-from cutwater.spark.analysis.analysis import StepForm, channel_form
-from cutwater.spark.jvm.channel_scan import ChannelScan, carried, columns_of
+from cutwater.spark.analysis.analysis import AnalyzedStep, channel_form
+from cutwater.spark.jvm.channel_scan import ChannelScan, columns_of, select_carried
 from cutwater.spark.jvm.internals import POOL, Internals
 
 _IDLE_WAIT_S: Final = 5.0
@@ -41,19 +41,20 @@ class BatchStep(RunningStep):
         machine: Step,
         wiring: Wiring,
         callbacks: DriverCallbacks,
-        form: StepForm,
+        analyzed: AnalyzedStep,
     ) -> None:
         """Prepare the thread."""
         super().__init__(plan, machine, wiring, callbacks)
-        self._spark: SparkSession = form.frame.sparkSession
+        self._spark: SparkSession = analyzed.frame.sparkSession
         internals = Internals(self._spark)
         self._scans = {
-            one.id: ChannelScan(internals, wiring.inputs[one.id], one.keys) for one in plan.inputs
+            step_input.id: ChannelScan(internals, wiring.inputs[step_input.id], step_input.keys)
+            for step_input in plan.inputs
         }
-        self._columns = form.schema
+        self._columns = analyzed.schema
         self._thread = InheritableThread(target=self._loop, name=f"step {plan.name}", daemon=True)
         most = plan.options.max_batch_bytes
-        self._most = {one.id: one.batch_bytes(most) for one in plan.inputs}
+        self._most = {step_input.id: step_input.batch_bytes(most) for step_input in plan.inputs}
         self._next_s = 0.0
         self._ends_now: Mapping[InputId, int] = {}
 
@@ -67,7 +68,7 @@ class BatchStep(RunningStep):
             return
         deadline = time.monotonic() + _HALT_S
         while self._thread.is_alive() and time.monotonic() < deadline:
-            # Again and again: a job that is submitted after the first call is cancelled too.
+            # Repeated, so that a job submitted after the first call is cancelled too.
             self._spark.sparkContext.cancelJobGroup(self.title)
             self._thread.join(1.0)
         if self._thread.is_alive():
@@ -110,10 +111,14 @@ class BatchStep(RunningStep):
         return ends
 
     def failed_batch(self) -> FailedBatch | None:
-        """Say which Events the batch reads that has begun and is not appended."""
+        """Return which Events are read by the batch that has started and is not appended."""
         found = [
-            events_of(one.channel, self.wiring.inputs[one].position(self.reader(one)).position, end)
-            for one, end in self._ends_now.items()
+            events_of(
+                source.channel,
+                self.wiring.inputs[source].position(self.reader(source)).position,
+                end,
+            )
+            for source, end in self._ends_now.items()
         ]
         return FailedBatch(self.name, BatchId(self.machine.last + 1), tuple(found))
 
@@ -135,7 +140,7 @@ class BatchStep(RunningStep):
         result = self.plan.evaluate(self._spark, frames)
         assert isinstance(result, DataFrame)
         self._check_columns(result)
-        output = FrameRows(carried(result, self.wiring.channel))
+        output = FrameRows(select_carried(result, self.wiring.channel))
         if size_bytes < SMALL_BYTES:
             output = output.gathered()
         written = self.wiring.output.write(output, batch)
@@ -175,8 +180,12 @@ class BatchStep(RunningStep):
         if found == self._columns:
             return
         before, after = set(self._columns.fields), set(found.fields)
-        gone = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in before - after)
-        new = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in after - before)
+        gone = ", ".join(
+            f"{column.name} {column.dataType.simpleString()}" for column in before - after
+        )
+        new = ", ".join(
+            f"{column.name} {column.dataType.simpleString()}" for column in after - before
+        )
         reason = (
             f"its rows do not fit its columns: {new or 'nothing'} in place of {gone or 'nothing'}; "
             "a function must describe the same columns every time it is called."

@@ -1,8 +1,8 @@
 """Builds a generation from a cut: channels with what was in flight, queries at their batch.
 
-Always into a fresh scratch directory, and all steps together: nothing of an older generation is
+Always builds all steps together, in a fresh scratch directory: nothing of an older generation is
 reused in place (rules F10, F26). The steps' functions are called here, once, in the order of the
-plan, since a channel's columns are those of its producer's result.
+plan, because the columns of a channel are those of its producer's result.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -34,17 +34,16 @@ from cutwater.runtime.output import ChannelOutput, Output, SinkOutput
 from cutwater.runtime.reporting.recovery_timing import Phase, Phases
 from cutwater.runtime.scratch import generation_directory
 from cutwater.runtime.step import DriverCallbacks, RunningStep, Wiring
-from cutwater.spark.analysis.analysis import Analysis, StepForm, Way
+from cutwater.spark.analysis.analysis import Analysis, AnalyzedStep, ExecutionMode
 from cutwater.spark.analysis.column_pruning import columns_read, rows_depend_on_columns
-from cutwater.spark.analysis.self_reads import OwnTargets
+from cutwater.spark.analysis.self_reads import SelfReadCheck
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir.rewrite import SOURCES, ChangedQuery, donor_of, rebuild
 from cutwater.spark.engine.batch_step import BatchStep
-from cutwater.spark.engine.commit_watch import CommitWatch
-from cutwater.spark.engine.query_step import PARTITIONS, QueryStep
+from cutwater.spark.engine.query_step import PARTITIONS, CommitWatch, QueryStep
 from cutwater.spark.jvm.channel_scan import carry
-from cutwater.spark.jvm.channel_source import ChannelOffset, ChannelSource, Reading
+from cutwater.spark.jvm.channel_source import ChannelOffset, ChannelSource, ReadOptions
 from cutwater.spark.jvm.internals import Internals
 from cutwater.store.backends.directories import exists, try_to_remove_tree
 from cutwater.store.blobs.blobs import Blobs
@@ -76,7 +75,7 @@ class SparkEngine:
 
 @dataclass(slots=True)
 class Build:
-    """One generation on its way from a cut to steps that can be started."""
+    """The construction of one generation, from a cut to steps that can be started."""
 
     internals: Internals
     context: RunContext
@@ -87,7 +86,7 @@ class Build:
     _channels: dict[ChannelId, Channel] = field(default_factory=dict)
     _signals: dict[StepId, Signal] = field(default_factory=dict)
     _sources: dict[StepId, list[ChannelSource]] = field(default_factory=dict)
-    _forms: dict[StepId, StepForm] = field(default_factory=dict)
+    _analyzed: dict[StepId, AnalyzedStep] = field(default_factory=dict)
     _read: dict[ReaderId, frozenset[str]] = field(default_factory=dict)
     _change: Change | None = None
 
@@ -96,7 +95,7 @@ class Build:
 
         Raises:
             PlanError: If a step cannot run on Spark; it names the function and line.
-            CodeChanged: If the cut cannot be restored into the steps of today.
+            CodeChanged: If the cut cannot be restored into the current steps.
             StoreError: If state cannot be fetched.
         """
         self.directory.mkdir(parents=True)
@@ -125,40 +124,42 @@ class Build:
 
     @property
     def _cut(self) -> Cut | None:
-        """The cut as the steps of today see it."""
+        """The cut, mapped to the current steps."""
         return None if self._change is None else self._change.cut
 
     def _standing(self) -> Standing:
         standing = self.restore.standing
         if self._cut is None:
             return standing
-        decided = {step: one.batch for step, one in self._cut.snapshots.items()}
+        decided = {step: snapshot.batch for step, snapshot in self._cut.snapshots.items()}
         return replace(standing, decided=decided)
 
     def _map(self) -> None:
-        """Find what the cut is to the steps of today (rule F16)."""
+        """Map the cut to the current steps (rule F16)."""
         cut = self.restore.cut
         if cut is None:
             return
-        now = {name: form.identity for name, form in self._forms.items()}
-        self._change = mapped(cut, now, self.context.allowed)
+        now = {name: analyzed_step.identity for name, analyzed_step in self._analyzed.items()}
+        self._change = map_or_refuse(cut, now, self.context.allowed)
 
     def _topology(self) -> Topology:
-        pinned = [name for name, form in self._forms.items() if form.pinned_start]
+        pinned = [
+            name for name, analyzed_step in self._analyzed.items() if analyzed_step.pinned_start
+        ]
         known = {} if self._cut is None else self._cut.identities
         default = int(str(self.internals.spark.conf.get(PARTITIONS)))
         identities = {}
-        for name, form in self._forms.items():
-            identity = known.get(name, form.identity)
+        for name, analyzed_step in self._analyzed.items():
+            identity = known.get(name, analyzed_step.identity)
             if identity.operators and identity.partitions is None:
-                identity = replace(identity, partitions=self._divided_into(name) or default)
+                identity = replace(identity, partitions=self._count_partitions(name) or default)
             identities[name] = identity
         return self.context.plan.topology(pinned, identities)
 
-    def _divided_into(self, step: StepId) -> int | None:
-        """Return into how many partitions a query's state is divided, as its own log says.
+    def _count_partitions(self, step: StepId) -> int | None:
+        """Return the number of partitions of a query's state, from its own log.
 
-        A manifest of the first versions does not; None for a query that has not run.
+        A manifest of the first versions does not record it. None for a query that has not run.
         """
         batch = NO_BATCH if self._cut is None else self._cut.snapshots[step].batch
         directory = self._query_directory(step)
@@ -171,24 +172,28 @@ class Build:
 
     def _evaluate(self) -> None:
         plan, spark = self.context.plan, self.internals.spark
-        analysis = Analysis(self.internals, OwnTargets.of(plan, spark))
+        analysis = Analysis(self.internals, SelfReadCheck.of(plan, spark))
         for step in self.context.plan.steps:
             frames = self._frames(step)
             if frames is None:
                 continue
-            form = analysis.look(step, frames)
-            if form is None:
+            analyzed_step = analysis.look(step, frames)
+            if analyzed_step is None:
                 continue
-            self._forms[step.name] = form
+            self._analyzed[step.name] = analyzed_step
             if step.output is not None:
-                self._channels[step.output.id] = self._channel(step, form.rows)
+                self._channels[step.output.id] = self._channel(step, analyzed_step.rows)
                 for reader in step.output.readers:
                     signal = self._signals.setdefault(reader.step, Signal())
                     self._channels[step.output.id].subscribe(reader, signal)
         if self.context.available_now:
-            analysis.problems += _endless(self.context.plan.steps, self._forms)
-            # Only a query with sources of Spark's has the trigger by which Spark would tell them.
-            for native in (one for form in self._forms.values() for one in form.natives):
+            analysis.problems += _endless(self.context.plan.steps, self._analyzed)
+            # Spark notifies sources only in a query with that trigger, which needs foreign sources.
+            for native in (
+                source
+                for analyzed_step in self._analyzed.values()
+                for source in analyzed_step.natives
+            ):
                 native.prepareForTriggerAvailableNow()
         if analysis.problems:
             raise PlanError(self.context.plan.pipeline, *analysis.problems)
@@ -197,43 +202,43 @@ class Build:
         """Return the step's inputs as streams; None if a producer could not be evaluated."""
         signal = self._signals.setdefault(step.name, Signal())
         frames = {}
-        for one in step.inputs:
-            channel = self._channels.get(one.id.channel)
+        for step_input in step.inputs:
+            channel = self._channels.get(step_input.id.channel)
             if channel is None:
                 return None
             source = ChannelSource(
                 self.internals,
                 channel,
-                ReaderId(step.name, one.id),
+                ReaderId(step.name, step_input.id),
                 signal,
-                Reading(one.batch_bytes(step.options.max_batch_bytes), one.keys),
+                ReadOptions(step_input.batch_bytes(step.options.max_batch_bytes), step_input.keys),
             )
             self._sources.setdefault(step.name, []).append(source)
-            frames[one.id] = source.frame()
+            frames[step_input.id] = source.frame()
         return frames
 
     # -- channels
 
     def _choose_columns(self) -> None:
-        """Let channels carry only what their readers read (docs/adr/0024).
+        """Let channels carry only the columns that their readers read (docs/adr/0024).
 
-        Behind a step with state they carry everything: what it puts out is part of what it keeps,
-        and a reader that is added later must not change that. So do they behind one whose rows
-        would be others if fewer columns were asked for.
+        The channel after a step with state carries every column: the step's output is part of its
+        state, and a reader that is added later must not change it. So does the channel after a
+        step that would produce other rows if fewer columns were read.
         """
         internals, narrow = self.internals, []
         for step in self.context.plan.steps:
-            form = self._forms[step.name]
+            analyzed_step = self._analyzed[step.name]
             if step.inputs:
-                self._read.update(columns_read(internals, form.frame))
-            if step.output is None or form.is_stateful:
+                self._read.update(columns_read(internals, analyzed_step.frame))
+            if step.output is None or analyzed_step.is_stateful:
                 continue
-            if not rows_depend_on_columns(internals, form.frame):
+            if not rows_depend_on_columns(internals, analyzed_step.frame):
                 narrow.append(step.output)
-        for one in narrow:
-            if self._read.keys() >= set(one.readers):
-                columns = set[str]().union(*(self._read[reader] for reader in one.readers))
-                carry(self._channels[one.id], columns)
+        for channel in narrow:
+            if self._read.keys() >= set(channel.readers):
+                columns = set[str]().union(*(self._read[reader] for reader in channel.readers))
+                carry(self._channels[channel.id], columns)
 
     def _channel(self, step: PhysicalStep, form: ChannelForm) -> Channel:
         assert step.output is not None
@@ -260,7 +265,7 @@ class Build:
 
         def fetch(step: PhysicalStep) -> None:
             state = cut.snapshots[step.name].state
-            if state and self._forms[step.name].way is Way.QUERY:
+            if state and self._analyzed[step.name].execution_mode is ExecutionMode.QUERY:
                 into = self._query_directory(step.name)
                 into.mkdir(parents=True)
                 blobs.fetch_tree(state, into)
@@ -273,7 +278,7 @@ class Build:
             list(pool.map(fetch, self.context.plan.steps))
 
     def _rebuild(self) -> None:
-        """Rebuild the directories of queries that read something else now."""
+        """Rebuild the directories of queries whose inputs have changed."""
         change, cut = self._change, self.restore.cut
         if change is None or cut is None:
             return
@@ -281,8 +286,11 @@ class Build:
         old: dict[StepId, Path] = {}
 
         def directory_of(step: StepId) -> Path:
-            """Return where the files of a query of the cut are; fetch them if nobody has."""
-            if step in self._forms and self._forms[step].way is Way.QUERY:
+            """Return where the files of a query of the cut are; fetch them if necessary."""
+            if (
+                step in self._analyzed
+                and self._analyzed[step].execution_mode is ExecutionMode.QUERY
+            ):
                 return self._query_directory(step)
             if step not in old:
                 old[step] = self.directory / ".gone" / step
@@ -291,7 +299,7 @@ class Build:
 
         changed = []
         for step, lines in change.queries.items():
-            giver = next((one.origin for one in lines if one.origin is not None), None)
+            giver = next((line.origin for line in lines if line.origin is not None), None)
             donor = None
             if giver is not None:
                 donor = donor_of(directory_of(giver), cut.snapshots[giver].batch)
@@ -299,11 +307,11 @@ class Build:
                 ChangedQuery(
                     checkpoint=self._query_directory(step),
                     batch=change.cut.snapshots[step].batch,
-                    lines=[_text(one) for one in lines],
+                    lines=[_text(line) for line in lines],
                     logs={
-                        one.log: directory_of(one.origin) / SOURCES / str(one.origin_log)
-                        for one in lines
-                        if one.log is not None and one.origin is not None
+                        line.log: directory_of(line.origin) / SOURCES / str(line.origin_log)
+                        for line in lines
+                        if line.log is not None and line.origin is not None
                     },
                     donor=donor,
                 )
@@ -316,7 +324,7 @@ class Build:
 
     def _connect(self, spec: StepSpec, watch: CommitWatch) -> RunningStep:
         plan = self.context.plan[spec.step]
-        form = self._forms[spec.step]
+        analyzed_step = self._analyzed[spec.step]
         restored = None
         if self._cut is not None:
             restored = Restored.from_snapshot(self._cut.snapshots[spec.step])
@@ -331,9 +339,9 @@ class Build:
             directory=directory,
             signal=self._signals[spec.step],
         )
-        if form.way is Way.BATCH:
-            return BatchStep(plan, machine, wiring, self.callbacks, form)
-        query = QueryStep(plan, machine, wiring, self.callbacks, form)
+        if analyzed_step.execution_mode is ExecutionMode.BATCH:
+            return BatchStep(plan, machine, wiring, self.callbacks, analyzed_step)
+        query = QueryStep(plan, machine, wiring, self.callbacks, analyzed_step)
         query.available_now = self.context.available_now
         query.connect(self._sources.get(spec.step, ()), watch.watch)
         return query
@@ -349,7 +357,7 @@ class Build:
         return ChannelOutput(channel)
 
     def _shows(self, sink: SinkId) -> ShowPermit | None:
-        """Return the permit of a sink that shows batches: recovery has taken it back."""
+        """Return the permit of a sink that shows batches; recovery has rolled the sink back."""
         target = self.context.targets.get(sink)
         if target is None or not target.shows_batches:
             return None
@@ -358,28 +366,29 @@ class Build:
 
 
 def _text(line: Line) -> str | None:
-    """Give where an input begins as its query's offset log says it; None for the beginning."""
+    """Return where an input starts, as a line of the offset log; None for the beginning."""
     if line.channel is None:
         return line.text
     source, place = line.channel
     return ChannelOffset(place.position).text(source) if place.position else None
 
 
-def _endless(steps: Iterable[PhysicalStep], forms: Mapping[StepId, StepForm]) -> list[str]:
-    """Find sources of ours that never end, where everything there is now shall be processed."""
+def _endless(steps: Iterable[PhysicalStep], analyzed: Mapping[StepId, AnalyzedStep]) -> list[str]:
+    """Find Cutwater sources without an end, in a run that must process what is there and end."""
     return [
         f"{step.sources[0].place}: {step.sources[0].title} has no end, and all that is there "
         "now shall be processed; give it a total."
         for step in steps
-        if step.name in forms and any(not one.has_end for one in forms[step.name].natives)
+        if step.name in analyzed
+        and any(not source.has_end for source in analyzed[step.name].natives)
     ]
 
 
-def mapped(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
-    """Return what a cut is to the steps of today.
+def map_or_refuse(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
+    """Map a cut to the current steps.
 
     Raises:
-        CodeChanged: If it cannot be restored into them.
+        CodeChanged: If the cut cannot be restored into them.
     """
     change = map_cut(cut, now, allowed)
     if change.refusals:

@@ -1,15 +1,15 @@
 """The event-time watermark of each input of a query, kept through restarts.
 
 A query with several `withWatermark` calls has one watermark per call. Spark follows the smallest
-of them, and keeps only that one in its logs: after a restart every call begins at 0 again, so an
+of them, and keeps only that one in its logs. After a restart every call starts at 0 again, so an
 input that is ahead of the others, or delivers nothing more, holds back all windows. Therefore a
-snapshot has the watermark of each call beside Spark's own files, which take no notice of it:
+snapshot contains the watermark of each call beside Spark's own files; Spark ignores it:
 
     watermarks.json    [{"column":"at","delay_ms":1000,"streams":["orders"],…},…]
 
-A query's first batch after a restart puts them back. A snapshot without the file is of an earlier
-version, or of an adopted query: nothing is known then, and Spark's own behaviour stays
-(PROTOCOL.md, rule F9b; docs/adr/0033).
+The first batch of a query after a restart restores them. A snapshot without the file is from an
+earlier version or an adopted query; then Spark's own behaviour applies (PROTOCOL.md, rule F9b;
+docs/adr/0033).
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ class EventTime(msgspec.Struct, frozen=True):
 
 
 class InputWatermark(EventTime, frozen=True):
-    """One line of the file: a call, and where it stands; None before its first row."""
+    """One line of the file: a call and its watermark; None before its first row."""
 
     watermark_ms: int | None = None
 
@@ -57,7 +57,7 @@ def read_watermarks(directory: Path) -> tuple[InputWatermark, ...]:
     """Read the file of a snapshot; empty if there is none.
 
     Raises:
-        RecoveryError: If it makes no sense.
+        RecoveryError: If it cannot be decoded.
     """
     file = directory / FILE
     try:
@@ -68,32 +68,33 @@ def read_watermarks(directory: Path) -> tuple[InputWatermark, ...]:
         raise RecoveryError(f"{file} does not tell the inputs' watermarks: {error}.") from error
 
 
-def carried_over(
+def carry_over(
     stored: Sequence[InputWatermark], now: Sequence[EventTime]
 ) -> tuple[int | None, ...]:
-    """Return where each call of today's plan stands, as far as a snapshot tells.
+    """Return the watermark of each call in the current plan, if the snapshot contains it.
 
-    A plan over the same streams is matched call by call. In another one, a call is found by its
-    column and the sources that its rows come from, where that leaves no choice; a call that is
-    new, or cannot be told from another, begins without a watermark, which holds results back
-    until it has seen a row and never makes one late. A delay that has changed counts from the
-    newest row that was seen.
+    A plan over the same streams is matched call by call. In any other plan, a call is matched by
+    its column and the sources of its rows, if the match is unique. A call that is new or ambiguous
+    starts without a watermark: that holds results back until a row arrives, and never makes a row
+    late. A changed delay is applied to the newest row that was seen.
 
     Returns:
         A watermark for each call, in milliseconds; None for one that is unknown.
     """
-    if [(one.column, one.streams) for one in stored] == [(one.column, one.streams) for one in now]:
+    if [(watermark.column, watermark.streams) for watermark in stored] == [
+        (call.column, call.streams) for call in now
+    ]:
         return tuple(_at(old, new) for old, new in zip(stored, now, strict=True))
     before, after = Counter(map(_key, stored)), Counter(map(_key, now))
-    known = {_key(one): one for one in stored}
+    known = {_key(watermark): watermark for watermark in stored}
     return tuple(
-        _at(known[_key(one)], one) if before[_key(one)] == after[_key(one)] == 1 else None
-        for one in now
+        _at(known[_key(call)], call) if before[_key(call)] == after[_key(call)] == 1 else None
+        for call in now
     )
 
 
-def _key(one: EventTime) -> tuple[str, tuple[str, ...]]:
-    return one.column, one.origins
+def _key(call: EventTime) -> tuple[str, tuple[str, ...]]:
+    return call.column, call.origins
 
 
 def _at(old: InputWatermark, new: EventTime) -> int | None:
@@ -103,7 +104,7 @@ def _at(old: InputWatermark, new: EventTime) -> int | None:
 
 
 class QueryWatermarks:
-    """The watermarks of one query's inputs, from its restore on."""
+    """The watermarks of one query's inputs, from the restore onward."""
 
     def __init__(self, internals: Internals, calls: Mapping[str, EventTime]) -> None:
         """Follow the calls of a plan, by the ids that Spark has given them."""
@@ -113,21 +114,21 @@ class QueryWatermarks:
         self._is_put_back = True
 
     def restore(self, directory: Path) -> None:
-        """Take over what a snapshot tells; the query has not started.
+        """Load the watermarks of a snapshot; the query has not started.
 
         Raises:
-            RecoveryError: If its file makes no sense.
+            RecoveryError: If the file cannot be decoded.
         """
-        found = carried_over(read_watermarks(directory), tuple(self._calls.values()))
+        found = carry_over(read_watermarks(directory), tuple(self._calls.values()))
         pairs = zip(self._calls, found, strict=True)
         self._restored = {call: at_ms for call, at_ms in pairs if at_ms is not None}
         self._is_put_back = not self._restored
 
     def put_back(self, query: StreamingQuery) -> None:
-        """Give the query what was restored; called inside each batch, and acts in the first.
+        """Set the restored watermarks in the query; called in each batch, acts only in the first.
 
-        Spark computes new watermarks when a batch ends. Until then it goes by the smallest one,
-        which is in its own log.
+        Spark computes new watermarks when a batch ends. Until then it uses the smallest one, which
+        is in its own log.
         """
         if not self._is_put_back:
             self._internals.set_watermarks(query, self._restored)
@@ -144,14 +145,14 @@ class QueryWatermarks:
         found = {} if query is None else self._internals.watermarks(query)
         lines = [
             InputWatermark(
-                **msgspec.structs.asdict(one),
+                **msgspec.structs.asdict(event_time),
                 watermark_ms=_newest(self._restored.get(call), found.get(call)),
             )
-            for call, one in self._calls.items()
+            for call, event_time in self._calls.items()
         ]
         replace_text(directory / FILE, msgspec.json.encode(lines).decode())
         return (FILE,)
 
 
 def _newest(*moments_ms: int | None) -> int | None:
-    return max((one for one in moments_ms if one is not None), default=None)
+    return max((moment_ms for moment_ms in moments_ms if moment_ms is not None), default=None)

@@ -1,9 +1,12 @@
-"""A step as a streaming query of Spark's: one that keeps state or reads an outside source.
+"""A step that runs as a Spark streaming query: it keeps state or reads an outside source.
 
-Spark plans, computes and remembers; this module writes each batch's rows (the one action), appends
-the batch and learns from the query's own files where it stands: positions come from offsets/N,
-never from memory of what a source last said (rule F1), and a batch counts as committed when
-commits/N is there.
+Spark plans, computes and keeps the state. This module writes the rows of each batch (the only
+action), appends the batch and reads the query's position from its own files: positions come from
+offsets/N, never from what a source last reported (rule F1), and a batch is committed once commits/N
+exists.
+
+Spark sends no notice when commits/N appears, and its listener bus can be late or lose events. So
+`CommitWatch` polls for the file every few milliseconds, only while a batch waits for it.
 """
 
 import threading
@@ -14,7 +17,7 @@ from typing import Final
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cutwater.errors import RunError
-from cutwater.ids import NO_BATCH, BatchId, CheckpointId, InputId
+from cutwater.ids import NO_BATCH, BatchId, CheckpointId, InputId, StepId
 from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.messages import Place
 from cutwater.protocol.step.events import BatchAppended
@@ -22,18 +25,18 @@ from cutwater.protocol.step.machine import Step
 from cutwater.runtime.output import SMALL_BYTES
 from cutwater.runtime.reporting.failed_batch import FailedBatch, Reading, events_of, readings
 from cutwater.runtime.step import Closed, DriverCallbacks, PinnedFiles, RunningStep, Wiring
-from cutwater.spark.analysis.analysis import StepForm
+from cutwater.spark.analysis.analysis import AnalyzedStep
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir.batch_inputs import reading_of
 from cutwater.spark.checkpoint_dir.offsets import note_streams
 from cutwater.spark.engine.input_watermarks import QueryWatermarks
-from cutwater.spark.jvm.channel_scan import carried
+from cutwater.spark.jvm.channel_scan import select_carried
 from cutwater.spark.jvm.channel_source import ChannelOffset, ChannelSource
-from cutwater.spark.jvm.empty_batch_source import PulseSource
+from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
 from cutwater.spark.jvm.internals import POOL, Internals, NewQuery
 from cutwater.spark.jvm.native_sink import NativeSink, PlannedBatch
-from cutwater.spark.jvm.native_source import Told
+from cutwater.spark.jvm.native_source import ExpectedCallbackError
 from cutwater.store.backends.directories import try_to_remove_tree
 
 PARTITIONS: Final = "spark.sql.shuffle.partitions"
@@ -46,9 +49,11 @@ _OWES_BATCH: Final = (
     "that state to a step behind a source with chain=False, or run without --available-now."
 )
 
+_POLL_S: Final = 0.005
 
-class _Ended(Told):
-    """What Spark is told when a batch must not be committed; short, since Spark parses it."""
+
+class _Ended(ExpectedCallbackError):
+    """The error for Spark when a batch must not be committed; short, since Spark parses it."""
 
 
 class QueryStep(RunningStep):
@@ -62,20 +67,20 @@ class QueryStep(RunningStep):
         machine: Step,
         wiring: Wiring,
         callbacks: DriverCallbacks,
-        form: StepForm,
+        analyzed: AnalyzedStep,
     ) -> None:
         """Prepare the query; its directory holds the restored batch, or nothing.
 
         Args:
             plan: The step.
-            machine: Its machine, standing at the restored batch.
+            machine: Its machine, at the restored batch.
             wiring: What it is connected to.
             callbacks: What it reports to the driver.
-            form: Its result and sources, as Spark sees them.
+            analyzed: Its result and sources, as Spark sees them.
         """
         super().__init__(plan, machine, wiring, callbacks)
-        self._form = form
-        self._internals = Internals(form.frame.sparkSession)
+        self._analyzed = analyzed
+        self._internals = Internals(analyzed.frame.sparkSession)
         self._sink = NativeSink(self._internals, self._on_batch, self.title)
         self._query: StreamingQuery | None = None
         self._started = threading.Event()
@@ -88,14 +93,14 @@ class QueryStep(RunningStep):
         self._began = machine.last
         self._offsets: Sequence[str | None] = ()
         self._late_since = ""
-        # Only an operator with state asks for a watermark.
-        followed = form.event_times if form.may_owe_batch else {}
+        # Only an operator with state uses a watermark.
+        followed = analyzed.event_times if analyzed.may_owe_batch else {}
         self._watermarks = QueryWatermarks(self._internals, followed)
 
     # -- starting and ending
 
     def start(self) -> None:
-        """Start the query where its directory says."""
+        """Start the query at the position in its directory."""
         last = self.machine.last
         if last != NO_BATCH:
             self._offsets = query_log.read_batch(self.checkpoint, last).offsets
@@ -106,16 +111,16 @@ class QueryStep(RunningStep):
             # One input is enough to let the owed batch run (rule F22).
             owes = self.machine.owes_batch and index == 0
             source.begin(_line_of(self._offsets, source.reader.input), owes_batch=owes)
-        for native in self._form.natives:
-            if isinstance(native, PulseSource):
+        for native in self._analyzed.natives:
+            if isinstance(native, EmptyBatchSource):
                 native.between_batches = self._between_batches
-                native.begin(_pulse_line(self._offsets), owes_batch=self.machine.owes_batch)
-        spark = self._form.frame.sparkSession
+                native.begin(_empty_batch_line(self._offsets), owes_batch=self.machine.owes_batch)
+        spark = self._analyzed.frame.sparkSession
         partitions = self.plan.options.partitions
         context = spark.sparkContext
         context.setLocalProperty(POOL, self.name)
         try:
-            # A query takes its settings when it starts; others may start in this session too.
+            # A query reads its settings when it starts; other queries start in this session too.
             with _STARTING:
                 before = spark.conf.get(PARTITIONS)
                 if partitions is not None:
@@ -144,7 +149,7 @@ class QueryStep(RunningStep):
 
     def _new_query(self) -> NewQuery:
         return NewQuery(
-            frame=carried(self._form.frame, self.wiring.channel),
+            frame=select_carried(self._analyzed.frame, self.wiring.channel),
             title=self.title,
             checkpoint=str(self.checkpoint),
             output_mode=self.plan.output_mode,
@@ -178,27 +183,28 @@ class QueryStep(RunningStep):
 
     @property
     def _ends_by_itself(self) -> bool:
-        return self.available_now and bool(self._form.foreign)
+        return self.available_now and bool(self._analyzed.foreign)
 
     def source_ended(self) -> bool:
-        """Say whether the outside sources have ended."""
-        if self._form.foreign:
+        """Return whether the outside sources have ended."""
+        if self._analyzed.foreign:
             query = self._query
             if query is None or query.isActive or not self._ends_by_itself:
                 return False
             ended = query.exception() is None and self._has_read_all(query)
             return ended and not self._session_stopped()
-        texts = self._offsets or (None,) * len(self._form.natives)
+        texts = self._offsets or (None,) * len(self._analyzed.natives)
         return all(
-            source.exhausted(text) for source, text in zip(self._form.natives, texts, strict=True)
+            source.exhausted(text)
+            for source, text in zip(self._analyzed.natives, texts, strict=True)
         )
 
     def _has_read_all(self, query: StreamingQuery) -> bool:
-        """Say whether a query that has ended has read all that was there at its start.
+        """Return whether a query that has ended has read all that was there at its start.
 
-        Spark notes at the start where each source ends, and looks whether something is left
-        before each batch. It reads a source that cannot tell its end in one batch, and does not
-        look again after it.
+        At the start Spark records where each source ends, and before each batch it checks whether
+        something is left. A source that cannot report its end is read in a single batch, without
+        another check.
         """
         if self._internals.found_no_more(query):
             return True
@@ -206,13 +212,13 @@ class QueryStep(RunningStep):
         return self._internals.reads_once(query) and query_log.is_committed(self.checkpoint, only)
 
     def _session_stopped(self) -> bool:
-        context = self._form.frame.sparkSession.sparkContext
+        context = self._analyzed.frame.sparkSession.sparkContext
         return bool(context._jsc is None or context._jsc.sc().isStopped())  # noqa: SLF001
 
     def count_late_rows(self) -> None:
-        """Ask Spark what its operators have dropped; only those with event time can."""
+        """Count the late rows that Spark's operators have dropped; only event time has any."""
         query = self._query
-        if query is None or not self._form.is_stateful or self.machine.watermark_ms is None:
+        if query is None or not self._analyzed.is_stateful or self.machine.watermark_ms is None:
             return
         self._late_since, dropped = self._internals.late_rows(query, self._late_since)
         self.late_rows += dropped
@@ -220,7 +226,7 @@ class QueryStep(RunningStep):
     # -- batches
 
     def _inputs(self) -> list[InputId]:
-        return [one.reader.input for one in self._sources]
+        return [source.reader.input for source in self._sources]
 
     def _on_batch(self, rows: PlannedBatch, batch: BatchId) -> None:
         self.busy = True
@@ -237,8 +243,8 @@ class QueryStep(RunningStep):
             self.busy = False
 
     def _reason(self, error: BaseException) -> BaseException:
-        """Return why a batch failed: a stop cancels its jobs, whose error does not tell of it."""
-        if self._query is None or not self._internals.is_told_to_stop(self._query):
+        """Return why a batch failed: a stop cancels its jobs, and their error does not show it."""
+        if self._query is None or not self._internals.is_stop_requested(self._query):
             return error
         stopped = RunError(f"{_STOPPED}.")
         stopped.__cause__ = error
@@ -250,16 +256,16 @@ class QueryStep(RunningStep):
         self._note_committed(BatchId(batch - 1))
         self._watermarks.put_back(self._running_query())
         log = query_log.read_batch(self.checkpoint, batch)
-        moved = self._moved(log.offsets)
+        moved = self._find_moved_inputs(log.offsets)
         small = self.last_bytes is not None and self.last_bytes < SMALL_BYTES
-        if small and not self._form.is_stateful:
+        if small and not self._analyzed.is_stateful:
             rows = rows.gathered()
         written = self.wiring.output.write(rows, batch)
         self.last_bytes = written.size_bytes
         is_new = bool(moved) or tuple(log.offsets) != tuple(self._offsets)
         offsets = None
         if not self.wiring.inputs:
-            names = self._form.stream_keys
+            names = self._analyzed.stream_keys
             offsets = {names[at]: text for at, text in enumerate(log.offsets) if text is not None}
         self.append(
             written,
@@ -269,8 +275,9 @@ class QueryStep(RunningStep):
                 moved,
                 offsets,
                 watermark_ms=log.watermark_ms or None,
-                # Known for sure when the batch is committed; until then, better once too often.
-                owes_batch=self._form.may_owe_batch and is_new,
+                # Certain only when the batch is committed. Until then, assume that one is owed
+                # rather than miss it.
+                owes_batch=self._analyzed.may_owe_batch and is_new,
                 staged=written.staged,
             ),
         )
@@ -278,12 +285,12 @@ class QueryStep(RunningStep):
         self._watch(self, batch)
 
     def _running_query(self) -> StreamingQuery:
-        """Return the query; its first batch may begin before its start has returned here."""
+        """Return the query; its first batch may start before `start_query` has returned."""
         if not self._started.wait(_START_S) or self._query is None:
             raise RunError(f"its query had not started {_START_S:.0f} s after its first batch.")
         return self._query
 
-    def _moved(self, offsets: Sequence[str | None]) -> Mapping[InputId, Place]:
+    def _find_moved_inputs(self, offsets: Sequence[str | None]) -> Mapping[InputId, Place]:
         moved = {}
         for source in self._inputs():
             channel = self.wiring.inputs[source]
@@ -294,7 +301,7 @@ class QueryStep(RunningStep):
         return moved
 
     def failed_batch(self) -> FailedBatch | None:
-        """Say what the batch after the last one reads, as far as Spark has planned it."""
+        """Return what the batch after the last one reads, if Spark has planned it."""
         last, batch = self.machine.last, BatchId(self.machine.last + 1)
         if batch not in query_log.batches(self.checkpoint, query_log.OFFSETS):
             return None
@@ -303,22 +310,22 @@ class QueryStep(RunningStep):
         if last != NO_BATCH:
             starts = query_log.read_batch(self.checkpoint, last).offsets
         found: list[Reading | None] = [
-            reading_of(stream, start, end, query_files.source_log(self.checkpoint, one.log))
-            for one, stream, start, end in zip(
-                self._form.identity.inputs, self._form.lines, starts, ends, strict=True
+            reading_of(stream, start, end, query_files.source_log(self.checkpoint, identity.log))
+            for identity, stream, start, end in zip(
+                self._analyzed.identity.inputs, self._analyzed.lines, starts, ends, strict=True
             )
         ]
         for source in self._inputs():
             before, after = (
-                ChannelOffset.parse(_line_of(one, source), source).position
-                for one in (starts, ends)
+                ChannelOffset.parse(_line_of(offsets, source), source).position
+                for offsets in (starts, ends)
             )
             if after > before:
                 found.append(events_of(source.channel, before, after))
         return FailedBatch(self.name, batch, readings(found))
 
     def note_if_committed(self, batch: BatchId) -> bool:
-        """Look whether Spark has committed the batch, and say so to the machine if it has."""
+        """Check whether Spark has committed the batch; if so, notify the machine."""
         if not query_log.is_committed(self.checkpoint, batch):
             return False
         self._note_committed(batch)
@@ -328,13 +335,13 @@ class QueryStep(RunningStep):
         if batch <= self._began or self.machine.committed >= batch:
             return
         owes = False
-        if self._form.may_owe_batch:
+        if self._analyzed.may_owe_batch:
             before = query_log.read_batch(self.checkpoint, batch).watermark_ms
             owes = query_log.next_watermark_ms(self.checkpoint, batch) > before
         self.committed(batch, owes_batch=owes)
 
     def _between_batches(self) -> bool:
-        """Note the last batch as committed; say whether Spark is about to run an owed one."""
+        """Record the last batch as committed; return whether Spark is about to run an owed one."""
         last = self.machine.last
         if last > self._began:
             self._note_committed(last)
@@ -343,12 +350,12 @@ class QueryStep(RunningStep):
     # -- snapshots
 
     def pin(self, checkpoint_id: CheckpointId, batch: BatchId) -> None:
-        """Hard-link the files of a committed batch, and note what its offsets are of."""
+        """Hard-link the files of a committed batch, and record the streams of its offsets."""
         directory = self._pin(checkpoint_id)
         files = query_files.pin(self.checkpoint, batch, directory)
         if batch != NO_BATCH:
-            files += (note_streams(directory, self._form.lines),)
-            # Under the step's lock, so that the next batch cannot end: its watermarks are not ours.
+            files += (note_streams(directory, self._analyzed.lines),)
+            # Under the step's lock, so the next batch cannot end and change the watermarks.
             files += self._watermarks.note(self._query, directory)
         self._pinned[checkpoint_id] = PinnedFiles(directory, files)
 
@@ -369,10 +376,60 @@ class QueryStep(RunningStep):
 
 
 def _line_of(offsets: Sequence[str | None], source: InputId) -> str | None:
-    """Find the line of an input; lines are in the order of the plan, which need not be ours."""
+    """Find the line of an input; lines follow the order of Spark's plan, not of our inputs."""
     marks = (f'"channel":"{source.channel}"', f'"input":{source.ordinal},')
-    return next((text for text in offsets if text and all(one in text for one in marks)), None)
+    return next((text for text in offsets if text and all(mark in text for mark in marks)), None)
 
 
-def _pulse_line(offsets: Sequence[str | None]) -> str | None:
+def _empty_batch_line(offsets: Sequence[str | None]) -> str | None:
     return next((text for text in offsets if text and text.startswith('{"tick"')), None)
+
+
+class CommitWatch:
+    """Watches the queries of one generation."""
+
+    def __init__(self, failed: Callable[[RunningStep, BaseException], None]) -> None:
+        """Watch nothing yet."""
+        self._failed = failed
+        self._changed = threading.Condition()
+        self._waiting: dict[StepId, tuple[QueryStep, BatchId]] = {}
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop, name="commit watch", daemon=True)
+        self._thread.start()
+
+    def watch(self, step: QueryStep, batch: BatchId) -> None:
+        """Notify the step when this batch of its query is committed."""
+        with self._changed:
+            self._waiting[step.name] = (step, batch)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Stop polling, and wait for the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._waiting)
+                if self._closed:
+                    return
+                waiting = list(self._waiting.values())
+            for step, batch in waiting:
+                self._look(step, batch)
+            with self._changed:
+                if self._waiting and not self._closed:
+                    self._changed.wait(_POLL_S)
+
+    def _look(self, step: QueryStep, batch: BatchId) -> None:
+        try:
+            found = step.machine.committed >= batch or step.note_if_committed(batch)
+        except BaseException as error:  # noqa: BLE001 - a defect must not end the watch unseen
+            self._failed(step, error)
+            found = True
+        if found:
+            with self._changed:
+                if self._waiting.get(step.name) == (step, batch):
+                    del self._waiting[step.name]

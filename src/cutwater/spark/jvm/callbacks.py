@@ -1,12 +1,12 @@
 """The port on which the JVM calls Python: closed to every other program on this machine.
 
 py4j authenticates calls to the JVM, but not calls from it: in Spark's threading mode py4j's client
-in the JVM drops its token when PySpark tells it the port. So the ids of Python objects are made
-secrets: the counter of ids starts at 128 random bits, and a connection must name an object that
-exists, in its first message and within seconds, or it is closed. The number of connections that
-have not done so is bounded, and a lack of file descriptors does not end the server, as it does in
-py4j. A session whose callback server was started before `secure` keeps that server; the ids of
-everything that a pipeline hands to it are secret all the same.
+in the JVM drops its token when PySpark sets the port. So the ids of Python objects are made secret:
+the counter of ids starts at 128 random bits, and a connection must name an existing object in its
+first message and within seconds, or it is closed. The number of connections that have not yet done
+so is bounded. A lack of file descriptors does not end the server, as it does in py4j. A session
+whose callback server was started before `secure` keeps that server; the ids of everything that a
+pipeline passes to it are still secret.
 """
 
 import logging
@@ -24,14 +24,14 @@ _UNPROVEN_MAX: Final = 64
 _FIRST_MESSAGE_S: Final = 10.0
 _LOOK_S: Final = 0.01
 _PEEKED_BYTES: Final = 256
-"""A command of one letter, an id of at most 40 digits, and a line feed behind each."""
+"""A command of one letter, an id of at most 40 digits, and a line feed after each."""
 _COMMANDS: Final = frozenset({b"c", b"g"})
 _PAUSE_S: Final = 0.5
 _LOCK: Final = threading.Lock()
 
 
 def secure(gateway: Any) -> None:
-    """Make the ids of this gateway's Python objects secret, and its callback server ours.
+    """Make the ids of this gateway's Python objects secret, and let it start our callback server.
 
     Called before a pipeline hands anything to Spark; may be called again.
     """
@@ -55,10 +55,10 @@ class _Server(PythonServer):  # type: ignore[misc]
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self._unproven = threading.BoundedSemaphore(_UNPROVEN_MAX)
-        self._has_told = False
+        self._has_warned = False
 
     def run(self) -> None:
-        """Accept until the end; an error, such as no free file descriptor, is waited out."""
+        """Accept until shutdown; after an error, such as too many open files, wait and retry."""
         super().run()
         while not self.is_shutdown and self.server_socket is not None:
             time.sleep(_PAUSE_S)
@@ -81,15 +81,15 @@ class _Server(PythonServer):  # type: ignore[misc]
         connection.init_socket_from_python_server(accepted, stream)
         return connection
 
-    def not_started(self) -> None:
-        """Note that a connection has no thread that could look at it."""
+    def on_thread_missing(self) -> None:
+        """Release the slot of a connection for which no thread could be started."""
         self._unproven.release()
 
-    def proved(self, *, is_proven: bool) -> None:
-        """Note what became of an unproven connection."""
+    def on_proof(self, *, is_proven: bool) -> None:
+        """Release the slot of an unproven connection, and log a refused one once."""
         self._unproven.release()
-        if not is_proven and not self._has_told and not self.is_shutdown:
-            self._has_told = True
+        if not is_proven and not self._has_warned and not self.is_shutdown:
+            self._has_warned = True
             _LOG.warning(
                 "another program on this machine connected to port %s, on which only Spark calls, "
                 "and was refused; this is said once",
@@ -98,7 +98,7 @@ class _Server(PythonServer):  # type: ignore[misc]
 
 
 class _Connection(ClientServerConnection):  # type: ignore[misc]
-    """Carries out commands once it has proven that it is the JVM's."""
+    """Executes commands once the connection has proven that it comes from the JVM."""
 
     def start(self) -> None:
         """Start the thread of the connection, or close it where no thread can be started."""
@@ -106,23 +106,23 @@ class _Connection(ClientServerConnection):  # type: ignore[misc]
             super().start()
         except RuntimeError as error:
             _LOG.warning("a call of the JVM cannot be answered: %s", error)
-            self.python_server.not_started()
+            self.python_server.on_thread_missing()
             self.close(reset=True)
 
     def wait_for_commands(self) -> None:
-        """Look at the first message, and go on as py4j does if it names an object of ours."""
+        """Check the first message; if it names an existing object, continue as py4j does."""
         is_proven = False
         try:
             is_proven = self._names_an_object()
         finally:
-            self.python_server.proved(is_proven=is_proven)
+            self.python_server.on_proof(is_proven=is_proven)
         if is_proven:
             super().wait_for_commands()
         else:
             self.close(reset=True)
 
     def _names_an_object(self) -> bool:
-        """Say whether the first message is a command on an object that exists; takes nothing."""
+        """Return whether the first message is a command on an object that exists; takes nothing."""
         end_s = time.monotonic() + _FIRST_MESSAGE_S
         try:
             self.socket.settimeout(_FIRST_MESSAGE_S)

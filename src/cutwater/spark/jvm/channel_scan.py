@@ -1,7 +1,7 @@
-"""Events of a channel as rows: Spark's own Parquet scan, whoever reads them and in whichever way.
+"""Events of a channel as rows: Spark's own Parquet scan, for streaming and for batch reads.
 
-A channel carries only the columns that one of its readers reads (docs/adr/0024). Everybody still
-sees all of them; one that is not carried says so, loudly, if a row of it is ever looked at.
+A channel carries only the columns that at least one of its readers reads (docs/adr/0024). Readers
+still see all columns; a column that is not carried raises an error if a row of it is evaluated.
 """
 
 from collections.abc import Collection
@@ -15,14 +15,14 @@ from pyspark.sql.types import StructType
 from cutwater.errors import RunError
 from cutwater.runtime.channel import Channel, Columns
 from cutwater.spark.jvm.internals import Internals
-from cutwater.spark.jvm.plan_template import PlanTemplate
+from cutwater.spark.jvm.parquet import PlanTemplate
 
 _EVENT: Final = "__cutwater_event"
 _RANK: Final = "__cutwater_rank"
 
 
 class ChannelScan:
-    """Scans one channel; made before the channel knows what it carries, used after."""
+    """Scans one channel; created before the carried columns are chosen, used after."""
 
     def __init__(self, internals: Internals, channel: Channel, keys: tuple[str, ...] = ()) -> None:
         """Scan for one reader.
@@ -61,7 +61,7 @@ class ChannelScan:
         return frame
 
     def _leaf(self, start: int, end: int, *, streaming: bool, columns: Any) -> Any:
-        """Plan the scan, of all that was appended: Spark leaves out files that it does not find."""
+        """Plan the scan; fail if bytes are missing, since Spark leaves out files it cannot find."""
         while True:
             events = self._channel.events(start, end)
             files = [str(path) for path in self._channel.paths(events)]
@@ -99,10 +99,10 @@ class ChannelScan:
             F.lit(f"channel {self._channel.id} does not carry a column that is read from it")
         )
         return [
-            F.col(quoted(one.name))
-            if one.name in carried_columns.names
-            else missing.cast(one.dataType).alias(one.name)
-            for one in schema.fields
+            F.col(quote(field.name))
+            if field.name in carried_columns.names
+            else missing.cast(field.dataType).alias(field.name)
+            for field in schema.fields
         ]
 
 
@@ -113,20 +113,20 @@ def columns_of(columns: Columns) -> StructType:
 
 
 def carry(channel: Channel, names: Collection[str]) -> None:
-    """Let a channel carry only these of its columns; at least one, since Parquet needs one."""
+    """Restrict a channel to these columns; at least one, since Parquet needs one."""
     fields = columns_of(channel.form.schema).fields
     channel.carry(StructType([field for field in fields if field.name in names] or fields[:1]))
 
 
-def carried(frame: DataFrame, channel: Channel | None) -> DataFrame:
+def select_carried(frame: DataFrame, channel: Channel | None) -> DataFrame:
     """Return the columns of a step's rows that its channel carries; all without a channel."""
     if channel is None or channel.carried == channel.form.schema:
         return frame
-    return frame.select(*map(quoted, channel.carried.names))
+    return frame.select(*map(quote, channel.carried.names))
 
 
-def quoted(name: str) -> str:
-    """Return a column's name as Spark reads it as one name."""
+def quote(name: str) -> str:
+    """Quote a column's name, so that Spark reads it as a single name."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -135,9 +135,9 @@ def _newest(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
 
     An Event is a directory, named so that they sort in the order of Events.
     """
-    columns = [quoted(one) for one in rows.columns]
+    columns = [quote(name) for name in rows.columns]
     # A key may also be what Spark takes for one: in other letters, or a part of a column.
-    named_keys = [quoted(one) if one in rows.columns else one for one in keys]
+    named_keys = [quote(key) if key in rows.columns else key for key in keys]
     latest_first = Window.partitionBy(*named_keys).orderBy(F.col(_EVENT).desc())
     directory = F.substring_index("_metadata.file_path", "/", -2)
     named = rows.select("*", F.substring_index(directory, "/", 1).alias(_EVENT))

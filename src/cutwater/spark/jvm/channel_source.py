@@ -1,8 +1,8 @@
 """A channel as a source of a streaming query: Spark's own Parquet scan over what may be read.
 
-How far a batch may go is the whole of alignment: up to the first barrier that the step has not
-released (rule F6). An offset counts Events, so that passing a barrier changes nothing (F23); its
-`tick` lets a batch without rows run that is owed after a restore (F22).
+Alignment consists of limiting the end of a batch: it reads up to the first barrier that the step
+has not released (rule F6). An offset counts Events, so passing a barrier does not change it (F23);
+its `tick` makes Spark run a batch without rows that is owed after a restore (F22).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,22 +13,22 @@ from pyspark.sql import DataFrame
 from cutwater.ids import InputId, ReaderId
 from cutwater.runtime.channel import Channel, Signal
 from cutwater.spark.jvm.channel_scan import ChannelScan, columns_of
-from cutwater.spark.jvm.empty_batch_source import OwedBatch
+from cutwater.spark.jvm.empty_batch_source import NoDataBatchDetector
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import NativeSource, decode_offset, encode_offset
 
 _KEYS: Final = frozenset({"channel", "input", "position", "tick"})
 IDLE_WAIT_S: Final = 5.0
-"""How long an idle query waits inside its own poll; everything that matters wakes it."""
+"""How long an idle query waits inside its own poll; any relevant change wakes it."""
 
 
 class ChannelOffset:
-    """Where a step stands on one input, as its query's offset log says it."""
+    """The position of a step on one input, as its query's offset log records it."""
 
     __slots__ = ("position", "tick")
 
     def __init__(self, position: int = 0, tick: int = 0) -> None:
-        """Stand at a position, after so many ticks."""
+        """Create the offset for a position and a number of ticks."""
         self.position = position
         self.tick = tick
 
@@ -48,7 +48,7 @@ class ChannelOffset:
         return cls(found["position"], found["tick"])
 
     def text(self, source: InputId) -> str:
-        """Give the offset of this input as text."""
+        """Return the offset of this input as text."""
         return encode_offset(
             {
                 "channel": source.channel,
@@ -59,13 +59,13 @@ class ChannelOffset:
         )
 
 
-class Reading(NamedTuple):
+class ReadOptions(NamedTuple):
     """How a channel is read.
 
     Attributes:
         max_batch_bytes: The most that one batch takes; None for no limit.
-        keys: The channel carries updates, and of a batch only the newest row for each value of
-            these columns is wanted. Empty for appended rows.
+        keys: The channel carries updates, and a batch keeps only the newest row for each value of
+            these columns. Empty for appended rows.
     """
 
     max_batch_bytes: int | None = None
@@ -81,46 +81,46 @@ class ChannelSource(NativeSource):
         channel: Channel,
         reader: ReaderId,
         signal: Signal,
-        reading: Reading,
+        options: ReadOptions,
     ) -> None:
         """Read a channel as one reader."""
         self.channel = channel
         super().__init__(internals, columns_of(channel.form.schema))
         self.reader = reader
         self._signal = signal
-        self._reading = reading
-        self._scan = ChannelScan(internals, channel, reading.keys)
+        self._options = options
+        self._scan = ChannelScan(internals, channel, options.keys)
         self._tick = 0
         self._initial = 0
         self._planned = 0
-        self._owed = OwedBatch()
+        self._detector = NoDataBatchDetector()
         self.siblings: Sequence[ChannelSource] = (self,)
         self.between_batches: Callable[[], bool] = lambda: False
 
     def describe(self) -> str:
-        """Name the source for people."""
+        """Return a human-readable name."""
         return f"channel {self.channel.id}"
 
     @property
     def needed_by_itself(self) -> frozenset[str]:
-        """The columns that newest rows are found by; all, if they have other names for Spark."""
-        keys, columns = frozenset(self._reading.keys), frozenset(self.channel.form.schema.names)
+        """The columns that identify the newest rows; all columns if a key is not a column name."""
+        keys, columns = frozenset(self._options.keys), frozenset(self.channel.form.schema.names)
         return keys if keys <= columns else columns
 
     def frame(self) -> DataFrame:
-        """Return the stream, with the producer's watermark: Spark takes none from a source."""
+        """Return the stream, with the producer's watermark: Spark accepts none from a source."""
         frame = super().frame()
         watermark = self.channel.form.watermark
         return frame if watermark is None else frame.withWatermark(*watermark)
 
     def begin(self, text: str | None, *, owes_batch: bool) -> None:
-        """Note where the query starts, and whether a batch without rows must run first.
+        """Set where the query starts, and whether a batch without rows must run first.
 
-        A query without an offset of this input begins where its reader stands: a step that was
-        added to a channel does not begin at the channel's beginning.
+        A query without an offset of this input starts at the position of its reader: a step that
+        was added to a channel does not start at the channel's beginning.
         """
         self._initial = self.channel.position(self.reader).position
-        offset = self._parsed(text)
+        offset = self._parse(text)
         self._planned = offset.position
         self._tick = offset.tick + owes_batch
 
@@ -128,8 +128,8 @@ class ChannelSource(NativeSource):
         """Return where the next batch ends, waiting a while if no input has anything."""
         wants_batch = self.between_batches()
         seen = self._signal.count
-        offset = self._parsed(start)
-        if self is self.siblings[0] and self._owed.insists(start, wants_batch=wants_batch):
+        offset = self._parse(start)
+        if self is self.siblings[0] and self._detector.must_force(start, wants_batch=wants_batch):
             self._tick = offset.tick + 1
         self._planned = offset.position
         if not wants_batch and self._tick == offset.tick and not self._any_news():
@@ -138,27 +138,27 @@ class ChannelSource(NativeSource):
             return start
         limit = self.channel.limit(self.reader)
         end = ChannelOffset(
-            self.channel.end_within(offset.position, limit, self._reading.max_batch_bytes),
+            self.channel.end_within(offset.position, limit, self._options.max_batch_bytes),
             max(self._tick, offset.tick),
         )
         if start is None and end.position == self._initial and end.tick == 0:
             return None
         return end.text(self.reader.input)
 
-    def _parsed(self, text: str | None) -> ChannelOffset:
+    def _parse(self, text: str | None) -> ChannelOffset:
         if text is None:
             return ChannelOffset(self._initial)
         return ChannelOffset.parse(text, self.reader.input)
 
     def _any_news(self) -> bool:
-        return any(one.has_news() for one in self.siblings)
+        return any(source.has_news() for source in self.siblings)
 
     def has_news(self) -> bool:
-        """Say whether a batch would find Events here."""
+        """Return whether a batch would find Events here."""
         return self.channel.limit(self.reader) > self._planned
 
     def batch(self, start: str | None, end: str) -> Any:
         """Return the rows between two offsets."""
-        first = self._parsed(start).position
-        last = self._parsed(end).position
+        first = self._parse(start).position
+        last = self._parse(end).position
         return self._scan.rows(first, last, streaming=True)._jdf

@@ -1,11 +1,11 @@
-"""Spark's internal classes, and the check that they are there.
+"""Spark's internal classes, and the check that they exist.
 
-Beside it, `parquet_files`, `plan_nodes`, `plan_template`, `operators` and `columns_read` use such
-classes through py4j, and `session` names some in settings; no other module does. Spark promises to
-keep none of them. `self_check` asks for every one that is called or set by its name when a pipeline
-starts, so that a Spark without it says so at once (docs/adr/0007). The nodes of a plan are known by
-their simple names only, which nobody can ask for; so no other version of Spark is let in than the
-one that is tested (`version`).
+Besides this module, `parquet`, `logical_plan` and `column_pruning` use such classes through py4j,
+and `session` names some in settings; no other module does. Spark guarantees none of them. When a
+pipeline starts, `self_check` looks up every class that is called or set by its name, so a Spark
+without it is refused at once (docs/adr/0007). The nodes of a plan are identified only by their
+simple names, which cannot be looked up; so only the Spark version that is tested is accepted
+(`requirements`).
 """
 
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ from pyspark.sql.types import StructType
 from cutwater.errors import SessionError
 from cutwater.spark.jvm.callbacks import secure
 from cutwater.spark.jvm.parquet import ParquetFiles
+from cutwater.spark.session.requirements import PYSPARK, is_supported
 from cutwater.spark.session.session import NEEDED
-from cutwater.spark.session.version import PYSPARK, is_supported
 
 POOL: Final = "spark.scheduler.pool"
 """The local property that names the scheduler pool of a step's jobs: each step has its own."""
@@ -53,8 +53,8 @@ class NewQuery:
         title: Its name in Spark.
         checkpoint: Its checkpoint directory.
         output_mode: Spark's output mode.
-        trigger_ms: How often a batch may begin at most; None for as soon as there is something.
-        available_now: Let it end by itself when it has read what is there.
+        trigger_ms: The min time between batches; None for as soon as there is data.
+        available_now: End the query when it has read what is there now.
     """
 
     frame: DataFrame
@@ -75,11 +75,10 @@ class Internals:
         self.session: Any = spark._jsparkSession
 
     def self_check(self) -> None:
-        """Ask for every class that is called or set by its name.
+        """Look up every class that is called or set by its name.
 
         Raises:
-            SessionError: If this is another Spark than the one that is tested, or naming the class
-                that is missing.
+            SessionError: If this is not the Spark version that is tested, or a class is missing.
         """
         if not is_supported(self.spark.version):
             message = (
@@ -124,7 +123,7 @@ class Internals:
                 )
                 raise SessionError(message) from error
         tracker = self.jvm.java.lang.Class.forName(_WATERMARKS)
-        if _WATERMARK_FIELD not in {one.getName() for one in tracker.getDeclaredFields()}:
+        if _WATERMARK_FIELD not in {field.getName() for field in tracker.getDeclaredFields()}:
             message = (
                 f"{_WATERMARKS} of this Spark has no {_WATERMARK_FIELD}, which restarts need: "
                 "start the session with the Spark that Apache publishes, unchanged."
@@ -152,7 +151,7 @@ class Internals:
     # -- sources that live in this process
 
     def streaming_frame(self, source: object) -> DataFrame:
-        """Return a streaming DataFrame over a source that Python answers for.
+        """Return a streaming DataFrame over a source that is implemented in Python.
 
         Args:
             source: A py4j proxy of Spark's `Source` (see `native_source`).
@@ -186,7 +185,7 @@ class Internals:
     # -- sinks that live in this process
 
     def start_query(self, query: NewQuery, sink: object) -> StreamingQuery:
-        """Start a streaming query that ends in a sink which Python answers for.
+        """Start a streaming query with a sink that is implemented in Python.
 
         Args:
             query: What to run.
@@ -202,7 +201,7 @@ class Internals:
         )
         java = manager.startQuery(
             self.some(query.title),
-            # The name of the sink, which only Spark's own sink evolution asks for.
+            # The name of the sink, which only Spark's own sink evolution uses.
             self.some(None),
             self.some(query.checkpoint),
             query.frame._jdf,
@@ -286,27 +285,28 @@ class Internals:
 
         Returns:
             The trigger of the newest batch, and how many rows were dropped since the other one.
-            A batch is told from others by its trigger: an idle query reports the number of the
-            batch to come.
+            A batch is identified by its trigger: an idle query reports the number of the batch to
+            come.
         """
-        told = query._jsq.recentProgress()
+        progress = query._jsq.recentProgress()
         newest, dropped = since, 0
-        for index in range(len(told) - 1, -1, -1):
-            trigger = str(told[index].timestamp())
+        for index in range(len(progress) - 1, -1, -1):
+            trigger = str(progress[index].timestamp())
             if trigger <= since:
                 break
             newest = max(newest, trigger)
             dropped += sum(
-                int(one.numRowsDroppedByWatermark()) for one in told[index].stateOperators()
+                int(operator.numRowsDroppedByWatermark())
+                for operator in progress[index].stateOperators()
             )
         return newest, dropped
 
     # -- how a query has ended
 
-    def is_told_to_stop(self, query: StreamingQuery) -> bool:
-        """Say whether a query was told to stop, as far as a batch of it can see.
+    def is_stop_requested(self, query: StreamingQuery) -> bool:
+        """Return whether a stop of the query was requested.
 
-        A JVM that has gone tells nothing; then the batch has an error of its own.
+        A JVM that has ended cannot report it; then the batch has an error of its own.
         """
         try:
             return not query.isActive
@@ -314,13 +314,13 @@ class Internals:
             return False
 
     def found_no_more(self, query: StreamingQuery) -> bool:
-        """Say whether there was nothing left when the query last looked for a batch to run."""
+        """Return whether there was nothing left when the query last looked for a batch to run."""
         return bool(query._jsq.streamingQuery().noNewData())
 
     def reads_once(self, query: StreamingQuery) -> bool:
-        """Say whether the query has read what is there in a single batch.
+        """Return whether the query has read what is there in a single batch.
 
-        Spark does so if one of its sources cannot tell where it ends now.
+        Spark does so if one of the sources cannot report its current end.
         """
         executor = query._jsq.streamingQuery().triggerExecutor()
         return executor is not None and executor.getClass().getSimpleName() == _READS_ONCE
@@ -346,7 +346,7 @@ class Internals:
         return found
 
     def set_watermarks(self, query: StreamingQuery, watermarks: Mapping[str, int]) -> None:
-        """Give a query the watermarks of its `withWatermark` calls, by their ids.
+        """Set the watermarks of a query's `withWatermark` calls, by their ids.
 
         Called on the query's own thread, inside a batch: Spark uses them when the batch ends.
         """
@@ -365,7 +365,7 @@ class Internals:
     # -- looking at plans
 
     def check_streaming(self, frame: DataFrame, output_mode: str) -> str | None:
-        """Let Spark say why a streaming plan cannot run in an output mode; None if it can."""
+        """Return Spark's reason why a streaming plan cannot run in an output mode, or None."""
         mode = self._output_mode(output_mode)
         checker = self.scala_object(
             self.jvm.org.apache.spark.sql.catalyst.analysis, "UnsupportedOperationChecker"

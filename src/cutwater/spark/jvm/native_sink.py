@@ -18,7 +18,7 @@ from cutwater.spark.jvm.internals import SINK_INTERFACE, Internals
 
 
 class PlannedBatch:
-    """One batch that Spark has planned and nobody has computed yet; use it once. Fills `Rows`."""
+    """One batch that Spark has planned and not computed yet; use it once. Implements `Rows`."""
 
     def __init__(
         self,
@@ -94,19 +94,19 @@ class NativeSink:
     # -- org.apache.spark.sql.execution.streaming.Sink
 
     def addBatch(self, number: int, java_frame: Any) -> None:
-        """Answer Spark: take a batch."""
+        """Process a batch. Called by Spark."""
         self._take(PlannedBatch(self._internals, java_frame, self._session_of), BatchId(number))
 
     def name(self) -> str:
-        """Answer Spark."""
+        """Return the name of the sink. Called by Spark."""
         return self._title
 
     def schema(self) -> Any:
-        """Answer Spark; it never looks at the columns of a v1 sink."""
+        """Return no columns: Spark never reads those of a v1 sink."""
         return self._internals.no_columns()
 
     def capabilities(self) -> Any:
-        """Answer Spark; a v1 sink has none."""
+        """Return no capabilities: a v1 sink has none."""
         return self._internals.no_capabilities()
 
     def toString(self) -> str:
@@ -114,14 +114,14 @@ class NativeSink:
         return self._title
 
     def hashCode(self) -> int:
-        """Be found in Spark's maps."""
+        """Identify the object in Spark's maps."""
         return id(self) % 2**31
 
     def equals(self, other: object) -> bool:
-        """Be found in Spark's maps."""
+        """Identify the object in Spark's maps."""
         return self is other
 
     class Java:
-        """Tells py4j which interface a sink answers for."""
+        """Declares to py4j which interface a sink implements."""
 
         implements: ClassVar[list[str]] = [SINK_INTERFACE]

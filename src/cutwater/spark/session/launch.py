@@ -1,10 +1,10 @@
-"""Starts the JVM of our own session, or says in the JVM's own words why it did not start.
+"""Starts the JVM of our own session, or reports why it did not start, with the JVM's own output.
 
-pyspark would put every setting on a command line that all users of the machine can read, and would
-keep no hold of a JVM that is still starting. So the JVM is started here: its settings and Java
-options are in files that only this user can read and that are gone when it runs, its process is
-ended if the start is given up, and what it says on stderr is kept until it is known whether it
-runs. pyspark then connects to it as to a JVM that exists already.
+pyspark would put every setting on a command line that all users of the machine can read, and could
+not end a JVM that is still starting. So the JVM is started here. Its settings and Java options are
+in files that only this user can read and that are deleted when it runs. Its process is ended if the
+start is abandoned. Its output on stderr is kept until the start succeeds or fails. pyspark then
+connects to it as to an existing JVM.
 """
 
 import os
@@ -37,11 +37,11 @@ _ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _PROPERTIES: Final = "--properties-file"
 _LOOK_S: Final = 0.05
 _QUIET_S: Final = 10.0
-"""How long a JVM that is starting is listened to before what it says is passed on."""
+"""How long the output of a starting JVM is held back before it is forwarded."""
 _LAST_WORDS: Final = 20
 _HELD_MAX: Final = 1_000
 _ENDING_S: Final = 5.0
-# What the JVM itself says of Spark's own option, before any logging; no setting stops it.
+# What the JVM itself prints about Spark's own option, before any logging; no setting stops it.
 _HARMLESS: Final = b"WARNING: Using incubator modules"
 
 
@@ -59,12 +59,12 @@ def start_jvm(settings: Mapping[str, str]) -> Any:  # noqa: ANN401 - py4j has no
     with TemporaryDirectory(prefix="cutwater-jvm-") as made:
         directory = Path(made)
         ready = directory / "ready"
-        with _started(_command(settings, directory), ready) as (process, complaints):
+        with _start_process(_command(settings, directory), ready) as (process, complaints):
             _wait(process, ready, complaints, settings.get("spark.master", "its master"))
             with ready.open("rb") as file:
                 port = read_int(file)  # type: ignore[no-untyped-call]
                 secret = UTF8Deserializer().loads(file)  # type: ignore[no-untyped-call]
-            gateway = _connected(port, secret)
+            gateway = _connect(port, secret)
     gateway.proc = process
     complaints.release()
     return gateway
@@ -77,14 +77,14 @@ def _command(settings: Mapping[str, str], directory: Path) -> list[str]:
     """Write the settings to files and return the command that reads them from there."""
     arguments, theirs, loads_defaults = _split(_words(os.environ.get(_ARGUMENTS, ""), _ARGUMENTS))
     options = " ".join(
-        settings[one] for one in (_DEFAULT_JAVA_OPTIONS, JAVA_OPTIONS) if settings.get(one)
+        settings[option] for option in (_DEFAULT_JAVA_OPTIONS, JAVA_OPTIONS) if settings.get(option)
     )
     (directory / "options").write_text(_argument_file(_words(options, JAVA_OPTIONS)))
     hidden = {**settings, JAVA_OPTIONS: shlex.quote(f"@{directory / 'options'}")}
     hidden.pop(_DEFAULT_JAVA_OPTIONS, None)
     # Of two values in one file the last counts: ours come after those of the user's own file.
-    text = "".join(_read(Path(one)) + "\n\n" for one in theirs)
-    text += "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in hidden.items())
+    text = "".join(_read(Path(file)) + "\n\n" for file in theirs)
+    text += "".join(f"{_escape(key)}={_escape(value)}\n" for key, value in hidden.items())
     properties = directory / "properties"
     properties.touch(mode=0o600)
     properties.write_text(text, encoding="utf-8")
@@ -141,10 +141,10 @@ def _read(file: Path) -> str:
     raise SessionError(f"{_PROPERTIES} in {_ARGUMENTS}: {file} cannot be read: {reason}.")
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Write a key or a value as `java.util.Properties` reads it back."""
     controls = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
-    return re.sub(r"[\\ \t\n\r\f=:#!]", lambda one: controls.get(one[0], f"\\{one[0]}"), text)
+    return re.sub(r"[\\ \t\n\r\f=:#!]", lambda found: controls.get(found[0], f"\\{found[0]}"), text)
 
 
 def _argument_file(words: Sequence[str]) -> str:
@@ -157,8 +157,10 @@ def _argument_file(words: Sequence[str]) -> str:
 
 
 @contextmanager
-def _started(command: Sequence[str], ready: Path) -> "Iterator[tuple[Popen[bytes], _Complaints]]":
-    """Start the process; if its start is given up, nothing of it is left."""
+def _start_process(
+    command: Sequence[str], ready: Path
+) -> "Iterator[tuple[Popen[bytes], _Complaints]]":
+    """Start the process; if the start is abandoned, kill the whole process group."""
     environment = {
         **os.environ,
         "SPARK_CONNECT_MODE": "0",
@@ -188,8 +190,8 @@ def _wait(process: "Popen[bytes]", ready: Path, complaints: "_Complaints", maste
         time.sleep(_LOOK_S)
 
 
-def _connected(port: int, secret: str) -> Any:  # noqa: ANN401 - py4j has no types
-    """Let pyspark connect to a JVM that runs."""
+def _connect(port: int, secret: str) -> Any:  # noqa: ANN401 - py4j has no types
+    """Connect pyspark to a running JVM."""
     try:
         os.environ |= {_PORT: str(port), _SECRET: secret}
         return launch_gateway()  # type: ignore[no-untyped-call]
@@ -198,10 +200,10 @@ def _connected(port: int, secret: str) -> Any:  # noqa: ANN401 - py4j has no typ
 
 
 class _Complaints:
-    """What the JVM says on stderr: kept while it starts, then passed on as it comes."""
+    """The output of the JVM on stderr: kept while it starts, then forwarded."""
 
     def __init__(self, lines: IO[bytes]) -> None:
-        """Listen from now on, in a thread."""
+        """Start reading, in a thread."""
         self._lines = lines
         self._last: deque[bytes] = deque(maxlen=_LAST_WORDS)
         self._held: deque[bytes] | None = deque(maxlen=_HELD_MAX)
@@ -210,7 +212,7 @@ class _Complaints:
         self._thread.start()
 
     def release(self) -> None:
-        """Pass on what was kept, and whatever else comes."""
+        """Forward what was kept, and all later output."""
         with self._lock:
             held, self._held = self._held, None
             for line in held or ():
@@ -220,7 +222,7 @@ class _Complaints:
         """Return the last lines of a JVM that has ended, after a colon; empty if there are none."""
         self._thread.join(_ENDING_S)
         said = [line.decode(errors="replace").strip() for line in self._last]
-        # The frames of a trace tell the reader nothing about what to change.
+        # The frames of a stack trace do not help the user to correct the error.
         text = "; ".join(line.rstrip(".") for line in said if line and not line.startswith("at "))
         return f": {text}" if text else ""
 
@@ -238,7 +240,7 @@ class _Complaints:
 
 
 def _pass_on(line: bytes) -> None:
-    """Write a line of the JVM's, so that a live view can make room for it."""
+    """Write a line of the JVM to stderr, or to the live view that has replaced `sys.stderr`."""
     text = printable(line.decode(errors="replace"))
     # A closed stderr, as at the end of a process, is no reason to stop emptying the pipe.
     with suppress(OSError, ValueError):

@@ -3,8 +3,8 @@
 Steps share one session, so one slow step must not starve the others: FAIR scheduling, a pool per
 step. State is RocksDB with changelogs in checkpoint format 2, the only format that a fresh scratch
 can be built from safely; shuffles get partitions that fit the cores, since they are pinned for the
-life of a step's state. Our own session says nothing on the terminal but errors, and its JVM is out
-of reach of the terminal's signals, so that a stop can still take its checkpoint.
+life of a step's state. Our own session prints only errors on the terminal, and its JVM does not
+receive the terminal's signals, so that a stop can still take its checkpoint.
 """
 
 import logging
@@ -27,9 +27,9 @@ from cutwater.config.settings import MASTER_DEFAULT
 from cutwater.errors import SessionError
 from cutwater.runtime.scratch import private_directory
 from cutwater.spark.jvm.callbacks import secure
-from cutwater.spark.session.connect import refuse_connect
 from cutwater.spark.session.java import cache_directories, make_private, use_java
 from cutwater.spark.session.launch import JAVA_OPTIONS, start_jvm
+from cutwater.spark.session.requirements import refuse_connect
 from cutwater.store.backends.directories import is_file
 
 _STATE: Final = "spark.sql.streaming.stateStore"
@@ -75,15 +75,15 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 """The settings of our own session on this machine, but for those that depend on its cores."""
 
-# Which of a query's watermarks counts; Spark keeps it with the query's state, so `max` is refused
-# whatever the pipeline is today: after a change of code it may be one that loses rows.
+# Which of a query's watermarks applies. Spark keeps the policy with the query's state, so `max` is
+# refused for every pipeline: after a change of code the pipeline may be one that loses rows.
 WATERMARK_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _SPARKS_PARTITIONS: Final = "200"
 _TEMPORARY_FILES: Final = "java.io.tmpdir"
 _LOG_OPTION: Final = "log4j2.configurationFile"
-# Off: what these say about a failed batch also comes to us as the query's exception, and is told
-# in our words; and a batch that a stop interrupts is no failure. Of a trace one line is shown.
+# Off: what these log about a failed batch also arrives as the query's exception, which Cutwater
+# reports itself; and a batch that a stop interrupts is no failure. One line of a trace is shown.
 _LOG_OFF: Final = (
     "org.apache.spark.broadcast.TorrentBroadcast",
     "org.apache.spark.executor.Executor",
@@ -122,11 +122,11 @@ def embedded_session(
     Args:
         master: Spark's master, such as `local[2]`, or a cluster's address.
         app_name: What Spark's own pages call it.
-        conf: Settings of the user's; they win.
+        conf: The user's settings; they take precedence.
 
     Raises:
-        SessionError: If Spark Connect is asked for, there is no Java, or Spark does not start; it
-            says why.
+        SessionError: If Spark Connect is requested, there is no Java, or Spark does not start;
+            with the reason.
     """
     refuse_connect(master, conf or {})
     cores = _local_cores(master)
@@ -156,10 +156,10 @@ def embedded_session(
 
 
 def check_session(spark: SparkSession) -> tuple[str, ...]:
-    """Look at a session that somebody else has made; nothing is changed.
+    """Check a session that the user created; nothing is changed.
 
     Returns:
-        What cannot be changed any more and will hurt, a sentence or two each.
+        Harmful settings that can no longer be changed, one or two sentences each.
 
     Raises:
         SessionError: If no pipeline can run in it: it is a Spark Connect session, is stopped, has
@@ -197,13 +197,13 @@ def check_session(spark: SparkSession) -> tuple[str, ...]:
 
 
 def prepare_session(spark: SparkSession) -> tuple[str, ...]:
-    """Make a session fit for a pipeline, as far as that can be done while it runs.
+    """Prepare a running session for a pipeline.
 
-    Sets what is `NEEDED`, a number of shuffle partitions that fits the cores if nobody has chosen
-    one, and turns Hadoop's local checksums off. Can be called again at any time.
+    Sets what is `NEEDED`, a number of shuffle partitions that fits the cores if none was chosen,
+    and turns Hadoop's local checksums off. Can be called again at any time.
 
     Returns:
-        What `check_session` found that cannot be changed any more.
+        What `check_session` found that can no longer be changed.
 
     Raises:
         SessionError: If no pipeline can run in it.
@@ -226,17 +226,17 @@ def prepare_session(spark: SparkSession) -> tuple[str, ...]:
 def without_local_checksums(spark: SparkSession) -> None:
     """Stop Hadoop from writing a `.crc` file beside every file on the driver's local disk.
 
-    They double the price of a small batch, and whatever reaches the store has a checksum of ours.
+    They double the cost of a small batch, and everything in the store has Cutwater's own checksum.
     Changing `fs.file.impl` instead would stop RocksDB from writing snapshots, without an error.
     """
     _local_file_system(spark).setWriteChecksum(False)
 
 
 def ship_by_value(modules: Iterable[ModuleType]) -> None:
-    """Let Spark's workers get the functions of these modules whole, with the functions they use.
+    """Send the functions of these modules to Spark's workers by value, with the functions they use.
 
-    Otherwise a worker gets a name to import, from a file that it cannot see. Call it before any
-    function of theirs is handed to Spark.
+    Otherwise a worker gets a name to import, from a file that it cannot see. Call this before any
+    of their functions is passed to Spark.
     """
     for module in modules:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
@@ -264,16 +264,16 @@ def _jvm_context(spark: SparkSession) -> Any:  # noqa: ANN401 - an object of the
 
 
 def _with_quiet_log(options: str) -> str:
-    """Add our logging to the driver's Java options, unless they say how to log."""
+    """Add our logging to the driver's Java options, unless they configure logging."""
     if "log4j" in options:
         return options
     return f"-D{_LOG_OPTION}={_log_settings().as_uri()} {options}".strip()
 
 
 def _with_private_files(options: str) -> str:
-    """Keep what Spark writes to its temporary directory, shuffled rows above all, to this user.
+    """Make Spark's temporary files, above all shuffled rows, readable by this user only.
 
-    `spark.local.dir` and SPARK_LOCAL_DIRS still say where shuffled rows are, if they are set.
+    `spark.local.dir` and SPARK_LOCAL_DIRS still set where shuffled rows are, if they are set.
     """
     if _TEMPORARY_FILES in options:
         return options
@@ -310,7 +310,7 @@ def _start(master: str, app_name: str, settings: Mapping[str, str]) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of an error of Spark's, without the trace behind it."""
+    """Return the first line of an error from Spark, without the stack trace after it."""
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.getMessage()).partition("\n")[0].rstrip(".")
     return str(error).partition("\n")[0].rstrip(".")

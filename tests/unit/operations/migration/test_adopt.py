@@ -30,7 +30,7 @@ from cutwater.planning.planner import plan
 from cutwater.protocol.cut import CheckpointKind, Committable, Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.protocol.evolution.identity import OperatorIdentity, StepIdentity
-from cutwater.spark.analysis.analysis import StepForm, Way
+from cutwater.spark.analysis.analysis import AnalyzedStep, ExecutionMode
 from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind, note_streams, read_streams
 from cutwater.store.backends.memory import MemoryBackend
@@ -70,16 +70,21 @@ def planned(partitions: int = 2) -> PhysicalPlan:
     return plan(made)
 
 
-def form(way: Way = Way.QUERY, *, stateful: bool = True, **more: Any) -> StepForm:  # noqa: ANN401
+def form(
+    mode: ExecutionMode = ExecutionMode.QUERY,
+    *,
+    stateful: bool = True,
+    **more: Any,  # noqa: ANN401
+) -> AnalyzedStep:
     nothing = cast("Any", None)
     operators = (OperatorIdentity("Aggregate"),) if stateful else ()
     identity = StepIdentity(operators=operators)
     more = {"has_watermark": False, "lines": (ORDERS,), "identity": identity, **more}
-    return StepForm(nothing, nothing, way, is_stateful=stateful, **more)
+    return AnalyzedStep(nothing, nothing, mode, is_stateful=stateful, **more)
 
 
-def forms(totals: StepForm | None = None) -> Mapping[StepId, StepForm]:
-    batch = form(Way.BATCH, stateful=False, lines=())
+def forms(totals: AnalyzedStep | None = None) -> Mapping[StepId, AnalyzedStep]:
+    batch = form(ExecutionMode.BATCH, stateful=False, lines=())
     return {
         StepId("totals"): totals or form(),
         StepId("one"): batch,
@@ -98,7 +103,7 @@ def query(tmp_path: Path) -> Path:
 
 
 def examined(
-    query: Path, step: str = "totals", totals: StepForm | None = None, *, rerun: bool = False
+    query: Path, step: str = "totals", totals: AnalyzedStep | None = None, *, rerun: bool = False
 ) -> Adoption:
     return examine(planned(), forms(totals), {step: looked(query)}, allow_uncommitted=rerun)
 
@@ -168,7 +173,10 @@ def test_the_directory_that_was_meant_is_offered(query: Path) -> None:
 @pytest.mark.parametrize(
     ("totals", "words"),
     [
-        (form(Way.QUERY, stateful=False), "the step keeps no state, and .* stateStoreSave"),
+        (
+            form(ExecutionMode.QUERY, stateful=False),
+            "the step keeps no state, and .* stateStoreSave",
+        ),
         (form(lines=(ORDERS, ORDERS)), "reads 2 outside streams .* the query read 1"),
         (
             form(lines=(Stream("orders", StreamKind.OUTSIDE, "kafka"),)),
@@ -182,7 +190,7 @@ def test_the_directory_that_was_meant_is_offered(query: Path) -> None:
     ],
 )
 def test_a_query_that_does_not_fit_its_step_is_refused(
-    query: Path, totals: StepForm, words: str
+    query: Path, totals: AnalyzedStep, words: str
 ) -> None:
     with pytest.raises(AdoptionRefused, match=words):
         examined(query, totals=totals)

@@ -11,7 +11,7 @@ from cutwater.errors import ConfigError
 from cutwater.pipeline.nodes import SinkTarget
 from cutwater.planning.planner import plan
 from cutwater.sinks.files.target import FilesTarget
-from cutwater.spark.analysis.self_reads import OwnTargets
+from cutwater.spark.analysis.self_reads import SelfReadCheck
 
 S3 = "s3://lake/clean/orders"
 SERVER, DEFAULT = "fs.s3a.endpoint", "fs.defaultFS"
@@ -22,7 +22,7 @@ def own(
     target: SinkTarget,
     settings: Mapping[str, str] | None = None,
     catalog: Mapping[str, Path] | None = None,
-) -> OwnTargets:
+) -> SelfReadCheck:
     """Where a pipeline with one sink writes, seen from a session with these settings."""
     pipeline = Pipeline("own")
     pipeline.source(lambda spark: spark, name="rows")
@@ -33,10 +33,10 @@ def own(
             raise ConfigError("name", f"the catalog does not tell of {name}")
         return FilesTarget(str(catalog[name]))
 
-    return OwnTargets(plan(pipeline), (settings or {}).get, files_of_table)
+    return SelfReadCheck(plan(pipeline), (settings or {}).get, files_of_table)
 
 
-def is_own(written: OwnTargets, read: str) -> bool:
+def is_own(written: SelfReadCheck, read: str) -> bool:
     return written.writer_of(read) is not None
 
 

@@ -5,15 +5,17 @@ from pathlib import Path
 import pytest
 
 from cutwater.errors import RecoveryError
-from cutwater.spark.checkpoint_dir.offset_kinds import fits, kind_of_offset, reads_below
 from cutwater.spark.checkpoint_dir.offsets import (
-    FILE,
+    STREAMS_FILE,
     Stream,
     StreamKind,
+    fits,
     for_plain,
     for_plan,
+    kind_of_offset,
     note_streams,
     read_streams,
+    reads_below,
 )
 
 ORDERS = Stream("orders", StreamKind.OUTSIDE, "FileSource[incoming]")
@@ -45,13 +47,13 @@ def test_the_list_is_read_as_it_was_noted(tmp_path: Path) -> None:
     note_streams(tmp_path, (ORDERS, PULSE))
 
     assert read_streams(tmp_path) == (ORDERS, PULSE)
-    assert [one.name for one in tmp_path.iterdir()] == [FILE]
+    assert [one.name for one in tmp_path.iterdir()] == [STREAMS_FILE]
 
 
 @pytest.mark.parametrize("text", [None, "", '[{"name":"a","kind":"other"}]'])
 def test_a_list_that_is_missing_or_damaged_is_an_error(text: str | None, tmp_path: Path) -> None:
     if text is not None:
-        (tmp_path / FILE).write_text(text, encoding="utf-8")
+        (tmp_path / STREAMS_FILE).write_text(text, encoding="utf-8")
 
     with pytest.raises(RecoveryError, match="does not tell which streams"):
         read_streams(tmp_path)

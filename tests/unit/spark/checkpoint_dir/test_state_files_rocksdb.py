@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cutwater.errors import RecoveryError
-from cutwater.spark.checkpoint_dir.state_files_rocksdb import files_by_number
+from cutwater.spark.checkpoint_dir.state_files import find_rocksdb_files
 
 
 def snapshot(store: Path, name: str) -> None:
@@ -20,7 +20,7 @@ def test_a_snapshot_names_the_files_that_it_shares(tmp_path: Path) -> None:
     (tmp_path / "SSTs" / "1-x.sst").write_text("")
     snapshot(tmp_path, "1-x.sst")
 
-    assert list(files_by_number(tmp_path, {"1.zip"}, 1)) == ["1.zip", "SSTs/1-x.sst"]
+    assert list(find_rocksdb_files(tmp_path, {"1.zip"}, 1)) == ["1.zip", "SSTs/1-x.sst"]
 
 
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", ""])
@@ -33,4 +33,4 @@ def test_a_snapshot_that_names_a_file_outside_its_store_is_refused(
     snapshot(store, name)
 
     with pytest.raises(RecoveryError, match="which is no file of it"):
-        list(files_by_number(store, {"1.zip"}, 1))
+        list(find_rocksdb_files(store, {"1.zip"}, 1))

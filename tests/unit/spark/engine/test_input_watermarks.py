@@ -10,7 +10,7 @@ from cutwater.spark.engine.input_watermarks import (
     FILE,
     EventTime,
     InputWatermark,
-    carried_over,
+    carry_over,
     read_watermarks,
 )
 
@@ -29,39 +29,39 @@ def call(known: InputWatermark, **changed: object) -> EventTime:
 def test_an_unchanged_plan_gets_every_watermark_back() -> None:
     now = [call(CLICKS), call(VIEWS), call(SILENT)]
 
-    assert carried_over([CLICKS, VIEWS, SILENT], now) == (50_000, 20_000, None)
+    assert carry_over([CLICKS, VIEWS, SILENT], now) == (50_000, 20_000, None)
 
 
 def test_a_snapshot_without_watermarks_tells_nothing() -> None:
-    assert carried_over([], [call(CLICKS), call(VIEWS)]) == (None, None)
+    assert carry_over([], [call(CLICKS), call(VIEWS)]) == (None, None)
 
 
 def test_calls_in_another_order_are_found_by_their_sources() -> None:
-    assert carried_over([CLICKS, VIEWS], [call(VIEWS), call(CLICKS)]) == (20_000, 50_000)
+    assert carry_over([CLICKS, VIEWS], [call(VIEWS), call(CLICKS)]) == (20_000, 50_000)
 
 
 def test_a_source_that_comes_through_a_channel_now_keeps_its_watermark() -> None:
     now = [call(CLICKS, streams=("valid/1",)), call(VIEWS)]
 
-    assert carried_over([CLICKS, VIEWS], now) == (50_000, 20_000)
+    assert carry_over([CLICKS, VIEWS], now) == (50_000, 20_000)
 
 
 def test_a_new_call_begins_without_a_watermark_and_the_others_keep_theirs() -> None:
-    assert carried_over([CLICKS], [call(CLICKS), call(VIEWS)]) == (50_000, None)
-    assert carried_over([CLICKS, VIEWS], [call(VIEWS)]) == (20_000,)
+    assert carry_over([CLICKS], [call(CLICKS), call(VIEWS)]) == (50_000, None)
+    assert carry_over([CLICKS, VIEWS], [call(VIEWS)]) == (20_000,)
 
 
 def test_another_column_begins_without_a_watermark() -> None:
-    assert carried_over([CLICKS], [call(CLICKS, column="seen_at")]) == (None,)
+    assert carry_over([CLICKS], [call(CLICKS, column="seen_at")]) == (None,)
 
 
 def test_two_uses_of_one_source_are_told_apart_by_position_while_the_streams_are_the_same() -> None:
     first = InputWatermark("at", 0, ("clicks/0",), ("clicks",), 1_000)
     second = InputWatermark("at", 0, ("clicks/1",), ("clicks",), 9_000)
 
-    same = carried_over([first, second], [call(first), call(second)])
-    swapped = carried_over([first, second], [call(second), call(first)])
-    dropped = carried_over([first, second], [call(second)])
+    same = carry_over([first, second], [call(first), call(second)])
+    swapped = carry_over([first, second], [call(second), call(first)])
+    dropped = carry_over([first, second], [call(second)])
 
     assert same == (1_000, 9_000)
     assert swapped == (None, None)
@@ -71,7 +71,7 @@ def test_two_uses_of_one_source_are_told_apart_by_position_while_the_streams_are
 def test_a_delay_that_has_changed_counts_from_the_newest_row_seen() -> None:
     longer, shorter = call(CLICKS, delay_ms=11_000), call(VIEWS, delay_ms=0)
 
-    assert carried_over([CLICKS, VIEWS], [longer, shorter]) == (40_000, 21_000)
+    assert carry_over([CLICKS, VIEWS], [longer, shorter]) == (40_000, 21_000)
 
 
 def test_a_snapshot_of_an_earlier_version_has_no_file(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from cutwater.errors import SessionError
-from cutwater.spark.session.connect import connect_variables, refuse_connect
+from cutwater.spark.session.requirements import connect_variables, refuse_connect
 from cutwater.spark.session.session import SETTINGS, embedded_session
 
 SENTENCE = "A pipeline needs a classic session, not one of Spark Connect: start it without {}."

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cutwater.spark.session.version import PYSPARK, is_supported
+from cutwater.spark.session.requirements import PYSPARK, is_supported
 
 ROOT = Path(__file__).parents[4]
 
