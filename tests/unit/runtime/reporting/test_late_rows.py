@@ -3,7 +3,7 @@
 import threading
 
 from cutwater.ids import CheckpointId
-from cutwater.runtime.reporting.late_rows import LateRows
+from cutwater.runtime.reporting.rates import LateRows
 from cutwater.runtime.reporting.status import BarrierAt
 from cutwater.runtime.reporting.step_times import StepTimes
 
