@@ -49,7 +49,7 @@ from cutwater.protocol.step.machine import Step
 from cutwater.runtime.channel import Channel, Signal
 from cutwater.runtime.output import Output, Written
 from cutwater.runtime.reporting.failed_batch import FailedBatch
-from cutwater.runtime.reporting.step_times import StepTimes
+from cutwater.runtime.reporting.status import StepTimes
 
 _ROOM_POLL_S: Final = 0.2
 

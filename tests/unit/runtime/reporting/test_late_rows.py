@@ -4,8 +4,7 @@ import threading
 
 from cutwater.ids import CheckpointId
 from cutwater.runtime.reporting.rates import LateRows
-from cutwater.runtime.reporting.status import BarrierAt
-from cutwater.runtime.reporting.step_times import StepTimes
+from cutwater.runtime.reporting.status import BarrierAt, StepTimes
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
 

@@ -8,7 +8,7 @@ from cutwater.protocol.checkpoint.events import Standing
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.recovery import Restore
 from cutwater.runtime.reporting.recovery_timing import Phase, Phases
-from cutwater.runtime.reporting.step_times import StepTimes
+from cutwater.runtime.reporting.status import StepTimes
 
 ONE = CheckpointId(1)
 SNAPSHOT = StepSnapshot(
