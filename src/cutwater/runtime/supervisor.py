@@ -46,9 +46,8 @@ from cutwater.runtime.event_loop import Generation
 from cutwater.runtime.outcome import End, Outcome, is_starved
 from cutwater.runtime.recovery import Recovery
 from cutwater.runtime.reporting.attempt_history import AttemptBook, Waiter
-from cutwater.runtime.reporting.causes import cause_of, failing_place
 from cutwater.runtime.reporting.event_log import EventName, Journal
-from cutwater.runtime.reporting.failed_batch import FailedBatch, Failures
+from cutwater.runtime.reporting.failed_batch import FailedBatch, Failures, cause_of, failing_place
 from cutwater.runtime.reporting.rates import LateRows, Rates, channels_of, steps_of
 from cutwater.runtime.reporting.recovery_timing import Phases
 from cutwater.runtime.reporting.status import CheckpointReport, RunResult, RunStatus

@@ -23,7 +23,7 @@ from cutwater.pipeline.nodes import Kind, Node
 from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.evolution.identity import StepIdentity
 from cutwater.runtime.channel import ChannelForm
-from cutwater.runtime.reporting.causes import failing_place, named_node
+from cutwater.runtime.reporting.failed_batch import failing_place, named_node
 from cutwater.sinks.base import SelectiveTarget
 from cutwater.sinks.columns import nullable
 from cutwater.spark.analysis.column_types import unheld
