@@ -25,8 +25,7 @@ from cutwater.step_state.frame import LATEST, cut_at
 if TYPE_CHECKING:
     from cutwater.protocol.cut import Cut
     from cutwater.step_state.diff import KeyChange, StateDiff
-    from cutwater.step_state.parts import StatePart
-    from cutwater.step_state.reading import StepState
+    from cutwater.step_state.reading import StatePart, StepState
 
 HELP: Final = "Look at what steps keep for each key, at any checkpoint."
 SHOW_HELP: Final = """Show what a step keeps for each key, at a checkpoint.
