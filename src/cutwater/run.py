@@ -18,7 +18,7 @@ from cutwater.config.settings import STORE_DEFAULT
 from cutwater.errors import ConfigError, CutwaterError, MoveRefused, RunError
 from cutwater.ids import CheckpointId, PipelineId, SinkId
 from cutwater.operations.fork import shared_targets
-from cutwater.operations.offline_pipeline import Movable
+from cutwater.operations.offline_pipeline import OfflinePipeline
 from cutwater.operations.rewind.rewind import find_target, perform
 from cutwater.planning.physical_plan import PhysicalPlan
 from cutwater.planning.planner import plan
@@ -316,7 +316,7 @@ def start(
         raise MoveRefused(name, shared)
     sinks = _open_sinks(physical, spark, identity)
     if goes_back:
-        _go_back(Movable(name, store, targets, sinks), options, physical, spark)
+        _go_back(OfflinePipeline(name, store, targets, sinks), options, physical, spark)
     scratch = Scratch.make(options.scratch, identity, shared=not share_disk(spark))
     context = RunContext(
         plan=physical,
@@ -357,24 +357,24 @@ def _known(report: CheckpointReport | None, timeout_s: float | None) -> Checkpoi
 
 
 def _go_back(
-    movable: Movable, options: RunOptions, physical: PhysicalPlan, spark: "SparkSession"
+    offline: OfflinePipeline, options: RunOptions, physical: PhysicalPlan, spark: "SparkSession"
 ) -> None:
     """Rewind to where the pipeline shall start from, unless it stands there.
 
     Nothing is taken back for code that could not go on from there.
     """
-    log = movable.store.log.read()
-    target = find_target(movable, log, options.start_from, "from")
+    log = offline.store.log.read()
+    target = find_target(offline, log, options.start_from, "from")
     if target.decision == log.head:
         return
     if not options.may_rewind:
-        reason = f"{target.title} is not where {movable.name} stands any more: this is a rewind"
+        reason = f"{target.title} is not where {offline.name} stands any more: this is a rewind"
         raise ConfigError("from", reason)
     if target.cut is not None:
         mapped(target.cut, identities(physical, spark), options.allowed)
-    identity = movable.store.pipeline
-    with held(movable.store.backend, identity, movable.name, takeover=options.takeover):
-        perform(movable, log, target, leave_sinks=False)
+    identity = offline.store.pipeline
+    with held(offline.store.backend, identity, offline.name, takeover=options.takeover):
+        perform(offline, log, target, leave_sinks=False)
 
 
 def stored_targets(physical: PhysicalPlan) -> dict[SinkId, StoredTarget]:

@@ -21,7 +21,7 @@ from cutwater.store.records.targets import IDENTITY, SinkTargets, StoredTarget
 
 
 @dataclass(frozen=True, slots=True)
-class Movable:
+class OfflinePipeline:
     """A pipeline that can be moved: its store, and its sinks as far as they could be opened.
 
     Attributes:
@@ -39,7 +39,7 @@ class Movable:
     unopened: Mapping[SinkId, str] = field(default_factory=dict)
 
 
-def open_movable(backend: Backend, name: str) -> Movable:
+def open_offline(backend: Backend, name: str) -> OfflinePipeline:
     """Open a pipeline and, without its file, its sinks.
 
     Raises:
@@ -65,7 +65,7 @@ def open_movable(backend: Backend, name: str) -> Movable:
                 unopened[sink] = f"{why}; use `cutwater run FILE --from`, with --moved {sink}"
         except (ConfigError, SinkError) as error:
             unopened[sink] = error.reason
-    return Movable(name, store, recorded, sinks, unopened)
+    return OfflinePipeline(name, store, recorded, sinks, unopened)
 
 
 def _another(target: StoredTarget, opened: object) -> str | None:

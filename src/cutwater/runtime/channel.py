@@ -72,7 +72,7 @@ class Columns(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelForm:
+class ChannelSchema:
     """What the rows of a channel look like.
 
     Attributes:
@@ -97,7 +97,7 @@ class Channel:
         self,
         log: ChannelLog,
         directory: Path,
-        form: ChannelForm,
+        form: ChannelSchema,
         bound: Bound,
         on_control: Callable[[ChannelId], None],
     ) -> None:

@@ -33,7 +33,7 @@ from cutwater.runtime.context import RunContext
 from cutwater.runtime.effects import Effects
 from cutwater.runtime.engine import Built
 from cutwater.runtime.outcome import End, Outcome
-from cutwater.runtime.reporting.attempt_history import AttemptBook
+from cutwater.runtime.reporting.attempt_history import AttemptHistory
 from cutwater.runtime.reporting.recovery_timing import FirstBatch, Phase, Phases
 from cutwater.runtime.step import DriverCallbacks, RunningStep
 from cutwater.store.records.reports import RecoveryReport
@@ -75,7 +75,7 @@ class Generation:
         self,
         context: RunContext,
         restore: Restore,
-        book: AttemptBook,
+        history: AttemptHistory,
         phases: Phases,
         tell: Callable[[RecoveryReport], None],
     ) -> None:
@@ -88,11 +88,11 @@ class Generation:
         """
         self._context = context
         self.number = restore.generation
-        self.book = book
-        book.generation = restore.generation
+        self.history = history
+        history.generation = restore.generation
         self.phases = phases
         self.blocked = ""
-        self.on_going_on: Callable[[], None] = lambda: None
+        self.on_resume: Callable[[], None] = lambda: None
         self._inbox: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._effects = Effects(context, restore.generation, self._inbox.put, self._defect)
         callbacks = DriverCallbacks(
@@ -120,7 +120,7 @@ class Generation:
             context.options,
             restore.generation,
             # Also above numbers that the store did not take: people have been told of them.
-            replace(standing, highest_id=max(standing.highest_id, book.highest)),
+            replace(standing, highest_id=max(standing.highest_id, history.highest)),
         )
         self._told: deque[events.CoordinatorEvent] = deque()
         self._outcome: Outcome | None = None
@@ -142,11 +142,11 @@ class Generation:
         self._inbox.put(_StopAsked(request, insists))
 
     def request(self, request: CheckpointRequest) -> None:
-        """Ask for a checkpoint; the book tells what becomes of it."""
+        """Ask for a checkpoint; the history tells what becomes of it."""
         self._inbox.put(events.Requested(request, now_ms()))
 
     def cancel(self, cancel: events.Cancelled) -> None:
-        """Abort an attempt; the book tells what becomes of it."""
+        """Abort an attempt; the history tells what becomes of it."""
         self._inbox.put(cancel)
 
     def _step_failed(self, step: RunningStep, error: BaseException) -> None:
@@ -258,11 +258,11 @@ class Generation:
                 case stopping.RequestLast(request, at_once):
                     self._coordinate(events.Requested(request, now_ms(), at_once))
                 case stopping.RefuseStop(request, why):
-                    self.book.refuse(request, why)
+                    self.history.refuse(request, why)
                 case stopping.ResumePipeline(request):
                     _LOG.warning("resuming: the checkpoint to stop with failed")
-                    self.book.refuse(request, stopping.NO_ROOM)
-                    self.on_going_on()
+                    self.history.refuse(request, stopping.NO_ROOM)
+                    self.on_resume()
                 case stopping.EndPipeline(unsaved):
                     if unsaved:
                         _LOG.warning("stopping without a last checkpoint: %s", unsaved)
@@ -297,11 +297,11 @@ class Generation:
             self._told.popleft()
 
     def _coordinate_one(self, event: events.CoordinatorEvent) -> None:
-        self.book.heard(event)
+        self.history.on_event(event)
         if isinstance(event, events.Acknowledged):
             snapshot = event.snapshot
             report = partial(self.built.steps[snapshot.step].times.report, snapshot)
-            self.book.acknowledged(snapshot.checkpoint_id, snapshot.step, report)
+            self.history.acknowledged(snapshot.checkpoint_id, snapshot.step, report)
         for command in self._coordinator.handle(event):
             self._carry_out(command)
         self._effects.commit_asked()
@@ -309,7 +309,7 @@ class Generation:
             self.blocked = ""
 
     def _carry_out(self, command: events.CoordinatorCommand) -> None:
-        self.book.ordered(command, self._effects.uploaded)
+        self.history.on_command(command, self._effects.uploaded)
         match command:
             case events.StartAttempt(barrier):
                 self._effects.begin_attempt(barrier)
@@ -319,12 +319,12 @@ class Generation:
             case events.EndAttempt(checkpoint_id, decided, reason):
                 for step in self.built.steps.values():
                     step.tell(Ended(checkpoint_id, decided))
-                why = "" if decided else self.book.failure_of(checkpoint_id)
+                why = "" if decided else self.history.failure_of(checkpoint_id)
                 self._stop(
                     stopping.AttemptEnded(checkpoint_id, decided, reason, why, self._output_waits)
                 )
             case CommitBlocked(_, sink, reason):
-                self.blocked = self.book.blocked(sink, reason)
+                self.blocked = self.history.blocked(sink, reason)
                 self._stop(stopping.SinksBlocked(self.blocked))
             case events.RestartPipeline(reason, detail):
                 failure = self._failure
@@ -334,7 +334,7 @@ class Generation:
             case events.Halt(reason):
                 self._outcome = self._halted(reason)
             case events.AnswerRequest(request, result):
-                self.book.answered(command)
+                self.history.on_reply(command)
                 if result is RequestResult.QUEUE_FULL:
                     self._stop(stopping.RequestRefused(request))
             case events.AnswerAck() | events.AnswerCancel():

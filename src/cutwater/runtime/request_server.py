@@ -43,7 +43,7 @@ _STILL_ENDING: Final = "it has not ended in time; it will, as soon as its batche
 _CLOSING_S: Final = 10.0
 
 
-class Office(Protocol):
+class RunControl(Protocol):
     """What a running pipeline can be asked for. All of it waits."""
 
     def checkpoint(
@@ -81,20 +81,20 @@ class Office(Protocol):
         ...
 
 
-class Desk:
+class RequestServer:
     """Serves one run of one pipeline."""
 
-    def __init__(self, store: PipelineStore, holder: str, office: Office) -> None:
+    def __init__(self, store: PipelineStore, holder: str, control: RunControl) -> None:
         """Prepare to serve.
 
         Args:
             store: The pipeline in its store.
             holder: The nonce of this process's lease: what requests are addressed to.
-            office: Carries requests out.
+            control: Carries requests out.
         """
         self._store = store
         self._holder = holder
-        self._office = office
+        self._control = control
         self._reports: queue.SimpleQueue[AttemptReport | RecoveryReport] = queue.SimpleQueue()
         self._served: dict[str, threading.Thread] = {}
         self._left_until_ms: dict[str, int] = {}
@@ -192,7 +192,7 @@ class Desk:
         if request.wish is Wish.ABORT:
             if abort is UNSET:
                 return _Result(AnswerState.FAILED, "it does not say what to abort, nor why")
-            aborted = self._office.abort_checkpoint(abort.checkpoint_id, abort.reason, timeout_s)
+            aborted = self._control.abort_checkpoint(abort.checkpoint_id, abort.reason, timeout_s)
             return _Result(
                 AnswerState.FAILED if aborted is None else AnswerState.DONE,
                 _ABORT_NOT_IN_TIME if aborted is None else aborted.failure,
@@ -200,21 +200,21 @@ class Desk:
             )
         wanted = checkpoint_request(request)
         if request.wish is not Wish.STOP:
-            return _judged(self._office.checkpoint(wanted, timeout_s))
+            return _judged(self._control.checkpoint(wanted, timeout_s))
         if request.name is None and not request.drain:
-            self._office.stop(checkpoint=True)
+            self._control.stop(checkpoint=True)
             result = _Result(AnswerState.DONE)
         else:
-            result = _judged(self._office.stop_with(wanted, timeout_s))
+            result = _judged(self._control.stop_with(wanted, timeout_s))
         if result.state is not AnswerState.DONE:
             return result
-        if not self._office.wait_for_end(timeout_s):
+        if not self._control.wait_for_end(timeout_s):
             return _Result(AnswerState.FAILED, _STILL_ENDING, result.report)
         return self._ended(result.report)
 
     def _ended(self, asked_for: CheckpointReport | None) -> "_Result":
         """Say how the pipeline ended, and with which checkpoint."""
-        status = self._office.status()
+        status = self._control.status()
         if status.state == "FAILED":
             return _Result(AnswerState.FAILED, status.detail, asked_for)
         last = asked_for or next(iter(status.checkpoints[-1:]), None)

@@ -91,7 +91,7 @@ class PinnedFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring:
+class StepConnections:
     """What a step is connected to.
 
     Attributes:
@@ -115,7 +115,7 @@ class RunningStep(ABC):
     kind: str = ""
 
     def __init__(
-        self, plan: PhysicalStep, machine: Step, wiring: Wiring, callbacks: DriverCallbacks
+        self, plan: PhysicalStep, machine: Step, wiring: StepConnections, callbacks: DriverCallbacks
     ) -> None:
         """Connect a step; nothing runs yet."""
         self.plan = plan

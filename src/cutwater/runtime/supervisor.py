@@ -45,13 +45,13 @@ from cutwater.runtime.context import RunContext
 from cutwater.runtime.event_loop import Generation
 from cutwater.runtime.outcome import End, Outcome, is_starved
 from cutwater.runtime.recovery import Recovery
-from cutwater.runtime.reporting.attempt_history import AttemptBook, Waiter
-from cutwater.runtime.reporting.event_log import EventName, Journal
+from cutwater.runtime.reporting.attempt_history import AttemptHistory, Waiter
+from cutwater.runtime.reporting.event_log import EventName, EventLog
 from cutwater.runtime.reporting.failed_batch import FailedBatch, Failures, cause_of, failing_place
 from cutwater.runtime.reporting.rates import LateRows, Rates, channels_of, steps_of
 from cutwater.runtime.reporting.recovery_timing import Phases
 from cutwater.runtime.reporting.status import CheckpointReport, RunResult, RunStatus
-from cutwater.runtime.request_server import Desk
+from cutwater.runtime.request_server import RequestServer
 from cutwater.runtime.scratch import clear
 from cutwater.runtime.step import RunningStep
 from cutwater.store.maintenance.offline_decision import fenced_out
@@ -76,9 +76,9 @@ class Supervisor:
         self.lease = lease
         leases = Leases(context.store.backend, context.pipeline)
         self._heartbeat = Heartbeat(leases, lease)
-        self._desk = Desk(context.store, lease.nonce, self)
-        self._journal = Journal(context.plan.pipeline, context.pipeline)
-        self._book = AttemptBook(lambda one: self._desk.report(one.record()), self._journal)
+        self._requests = RequestServer(context.store, lease.nonce, self)
+        self._event_log = EventLog(context.plan.pipeline, context.pipeline)
+        self._history = AttemptHistory(lambda one: self._requests.report(one.record()), self._event_log)
         self._late_rows = LateRows(self._running_steps)
         self._takes_requests = False
         self._named: dict[str, Waiter] = {}
@@ -116,7 +116,7 @@ class Supervisor:
         end = "the pipeline has ended"
         try:
             self._heartbeat.start()
-            self._desk.start()
+            self._requests.start()
             self._late_rows.start()
             result = self._run()
             self._enter("FINISHED")
@@ -128,9 +128,9 @@ class Supervisor:
             self._over.set()
             self._late_rows.close()
             self.started.set()
-            self._book.abandon(end)
+            self._history.abandon(end)
             # Everybody is answered before the lease is released: who waits looks at both.
-            self._desk.close()
+            self._requests.close()
             self._heartbeat.stop()
         return result
 
@@ -150,7 +150,7 @@ class Supervisor:
                 raise outcome.error
             # In this order: whoever begins to wait after that sees it (`_ask`).
             self._takes_requests = False
-            self._book.abandon(outcome.detail or "the generation failed")
+            self._history.abandon(outcome.detail or "the generation failed")
             pause_ms = self._pause_ms(outcome)
             self._restarts += 1
             self._enter("RESTARTING", self._detail)
@@ -160,9 +160,9 @@ class Supervisor:
         return RunResult(
             self._context.plan.pipeline,
             outcome.end is End.FINISHED,
-            self._book.completed,
+            self._history.completed,
             self._restarts,
-            self._book.last_completed,
+            self._history.last_completed,
             self._stop_problem(outcome),
         )
 
@@ -184,7 +184,7 @@ class Supervisor:
     def _succeed(self, fenced: BaseException) -> None:
         """Prepare to claim the pipeline again, after a process that has claimed it and died."""
         self._takes_requests = False
-        self._book.abandon(str(fenced))
+        self._history.abandon(str(fenced))
         self._claims.clear()
         self._restarts += 1
         self._enter("RESTARTING", f"a process that has died had claimed the pipeline: {fenced}")
@@ -253,7 +253,7 @@ class Supervisor:
             # Before anything is staged there: a rewind must find what this generation wrote to.
             self._context.store.targets.record(restore.generation, self._context.targets)
             context = replace(self._context, blob_cache=recovery.blob_cache)
-            generation = Generation(context, restore, self._book, phases, self._recovered)
+            generation = Generation(context, restore, self._history, phases, self._recovered)
             # Only now: until then what an earlier one has left may be taken instead of fetched.
             clear(self._context.scratch, restore.generation)
         except (PlanError, TargetBehind):
@@ -271,7 +271,7 @@ class Supervisor:
             if not is_starved(error):
                 raise
             return Outcome(End.FAILED, error=error)
-        generation.on_going_on = self._go_on
+        generation.on_resume = self._resume
         self._generation = generation
         self._rates.clear()
         if self._stop is not None:
@@ -298,19 +298,19 @@ class Supervisor:
             report.start_ms,
             first,
         )
-        self._desk.report(report)
+        self._requests.report(report)
         phases = msgspec.structs.asdict(report)
         number, checkpoint = int(phases.pop("generation")), phases.pop("checkpoint_id")
         where = "nothing" if checkpoint is None else f"checkpoint {checkpoint}"
         text = f"generation {number} runs, {report.total_ms} ms after it began from {where}"
-        self._journal.note(
+        self._event_log.note(
             EventName.RECOVERED, text, generation=number, checkpoint=checkpoint, **phases
         )
 
     def _enter(self, state: str, detail: str = "") -> None:
         """Be in another state, and say so."""
         self._state, self._detail = state, detail
-        self._journal.note(
+        self._event_log.note(
             EventName.STATE,
             f"{self._context.plan.pipeline} is {state}" + (f": {detail}" if detail else ""),
             generation=self._generation.number if self._generation else 0,
@@ -358,10 +358,10 @@ class Supervisor:
 
         report = self._ask(request, timeout_s, ask)
         if report is not None and report.status != "COMPLETED":
-            self._go_on()
+            self._resume()
         return report
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Run as before: the checkpoint to stop with failed, whether or not its asker waits."""
         if self._stop is None and self._state == "STOPPING":
             self._enter("RUNNING")
@@ -401,10 +401,10 @@ class Supervisor:
             RequestFailed: If nothing was aborted; says why.
         """
         cancel = events.Cancelled(checkpoint_id, now_ms(), abort_reason(reason))
-        waiter = self._book.wait_for_abort(cancel)
+        waiter = self._history.wait_for_abort(cancel)
         generation = self._generation
         if generation is None or self._over.is_set() or not self._takes_requests:
-            self._book.refuse_abort(waiter, "the pipeline does not run now")
+            self._history.refuse_abort(waiter, "the pipeline does not run now")
         else:
             generation.cancel(cancel)
         waiter.done.wait(timeout_s)
@@ -421,7 +421,7 @@ class Supervisor:
         waiter = self._waiter(request)
         generation = self._generation
         if generation is None or self._over.is_set() or not self._takes_requests:
-            self._book.refuse(request, "the pipeline does not run now")
+            self._history.refuse(request, "the pipeline does not run now")
         else:
             ask(generation)
         waiter.done.wait(timeout_s)
@@ -431,14 +431,14 @@ class Supervisor:
         """Begin to wait; keeps a savepoint's name for it until it is known what became of it."""
         name = request.name
         if request.kind is not CheckpointKind.SAVEPOINT or name is None:
-            return self._book.wait_for(request)
+            return self._history.wait_for(request)
         savepoint_name(name)
         with self._named_lock:
             store = self._context.store
             asked = {one for one, waiter in self._named.items() if not waiter.done.is_set()}
             if name in {*store.savepoints.names(store.log.read()).values(), *asked}:
                 raise ConfigError("savepoint name", f"there is a savepoint {name} already")
-            self._named[name] = self._book.wait_for(request)
+            self._named[name] = self._history.wait_for(request)
             return self._named[name]
 
     @property
@@ -455,7 +455,7 @@ class Supervisor:
         state, detail = self.state
         if generation is None:
             return RunStatus(self._context.plan.pipeline, 0, state, detail=detail)
-        reports = self._book.reports
+        reports = self._history.reports
         steps = steps_of(generation.built, reports, self._rates)
         channels = channels_of(generation.built)
         return RunStatus(
@@ -468,8 +468,8 @@ class Supervisor:
             self._restarts,
             detail,
             generation.recovery.report,
-            self._book.completed,
-            self._book.failed,
+            self._history.completed,
+            self._history.failed,
         )
 
 

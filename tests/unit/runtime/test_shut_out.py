@@ -80,7 +80,7 @@ def test_a_pipeline_that_goes_on_is_not_stopping_any_more_unless_somebody_stops_
     states = []
     for _ in range(2):
         one._enter("STOPPING")
-        one._go_on()
+        one._resume()
         states.append(one.status().state)
         one.stop(checkpoint=True)
 

@@ -34,7 +34,7 @@ from cutwater.cli.signals import heard, taken
 from cutwater.config.options import CheckpointConfig, Unaligned
 from cutwater.config.settings import MASTER_DEFAULT, STORE_DEFAULT, Settings, read_settings
 from cutwater.errors import ConfigError
-from cutwater.operations.rewind.rewind import behind
+from cutwater.operations.rewind.rewind import resolve_rewind_target
 from cutwater.planning.planner import plan
 from cutwater.store.backends.location import Location
 from cutwater.units import milliseconds
@@ -253,7 +253,7 @@ def run_command(arguments: RunArguments) -> int:
 
 def _check_consent(arguments: RunArguments, pipeline: str) -> None:
     """Refuse to go back in time unasked, and say what it would do; before Spark has started."""
-    target = behind(pipeline, to=arguments.start_from, store=arguments.store, option="--from")
+    target = resolve_rewind_target(pipeline, to=arguments.start_from, store=arguments.store, option="--from")
     if target is not None:
         reason = f"{target.title} is not where {pipeline} stands: this is a rewind"
         number = target.decision.checkpoint_id

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from cutwater.errors import NotFound, SinkError
 from cutwater.ids import Generation, SinkId
-from cutwater.operations.offline_pipeline import Movable, check_still_there, read_cut
+from cutwater.operations.offline_pipeline import OfflinePipeline, check_still_there, read_cut
 from cutwater.operations.rewind.preview import Observed, shown_then
 from cutwater.operations.rewind.source_history import Past, past_of
 from cutwater.operations.rewind.target import Candidate
@@ -23,12 +23,12 @@ from cutwater.sinks.lost_commits import behind, target_behind
 
 
 def observe(
-    movable: Movable, log: LogView, target: Candidate, *, leave_sinks: bool, held: str | None
+    offline: OfflinePipeline, log: LogView, target: Candidate, *, leave_sinks: bool, held: str | None
 ) -> Observed:
     """Observe everything that a rewind to a checkpoint depends on.
 
     Args:
-        movable: The pipeline.
+        offline: The pipeline.
         log: Its log, as it was read.
         target: The checkpoint to go back to.
         leave_sinks: Whether the sinks are left as they are.
@@ -43,78 +43,78 @@ def observe(
     facts = RewindFacts(
         target=target.decision,
         cut=target.cut,
-        committed=_committed(movable, target.decision),
-        unrecorded=why_unrecorded(log, target.decision, movable.store.commits.through(log)),
-        sinks=tuple(sorted(movable.targets)),
+        committed=_committed(offline, target.decision),
+        unrecorded=why_unrecorded(log, target.decision, offline.store.commits.through(log)),
+        sinks=tuple(sorted(offline.targets)),
         leave_sinks=leave_sinks,
     )
-    absent = _absent(movable, log, target.decision, shown_then(facts) or {})
+    absent = _absent(offline, log, target.decision, shown_then(facts) or {})
     facts = replace(facts, before={sink: version for sink, (_, version) in absent.items()})
     shown = shown_then(facts) or {}
-    since = dict.fromkeys(movable.targets, log.shown_at(target.decision))
+    since = dict.fromkeys(offline.targets, log.shown_at(target.decision))
     since |= {sink: generation for sink, (generation, _) in absent.items()}
-    moved = _moved(movable, log, since)
-    damages = () if facts.cut is None else _damages(movable, facts.cut, moved)
+    moved = _moved(offline, log, since)
+    damages = () if facts.cut is None else _damages(offline, facts.cut, moved)
     if damages:
-        check_still_there(movable.name, movable.store, target)
-    previews, obstacles = _preview_restores(movable, shown, moved)
-    obstacles = _made_anew(movable, target.decision, shown, previews) | obstacles
-    obstacles = _unfenced(movable, log, previews) | obstacles
-    obstacles = _lost(movable, target, shown, previews) | obstacles
-    obstacles |= _dropped(movable, log, target.decision)
-    head_cut = target.cut if head == target.decision else read_cut(movable.store, head)
-    past = Past() if target.cut is None else past_of(movable.store, head_cut, target.cut)
+        check_still_there(offline.name, offline.store, target)
+    previews, obstacles = _preview_restores(offline, shown, moved)
+    obstacles = _made_anew(offline, target.decision, shown, previews) | obstacles
+    obstacles = _unfenced(offline, log, previews) | obstacles
+    obstacles = _lost(offline, target, shown, previews) | obstacles
+    obstacles |= _dropped(offline, log, target.decision)
+    head_cut = target.cut if head == target.decision else read_cut(offline.store, head)
+    past = Past() if target.cut is None else past_of(offline.store, head_cut, target.cut)
     return Observed(
-        pipeline=movable.name,
+        pipeline=offline.name,
         target=target,
         head=head_cut,
         head_id=head.checkpoint_id,
         undone=tuple(one.checkpoint_id for one in log.decisions if one.slot > target.decision.slot),
         facts=replace(facts, damages=damages, cannot_restore=obstacles, forgotten=past.forgotten),
         previews=previews,
-        targets=movable.targets,
+        targets=offline.targets,
         held=held,
         unasked=past.unasked,
     )
 
 
-def _committed(movable: Movable, decision: Decision) -> Mapping[SinkId, Version] | None:
+def _committed(offline: OfflinePipeline, decision: Decision) -> Mapping[SinkId, Version] | None:
     try:
-        return movable.store.commits.read(decision.slot).versions
+        return offline.store.commits.read(decision.slot).versions
     except NotFound:
         return None
 
 
 def _absent(
-    movable: Movable, log: LogView, decision: Decision, shown: Mapping[SinkId, Version | None]
+    offline: OfflinePipeline, log: LogView, decision: Decision, shown: Mapping[SinkId, Version | None]
 ) -> dict[SinkId, tuple[Generation, Version]]:
     """Find what sinks showed that were not part of the pipeline then, and had been before.
 
     What such a sink had committed last it still showed: taken back to its beginning it would lose
     rows that are older than the checkpoint. The generation says in which target that was.
     """
-    missing = {sink for sink in movable.targets if shown.get(sink) is None}
+    missing = {sink for sink in offline.targets if shown.get(sink) is None}
     found: dict[SinkId, tuple[Generation, Version]] = {}
-    targets = movable.store.targets.since(log, Generation(0)) if missing else {}
+    targets = offline.store.targets.since(log, Generation(0)) if missing else {}
     acting = [one for one in log.decisions if one.commit_point and one.slot <= decision.slot]
     for one in reversed(acting):
         sought = (missing & targets.get(one.generation, {}).keys()) - found.keys()
         # One without a record was never finished: what it would have shown is older.
-        versions = (_committed(movable, one) or {}) if sought else {}
+        versions = (_committed(offline, one) or {}) if sought else {}
         found |= {sink: (one.generation, versions[sink]) for sink in sought & versions.keys()}
     return found
 
 
-def _damages(movable: Movable, cut: Cut, moved: Collection[SinkId]) -> tuple[Damage, ...]:
+def _damages(offline: OfflinePipeline, cut: Cut, moved: Collection[SinkId]) -> tuple[Damage, ...]:
     """Check every object of the state, of what was in flight, and of what waits for a sink.
 
     What waits for a sink that has moved lies elsewhere, and that is what is wrong with it.
     """
     refs = sorted({ref for one in cut.snapshots.values() for ref in one.blobs})
-    problems = movable.store.blobs(cut.generation).problems(refs)
+    problems = offline.store.blobs(cut.generation).problems(refs)
     found = [Damage(ref.name, problem) for ref, problem in problems.items()]
     for sink, committables in cut.carried.items():
-        opened = None if sink in moved else movable.sinks.get(sink)
+        opened = None if sink in moved else offline.sinks.get(sink)
         for one in committables if opened is not None else ():
             assert opened is not None
             problem = opened.problem(one)
@@ -124,12 +124,12 @@ def _damages(movable: Movable, cut: Cut, moved: Collection[SinkId]) -> tuple[Dam
 
 
 def _preview_restores(
-    movable: Movable, shown: Mapping[SinkId, Version | None], moved: Mapping[SinkId, str]
+    offline: OfflinePipeline, shown: Mapping[SinkId, Version | None], moved: Mapping[SinkId, str]
 ) -> tuple[dict[SinkId, RestorePreview], dict[SinkId, str]]:
     """Ask every sink what going back would do, and gather what stands against it."""
     previews: dict[SinkId, RestorePreview] = {}
-    obstacles: dict[SinkId, str] = dict(movable.unopened)
-    for sink, opened in movable.sinks.items():
+    obstacles: dict[SinkId, str] = dict(offline.unopened)
+    for sink, opened in offline.sinks.items():
         if sink in moved:
             # The version is one of another target, and would mean something else in this one.
             continue
@@ -147,7 +147,7 @@ def _preview_restores(
 
 
 def _made_anew(
-    movable: Movable,
+    offline: OfflinePipeline,
     decision: Decision,
     shown: Mapping[SinkId, Version | None],
     previews: Mapping[SinkId, RestorePreview],
@@ -158,7 +158,7 @@ def _made_anew(
     """
     found = {}
     for sink in previews:
-        opened: object = movable.sinks[sink]
+        opened: object = offline.sinks[sink]
         version = shown.get(sink)
         if not isinstance(opened, KnowsSlots) or version is None:
             continue
@@ -168,14 +168,14 @@ def _made_anew(
             found[sink] = error.reason
             continue
         if slot is not None and slot > decision.slot:
-            place = movable.targets[sink].uri
+            place = offline.targets[sink].uri
             reason = f"{place} is another table than the one that was at version {version} then"
             found[sink] = f"{reason}: it has been made anew"
     return found
 
 
 def _lost(
-    movable: Movable,
+    offline: OfflinePipeline,
     target: Candidate,
     shown: Mapping[SinkId, Version | None],
     previews: Mapping[SinkId, RestorePreview],
@@ -185,7 +185,7 @@ def _lost(
     found = {}
     for sink, recorded in recorded_of(writes, shown).items():
         try:
-            held = behind(movable.sinks[sink], recorded) if sink in previews else None
+            held = behind(offline.sinks[sink], recorded) if sink in previews else None
         except SinkError as error:
             found[sink] = error.reason
             continue
@@ -194,22 +194,22 @@ def _lost(
     return found
 
 
-def _dropped(movable: Movable, log: LogView, decision: Decision) -> dict[SinkId, str]:
+def _dropped(offline: OfflinePipeline, log: LogView, decision: Decision) -> dict[SinkId, str]:
     """Find sinks that have committed since a decision and are not part of the pipeline now.
 
     Their rows would stay, and come a second time if the sink came back.
     """
-    since = movable.store.targets.since(log, decision.generation)
+    since = offline.store.targets.since(log, decision.generation)
     return {
         sink: f"it wrote to {one.uri} since then, and is no longer part of the pipeline"
         for then in since.values()
         for sink, one in then.items()
-        if sink not in movable.targets
+        if sink not in offline.targets
     }
 
 
 def _unfenced(
-    movable: Movable, log: LogView, previews: Mapping[SinkId, RestorePreview]
+    offline: OfflinePipeline, log: LogView, previews: Mapping[SinkId, RestorePreview]
 ) -> dict[SinkId, str]:
     """Find sinks that cannot be taken back because an older process may still begin their target.
 
@@ -217,12 +217,12 @@ def _unfenced(
     sees that it comes too late (rule F8). A table that was never made has no place for the mark.
     """
     absent = {sink for sink, one in previews.items() if one.version == NO_TARGET}
-    recorded = set(movable.store.commits.slots()) if absent else set()
+    recorded = set(offline.store.commits.slots()) if absent else set()
     found = {}
     for decision in log.decisions if absent else ():
         if not decision.commit_point or decision.slot in recorded:
             continue
-        cut = read_cut(movable.store, decision)
+        cut = read_cut(offline.store, decision)
         for sink in absent if cut is None else {one for one in absent if cut.commit.get(one)}:
             found[sink] = (
                 f"checkpoint {decision.checkpoint_id} has rows for it that may still be committed, "
@@ -231,13 +231,13 @@ def _unfenced(
     return found
 
 
-def _moved(movable: Movable, log: LogView, since: Mapping[SinkId, Generation]) -> dict[SinkId, str]:
+def _moved(offline: OfflinePipeline, log: LogView, since: Mapping[SinkId, Generation]) -> dict[SinkId, str]:
     """Find sinks that have had another target since what they showed: its version is of that."""
     moved = {}
     first = min(since.values(), default=Generation(0))
-    for generation, then in movable.store.targets.since(log, first).items():
+    for generation, then in offline.store.targets.since(log, first).items():
         for sink, one in then.items():
-            today = movable.targets.get(sink)
+            today = offline.targets.get(sink)
             if today is not None and generation >= since[sink] and not today.is_same_as(one):
                 moved[sink] = one.uri
     return moved

@@ -20,7 +20,7 @@ from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest
 from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import DecisionOutcome
-from cutwater.runtime.reporting.event_log import EventName, Journal
+from cutwater.runtime.reporting.event_log import EventName, EventLog
 from cutwater.runtime.reporting.status import CheckpointReport
 from cutwater.store.records.reports import StepReport
 
@@ -82,17 +82,17 @@ class AbortWaiter:
         self.done.set()
 
 
-class AttemptBook:
+class AttemptHistory:
     """What became of the newest attempts."""
 
     def __init__(
         self,
         tell: Callable[[CheckpointReport], None] = lambda _: None,
-        journal: Journal | None = None,
+        event_log: EventLog | None = None,
     ) -> None:
         """Know of none; tell of each, from any thread and without blocking, when it is over."""
         self._tell = tell
-        self._journal = journal or Journal("", "")
+        self._event_log = event_log or EventLog("", "")
         self._lock = threading.Lock()
         self._reports: OrderedDict[CheckpointId, CheckpointReport] = OrderedDict()
         self._cuts: dict[CheckpointId, Cut] = {}
@@ -177,7 +177,7 @@ class AttemptBook:
 
     # -- following
 
-    def heard(self, event: events.CoordinatorEvent) -> None:
+    def on_event(self, event: events.CoordinatorEvent) -> None:
         """Follow what the coordinator is told."""
         with self._lock:
             match event:
@@ -188,7 +188,7 @@ class AttemptBook:
                 case _:
                     pass
 
-    def ordered(
+    def on_command(
         self, command: events.CoordinatorCommand, uploaded: Mapping[CheckpointId, int]
     ) -> None:
         """Follow what the coordinator answers."""
@@ -253,7 +253,7 @@ class AttemptBook:
             return f"checkpoint {number} has already completed; {now}"
         return f"checkpoint {number} has already failed: {known.failure}; {now}"
 
-    def answered(self, command: events.AnswerRequest) -> None:
+    def on_reply(self, command: events.AnswerRequest) -> None:
         """Follow what became of a request: one that is refused is not served by anybody."""
         if command.result is not RequestResult.QUEUED:
             self.refuse(command.request, _REFUSALS[command.result])
@@ -261,7 +261,7 @@ class AttemptBook:
     def blocked(self, sink: SinkId | None, reason: str) -> str:
         """Note that a sink cannot commit, or none can be recorded; return that as a sentence."""
         who = f"sink {sink} cannot commit" if sink else "the store takes no record of a commit"
-        self._journal.note(
+        self._event_log.note(
             EventName.BLOCKED,
             f"COMMIT_BLOCKED: {who}: {reason}",
             generation=self.generation,
@@ -291,7 +291,7 @@ class AttemptBook:
         step: StepId | None = None,
         **fields: object,
     ) -> None:
-        self._journal.note(
+        self._event_log.note(
             event,
             f"checkpoint {report.id}: {what}",
             generation=report.generation,

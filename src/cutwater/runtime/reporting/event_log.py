@@ -37,7 +37,7 @@ class EventName(StrEnum):
     """A sink cannot commit: `sink`, `reason`."""
 
 
-class Journal:
+class EventLog:
     """Writes the events of one pipeline."""
 
     def __init__(self, pipeline: str, pipeline_id: str) -> None:

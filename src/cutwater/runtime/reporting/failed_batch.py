@@ -33,7 +33,7 @@ _LENGTH_MAX: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FailedInput:
     """What one batch read of one stream.
 
     Attributes:
@@ -68,7 +68,7 @@ class FailedBatch:
 
     step: StepId
     batch: BatchId
-    readings: tuple[Reading, ...] = ()
+    inputs: tuple[FailedInput, ...] = ()
 
     def meets(self, other: "FailedBatch") -> bool:
         """Say whether both failed over the same input."""
@@ -80,19 +80,19 @@ class FailedBatch:
     @property
     def files(self) -> frozenset[str]:
         """All files that it was reading."""
-        return frozenset(file for one in self.readings for file in one.files)
+        return frozenset(file for one in self.inputs for file in one.files)
 
     def only(self, files: frozenset[str]) -> "FailedBatch":
         """Return the same with the files that are among these, where that leaves any."""
         left = tuple(
-            Reading(
+            FailedInput(
                 one.name,
                 one.what,
                 one.start,
                 one.end,
                 tuple(file for file in one.files if file in files) or one.files,
             )
-            for one in self.readings
+            for one in self.inputs
         )
         return FailedBatch(self.step, self.batch, left)
 
@@ -112,11 +112,11 @@ class Failures:
 
     def explain(self, error: CutwaterError) -> CutwaterError:
         """Return the error with the input that the last batch failed at, if that is known."""
-        if not self._row or not isinstance(error, StepError) or not self._row[-1].readings:
+        if not self._row or not isinstance(error, StepError) or not self._row[-1].inputs:
             return error
         last = self._row[-1]
         common = frozenset.intersection(*(one.files for one in self._row))
-        reads = "; ".join(one.text() for one in last.only(common).readings)
+        reads = "; ".join(one.text() for one in last.only(common).inputs)
         times = f", at which it failed {len(self._row)} times in a row," if self._row[1:] else ""
         reason = f"{error.reason} Batch {last.batch}{times} reads {reads}."
         return StepError(error.step, error.where, reason)
@@ -126,12 +126,12 @@ def _short(text: str) -> str:
     return text if len(text) <= _OFFSET_MAX else f"{text[:_OFFSET_MAX]}…"
 
 
-def events_of(channel: str, start: int, end: int) -> Reading:
+def events_of(channel: str, start: int, end: int) -> FailedInput:
     """Return what a batch reads of a channel."""
-    return Reading(channel, "Events", str(start), str(end))
+    return FailedInput(channel, "Events", str(start), str(end))
 
 
-def readings(found: Sequence[Reading | None]) -> tuple[Reading, ...]:
+def drop_unread(found: Sequence[FailedInput | None]) -> tuple[FailedInput, ...]:
     """Leave out the streams that a batch does not read."""
     return tuple(one for one in found if one is not None)
 

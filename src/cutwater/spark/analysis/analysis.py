@@ -22,7 +22,7 @@ from cutwater.ids import InputId, SinkId
 from cutwater.pipeline.nodes import Kind, Node
 from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.evolution.identity import StepIdentity
-from cutwater.runtime.channel import ChannelForm
+from cutwater.runtime.channel import ChannelSchema
 from cutwater.runtime.reporting.failed_batch import failing_place, named_node
 from cutwater.sinks.base import SelectiveTarget
 from cutwater.sinks.columns import nullable
@@ -85,7 +85,7 @@ class StepForm:
     """
 
     frame: DataFrame
-    rows: ChannelForm
+    rows: ChannelSchema
     way: Way
     is_stateful: bool
     has_watermark: bool
@@ -372,7 +372,7 @@ def _merged_by(step: PhysicalStep, plan: PlanNode) -> str:
     return next((one.channel.form.merged_by for one in _channels_below(plan)), "")
 
 
-def channel_form(schema: StructType) -> ChannelForm:
+def channel_form(schema: StructType) -> ChannelSchema:
     """Return the form of a channel that carries such rows.
 
     Spark keeps a watermark in a column's metadata, and takes none from a source: the column and
@@ -382,5 +382,5 @@ def channel_form(schema: StructType) -> ChannelForm:
     for column in schema.fields:
         delay = column.metadata.get(WATERMARK_DELAY)
         if delay is not None:
-            return ChannelForm(stripped, (column.name, f"{delay} milliseconds"))
-    return ChannelForm(stripped)
+            return ChannelSchema(stripped, (column.name, f"{delay} milliseconds"))
+    return ChannelSchema(stripped)
