@@ -34,7 +34,7 @@ from cutwater.runtime.reporting.status import (
     StepStatus,
 )
 from cutwater.runtime.scratch import Scratch
-from cutwater.runtime.supervisor import Supervisor, in_background
+from cutwater.runtime.supervisor import Supervisor, run_in_background
 from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext, share_disk
 from cutwater.sinks.checks import check_targets
 from cutwater.sinks.places import placed
@@ -134,7 +134,7 @@ class PipelineRun:
         self.lease = supervisor.lease
         self._ended = threading.Event()
         self._end: RunResult | BaseException | None = None
-        in_background(supervisor, self._note_end)
+        run_in_background(supervisor, self._note_end)
 
     def _note_end(self, end: RunResult | BaseException) -> None:
         self._end = end

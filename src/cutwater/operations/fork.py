@@ -106,18 +106,18 @@ def fork(
         raise ConfigError("--from", f"{pipeline} has never taken a checkpoint")
     target = choose(start_from, candidates(original, log), "--from")
     made = PipelineStore.of(into, PipelineId(str(uuid.uuid4())))
-    cut = _planned(pipeline, target)
+    cut = _plan(pipeline, target)
     targets = _all_targets(pipeline, original, log)
     past = past_of(original, read_cut(original, log.head), cut)
     if past.forgotten and not allow_forgotten:
         listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(past.forgotten.items()))
         reason = f"{target.title}: {RewindRefusal.SOURCE_FORGOT.value}: {listed}"
         raise MoveRefused(pipeline, f"{reason}; with --allow-forgotten the fork goes on without")
-    copies = _copied(pipeline, original, made, target, cut)
+    copies = _copy_objects(pipeline, original, made, target, cut)
     number = target.decision.checkpoint_id
     origin = Origin(original.pipeline, pipeline, backend.url, number, targets)
     record_origin(into, made.pipeline, origin)
-    _found(made, _renamed(cut, copies))
+    _decide_first_cut(made, _rename_blobs(cut, copies))
     if open_pipeline(into, new, lambda: uuid.UUID(made.pipeline)) != made.pipeline:
         raise ConfigError("NEW", f"{into.url} has got a pipeline {new} meanwhile")
     return Fork(
@@ -163,7 +163,7 @@ def _check_name(backend: Backend, new: str) -> None:
         raise ConfigError("NEW", f"{backend.url} has a pipeline {new} already")
 
 
-def _planned(pipeline: str, target: Candidate) -> Cut:
+def _plan(pipeline: str, target: Candidate) -> Cut:
     if target.cut is None:
         reason = RewindRefusal.MANIFEST_UNREADABLE.value
         raise MoveRefused(pipeline, f"{target.title}: {reason}")
@@ -190,7 +190,7 @@ def _all_targets(pipeline: str, original: PipelineStore, log: LogView) -> tuple[
     return tuple(found[place] for place in sorted(found))
 
 
-def _copied(
+def _copy_objects(
     pipeline: str, original: PipelineStore, made: PipelineStore, target: Candidate, cut: Cut
 ) -> Mapping[BlobRef, BlobRef]:
     """Copy every object of the cut, each checked against its hash; return where they are now."""
@@ -212,7 +212,7 @@ def _copied(
     return copies
 
 
-def _renamed(cut: Cut, copies: Mapping[BlobRef, BlobRef]) -> Cut:
+def _rename_blobs(cut: Cut, copies: Mapping[BlobRef, BlobRef]) -> Cut:
     """Return the cut with the names of its copied objects."""
 
     def blobs(refs: Iterable[BlobRef]) -> tuple[BlobRef, ...]:
@@ -229,7 +229,7 @@ def _renamed(cut: Cut, copies: Mapping[BlobRef, BlobRef]) -> Cut:
     return replace(cut, snapshots={step: snapshot(one) for step, one in cut.snapshots.items()})
 
 
-def _found(made: PipelineStore, cut: Cut) -> None:
+def _decide_first_cut(made: PipelineStore, cut: Cut) -> None:
     """Write the fork's first claim, number, manifest and decision; nobody else knows of it yet."""
 
     def first(attempt: Attempt) -> Cut:

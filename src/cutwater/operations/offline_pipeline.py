@@ -58,7 +58,7 @@ def open_offline(backend: Backend, name: str) -> OfflinePipeline:
     for sink, target in recorded.items():
         try:
             opened = reopen(target, store.pipeline, sink)
-            why = _another(target, opened)
+            why = _describe_replacement(target, opened)
             if why is None:
                 sinks[sink] = opened
             else:
@@ -68,7 +68,7 @@ def open_offline(backend: Backend, name: str) -> OfflinePipeline:
     return OfflinePipeline(name, store, recorded, sinks, unopened)
 
 
-def _another(target: StoredTarget, opened: object) -> str | None:
+def _describe_replacement(target: StoredTarget, opened: object) -> str | None:
     """Say whether an address that was recorded leads to another target than it did."""
     if target.identity is None or not isinstance(opened, IdentifiedSink):
         return None

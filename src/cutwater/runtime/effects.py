@@ -94,7 +94,7 @@ class Effects:
         self.behind: TargetBehind | None = None
         self.doubt: StoreError | None = None
 
-    def restored(self, cut: Cut, slot: Slot) -> None:
+    def note_restored(self, cut: Cut, slot: Slot) -> None:
         """Note the cut that recovery has checked, and seen through with all before it."""
         self.collector.know(cut)
         self.collector.committed_through = slot
@@ -259,7 +259,7 @@ class Effects:
 
     # -- sinks
 
-    def commit_asked(self) -> None:
+    def commit_requested_sinks(self) -> None:
         """Let the sinks act that were asked at this moment, those of a group together."""
         asked, self._asked = self._asked, []
         groups = self._groups.of(asked)
@@ -276,7 +276,7 @@ class Effects:
                 self._refuse(together[0].permit.slot, error)
                 return
             except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
-                self._failed_together(together, error)
+                self._report_failed_group(together, error)
                 groups = [one for one in groups if one != together]
         for together in groups:
             self._submit(partial(self._commit, together))
@@ -296,12 +296,12 @@ class Effects:
         except TargetBehind as error:
             self._refuse(slot, error)
         except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
-            self._failed_together(together, error)
+            self._report_failed_group(together, error)
         else:
             for one, version in versions.items():
                 self._post(events.SinkCommitted(slot, one, version, now_ms()))
 
-    def _failed_together(self, together: tuple[CommitSink, ...], error: Exception) -> None:
+    def _report_failed_group(self, together: tuple[CommitSink, ...], error: Exception) -> None:
         slot, sink = together[0].permit.slot, together[0].sink
         culprit = error.sink if isinstance(error, SinkError) else sink
         _LOG.warning("sink %s, slot %s: %s", culprit, slot, error)

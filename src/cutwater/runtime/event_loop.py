@@ -94,11 +94,11 @@ class Generation:
         self.blocked = ""
         self.on_resume: Callable[[], None] = lambda: None
         self._inbox: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-        self._effects = Effects(context, restore.generation, self._inbox.put, self._defect)
+        self._effects = Effects(context, restore.generation, self._inbox.put, self._report_defect)
         callbacks = DriverCallbacks(
             post=self._inbox.put,
             upload=self._effects.upload,
-            failed=self._step_failed,
+            failed=self._report_step_failure,
             generation=restore.generation,
             pipeline=context.pipeline,
         )
@@ -112,7 +112,7 @@ class Generation:
             self._effects.close()
             raise
         if restore.cut is not None:
-            self._effects.restored(restore.cut, restore.standing.slot)
+            self._effects.note_restored(restore.cut, restore.standing.slot)
         standing = self.built.standing
         self._coordinator = Coordinator(
             context.pipeline,
@@ -122,7 +122,7 @@ class Generation:
             # Also above numbers that the store did not take: people have been told of them.
             replace(standing, highest_id=max(standing.highest_id, history.highest)),
         )
-        self._told: deque[events.CoordinatorEvent] = deque()
+        self._pending_events: deque[events.CoordinatorEvent] = deque()
         self._outcome: Outcome | None = None
         self._failure: _Failed | None = None
         self._stopping = Stopping()
@@ -149,10 +149,10 @@ class Generation:
         """Abort an attempt; the history tells what becomes of it."""
         self._inbox.put(cancel)
 
-    def _step_failed(self, step: RunningStep, error: BaseException) -> None:
+    def _report_step_failure(self, step: RunningStep, error: BaseException) -> None:
         self._inbox.put(_Failed(step.name, error))
 
-    def _defect(self, error: BaseException) -> None:
+    def _report_defect(self, error: BaseException) -> None:
         self._inbox.put(_Failed(None, error))
 
     # -- the loop
@@ -289,22 +289,22 @@ class Generation:
 
     def _coordinate(self, event: events.CoordinatorEvent) -> None:
         """Tell the coordinator; what carrying out its commands tells it comes after them all."""
-        self._told.append(event)
-        if len(self._told) > 1:
+        self._pending_events.append(event)
+        if len(self._pending_events) > 1:
             return
-        while self._told:
-            self._coordinate_one(self._told[0])
-            self._told.popleft()
+        while self._pending_events:
+            self._handle(self._pending_events[0])
+            self._pending_events.popleft()
 
-    def _coordinate_one(self, event: events.CoordinatorEvent) -> None:
+    def _handle(self, event: events.CoordinatorEvent) -> None:
         self.history.on_event(event)
         if isinstance(event, events.Acknowledged):
             snapshot = event.snapshot
             report = partial(self.built.steps[snapshot.step].times.report, snapshot)
-            self.history.acknowledged(snapshot.checkpoint_id, snapshot.step, report)
+            self.history.on_acknowledged(snapshot.checkpoint_id, snapshot.step, report)
         for command in self._coordinator.handle(event):
             self._carry_out(command)
-        self._effects.commit_asked()
+        self._effects.commit_requested_sinks()
         if self._coordinator.committer_state is CommitterState.IDLE:
             self.blocked = ""
 
@@ -324,7 +324,7 @@ class Generation:
                     stopping.AttemptEnded(checkpoint_id, decided, reason, why, self._output_waits)
                 )
             case CommitBlocked(_, sink, reason):
-                self.blocked = self.history.blocked(sink, reason)
+                self.blocked = self.history.on_blocked(sink, reason)
                 self._stop(stopping.SinksBlocked(self.blocked))
             case events.RestartPipeline(reason, detail):
                 failure = self._failure
@@ -332,7 +332,7 @@ class Generation:
                 who, error = (failure.step, failure.error) if failure else (None, None)
                 self._outcome = Outcome(End.FAILED, who, error, detail)
             case events.Halt(reason):
-                self._outcome = self._halted(reason)
+                self._outcome = self._conclude_halt(reason)
             case events.AnswerRequest(request, result):
                 self.history.on_reply(command)
                 if result is RequestResult.QUEUE_FULL:
@@ -348,10 +348,10 @@ class Generation:
                     self.blocked = ""
                 self._effects.start(command)
 
-    def _halted(self, reason: events.HaltReason) -> Outcome:
+    def _conclude_halt(self, reason: events.HaltReason) -> Outcome:
         match reason:
             case events.HaltReason.STOPPED:
-                return self._stopped()
+                return self._conclude_stop()
             case events.HaltReason.FENCED:
                 return Outcome(End.FENCED, error=self._effects.superseded, detail=reason.value)
             case events.HaltReason.TARGET_BEHIND:
@@ -359,7 +359,7 @@ class Generation:
             case events.HaltReason.OUTCOME_UNKNOWN:
                 return Outcome(End.FAILED, error=self._effects.doubt, detail=reason.value)
 
-    def _stopped(self) -> Outcome:
+    def _conclude_stop(self) -> Outcome:
         failure, stop = self._failure, self._stopping
         if failure is not None and (stop.input_ended or not stop.is_requested):
             return Outcome(End.FAILED, failure.step, failure.error)

@@ -200,19 +200,19 @@ class RequestServer:
             )
         wanted = checkpoint_request(request)
         if request.wish is not Wish.STOP:
-            return _judged(self._control.checkpoint(wanted, timeout_s))
+            return _judge(self._control.checkpoint(wanted, timeout_s))
         if request.name is None and not request.drain:
             self._control.stop(checkpoint=True)
             result = _Result(AnswerState.DONE)
         else:
-            result = _judged(self._control.stop_with(wanted, timeout_s))
+            result = _judge(self._control.stop_with(wanted, timeout_s))
         if result.state is not AnswerState.DONE:
             return result
         if not self._control.wait_for_end(timeout_s):
             return _Result(AnswerState.FAILED, _STILL_ENDING, result.report)
-        return self._ended(result.report)
+        return self._describe_end(result.report)
 
-    def _ended(self, asked_for: CheckpointReport | None) -> "_Result":
+    def _describe_end(self, asked_for: CheckpointReport | None) -> "_Result":
         """Say how the pipeline ended, and with which checkpoint."""
         status = self._control.status()
         if status.state == "FAILED":
@@ -244,7 +244,7 @@ class _Result(NamedTuple):
     report: CheckpointReport | None = None
 
 
-def _judged(report: CheckpointReport | None) -> _Result:
+def _judge(report: CheckpointReport | None) -> _Result:
     if report is None:
         return _Result(AnswerState.FAILED, _NOT_IN_TIME)
     if report.status == "COMPLETED":

@@ -74,7 +74,7 @@ class Scratch:
         try:
             root.mkdir(parents=True, exist_ok=True)
             abandoned = matching(root, f"{pipeline}-*", f".{pipeline}-*")
-            made = cls._made(root, pipeline, 0o777 if shared else 0o700)
+            made = cls._create(root, pipeline, 0o777 if shared else 0o700)
             for left in abandoned:
                 _take_if_abandoned(left, made.path)
         except OSError as error:
@@ -82,7 +82,7 @@ class Scratch:
         return made
 
     @classmethod
-    def _made(cls, root: Path, pipeline: PipelineId, mode: int) -> "Scratch":
+    def _create(cls, root: Path, pipeline: PipelineId, mode: int) -> "Scratch":
         """Make a directory and lock it; once more if another start took it for a dead one's."""
         while True:
             path = root / f"{pipeline}-{uuid.uuid4().hex[:8]}"

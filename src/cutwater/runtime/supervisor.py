@@ -46,7 +46,7 @@ from cutwater.runtime.event_loop import Generation
 from cutwater.runtime.outcome import End, Outcome, is_starved
 from cutwater.runtime.recovery import Recovery
 from cutwater.runtime.reporting.attempt_history import AttemptHistory, Waiter
-from cutwater.runtime.reporting.event_log import EventName, EventLog
+from cutwater.runtime.reporting.event_log import EventLog, EventName
 from cutwater.runtime.reporting.failed_batch import FailedBatch, Failures, cause_of, failing_place
 from cutwater.runtime.reporting.rates import LateRows, Rates, channels_of, steps_of
 from cutwater.runtime.reporting.recovery_timing import Phases
@@ -78,7 +78,7 @@ class Supervisor:
         self._heartbeat = Heartbeat(leases, lease)
         self._requests = RequestServer(context.store, lease.nonce, self)
         self._event_log = EventLog(context.plan.pipeline, context.pipeline)
-        self._history = AttemptHistory(lambda one: self._requests.report(one.record()), self._event_log)
+        self._history = AttemptHistory(self._store_report, self._event_log)
         self._late_rows = LateRows(self._running_steps)
         self._takes_requests = False
         self._named: dict[str, Waiter] = {}
@@ -137,11 +137,11 @@ class Supervisor:
     def _run(self) -> RunResult:
         while True:
             outcome = self._run_generation()
-            shut_out = shut_out_by(outcome, self._context.store, self._claims)
-            if shut_out is not None:
-                if not self._outlives(shut_out):
-                    raise shut_out
-                self._succeed(shut_out)
+            fencing_error = find_fencing_error(outcome, self._context.store, self._claims)
+            if fencing_error is not None:
+                if not self._outlives(fencing_error):
+                    raise fencing_error
+                self._succeed(fencing_error)
                 continue
             if outcome.end is not End.FAILED:
                 break
@@ -253,7 +253,7 @@ class Supervisor:
             # Before anything is staged there: a rewind must find what this generation wrote to.
             self._context.store.targets.record(restore.generation, self._context.targets)
             context = replace(self._context, blob_cache=recovery.blob_cache)
-            generation = Generation(context, restore, self._history, phases, self._recovered)
+            generation = Generation(context, restore, self._history, phases, self._report_recovery)
             # Only now: until then what an earlier one has left may be taken instead of fetched.
             clear(self._context.scratch, restore.generation)
         except (PlanError, TargetBehind):
@@ -281,7 +281,7 @@ class Supervisor:
         self.started.set()
         return generation.run()
 
-    def _recovered(self, report: RecoveryReport) -> None:
+    def _report_recovery(self, report: RecoveryReport) -> None:
         """Tell how a recovery went; called on the generation's loop."""
         first = f"{report.first_batch_ms} ms" if report.first_batch_ms is not None else "none"
         _LOG.info(
@@ -319,6 +319,9 @@ class Supervisor:
             detail=detail or None,
             restarts=self._restarts,
         )
+
+    def _store_report(self, report: CheckpointReport) -> None:
+        self._requests.report(report.record())
 
     def _running_steps(self) -> tuple[RunningStep, ...]:
         generation = self._generation
@@ -473,7 +476,7 @@ class Supervisor:
         )
 
 
-def in_background(
+def run_in_background(
     supervisor: Supervisor, done: Callable[[RunResult | BaseException], None]
 ) -> None:
     """Run in a thread of its own and tell how it ended."""
@@ -487,7 +490,7 @@ def in_background(
     threading.Thread(target=run, name="supervisor", daemon=True).start()
 
 
-def shut_out_by(
+def find_fencing_error(
     outcome: Outcome, store: PipelineStore, tried: Collection[Claim]
 ) -> BaseException | None:
     """Return what a run ends with if its generation ended because of a newer one.

@@ -253,7 +253,9 @@ def run_command(arguments: RunArguments) -> int:
 
 def _check_consent(arguments: RunArguments, pipeline: str) -> None:
     """Refuse to go back in time unasked, and say what it would do; before Spark has started."""
-    target = resolve_rewind_target(pipeline, to=arguments.start_from, store=arguments.store, option="--from")
+    target = resolve_rewind_target(
+        pipeline, to=arguments.start_from, store=arguments.store, option="--from"
+    )
     if target is not None:
         reason = f"{target.title} is not where {pipeline} stands: this is a rewind"
         number = target.decision.checkpoint_id

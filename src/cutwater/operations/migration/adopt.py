@@ -129,7 +129,7 @@ def examine(
         found = list(_problems(step, form, one, allow_uncommitted=allow_uncommitted))
         problems += [f"{name}: {problem}" for problem in found]
         if not found:
-            steps.append(_adopted(step, form, one))
+            steps.append(_adopt_step(step, form, one))
     if problems:
         raise AdoptionRefused(plan.pipeline, *problems)
     taken = {one.step for one in steps}
@@ -223,7 +223,7 @@ def _channels(step: PhysicalStep) -> str:
     return f"channel{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 
-def _adopted(step: PhysicalStep, form: StepForm, looked: Looked) -> AdoptedStep:
+def _adopt_step(step: PhysicalStep, form: StepForm, looked: Looked) -> AdoptedStep:
     query = looked.query
     offsets = for_plan(query.log.offsets, form.lines)
     assert offsets is not None
@@ -269,7 +269,7 @@ def _first_cut(adoption: Adoption, store: PipelineStore, attempt: Attempt) -> Cu
     with tempfile.TemporaryDirectory(prefix="cutwater-adopt-") as work:
         for one in adoption.steps:
             copy = Path(work) / one.step
-            files = _copied(pipeline, one, copy)
+            files = _copy_query(pipeline, one, copy)
             state = store.blobs(generation).store_tree(copy, files, {})
             snapshots[one.step] = _snapshot(one, checkpoint_id, generation, state)
     cut = Cut(
@@ -308,7 +308,7 @@ def has_checkpoints(pipeline: str) -> str:
     )
 
 
-def _copied(pipeline: str, one: AdoptedStep, into: Path) -> tuple[str, ...]:
+def _copy_query(pipeline: str, one: AdoptedStep, into: Path) -> tuple[str, ...]:
     """Copy a query's files and make them a query of the pipeline's; return their paths."""
     query = one.query
     try:

@@ -122,12 +122,12 @@ def eject(pipeline: str, store: PipelineStore, decision: Decision, to: Path) -> 
             directory = work / snapshot.step
             if snapshot.batch != NO_BATCH and snapshot.state:
                 blobs.fetch_tree(snapshot.state, directory)
-            found.append(_ejected(snapshot, directory, target / snapshot.step))
+            found.append(_eject_step(snapshot, directory, target / snapshot.step))
         head = store.log.read().head
         newer = head.checkpoint_id if head is not None and head != decision else None
         ejection = Ejection(pipeline, decision, target, tuple(found), newer)
-        (work / LISTING).write_text(_listing(ejection), encoding="utf-8")
-        (work / README).write_text(_readme(ejection), encoding="utf-8")
+        (work / LISTING).write_text(_render_listing(ejection), encoding="utf-8")
+        (work / README).write_text(_render_readme(ejection), encoding="utf-8")
         try:
             # Takes the place of an empty directory, and of nothing else.
             os.rename(work, target)  # noqa: PTH104 - Path.rename has no such promise
@@ -181,7 +181,7 @@ def _check_cut(cut: Cut, decision: Decision, store: PipelineStore) -> None:
         )
 
 
-def _ejected(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
+def _eject_step(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
     """Make a plain query's directory of what was fetched, and say what it is good for."""
     channels = tuple(sorted({str(one.channel) for one in snapshot.positions}))
     if not exists(directory):
@@ -189,7 +189,7 @@ def _ejected(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
         if snapshot.batch == NO_BATCH:
             why = "It had not run a batch yet: a plain query starts in a new directory."
         if channels:
-            why += f" It reads {_named(channels)}, which a plain query cannot read."
+            why += f" It reads {_list_channels(channels)}, which a plain query cannot read."
         return Ejected(snapshot.step, Ending.NOTHING, "", None, (), channels, why)
     streams = query_streams.read_streams(directory)
     for batch in query_log.batches(directory, query_log.OFFSETS):
@@ -204,8 +204,9 @@ def _ejected(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
     query_files.settle(directory, home)
     plain = tuple(one for one in streams if one.kind is not StreamKind.PULSE)
     if channels:
+        names = _list_channels(channels)
         why = (
-            f"It read {_named(channels)}, filled by the step of the same name. The directory has "
+            f"It read {names}, filled by the step of the same name. The directory has "
             "all of its state, and no offset where a channel was: a plain query whose plan is the "
             "same but for the source read there goes on with the state, and reads that source "
             f"from its beginning. Give it one that begins behind batch {snapshot.batch}."
@@ -223,11 +224,11 @@ def _ejected(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
     return Ejected(snapshot.step, ending, snapshot.step, snapshot.batch, plain, channels, why)
 
 
-def _named(channels: tuple[str, ...]) -> str:
+def _list_channels(channels: tuple[str, ...]) -> str:
     return f"channel{'s' if len(channels) > 1 else ''} {', '.join(channels)}"
 
 
-def _listing(ejection: Ejection) -> str:
+def _render_listing(ejection: Ejection) -> str:
     return msgspec.json.format(msgspec.json.encode(as_json(ejection)), indent=2).decode() + "\n"
 
 
@@ -242,7 +243,7 @@ def as_json(ejection: Ejection) -> dict[str, object]:
     }
 
 
-def _readme(ejection: Ejection) -> str:
+def _render_readme(ejection: Ejection) -> str:
     lines = [
         f"Checkpoint {ejection.decision.checkpoint_id} of pipeline {ejection.pipeline}, as "
         "checkpoint directories of plain Spark streaming queries.",

@@ -164,10 +164,10 @@ Trace = frozenset[tuple[str, int, int]]
 
 def trace(directory: Path) -> Trace:
     """Note what is in a directory; two that differ tell that somebody writes to it."""
-    return frozenset(_walked(directory))
+    return frozenset(_walk(directory))
 
 
-def _walked(directory: Path) -> Iterable[tuple[str, int, int]]:
+def _walk(directory: Path) -> Iterable[tuple[str, int, int]]:
     for path in files_below(directory):
         found = status(path)
         if found is not None:

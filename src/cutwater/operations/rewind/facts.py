@@ -23,7 +23,12 @@ from cutwater.sinks.lost_commits import behind, target_behind
 
 
 def observe(
-    offline: OfflinePipeline, log: LogView, target: Candidate, *, leave_sinks: bool, held: str | None
+    offline: OfflinePipeline,
+    log: LogView,
+    target: Candidate,
+    *,
+    leave_sinks: bool,
+    held: str | None,
 ) -> Observed:
     """Observe everything that a rewind to a checkpoint depends on.
 
@@ -43,25 +48,25 @@ def observe(
     facts = RewindFacts(
         target=target.decision,
         cut=target.cut,
-        committed=_committed(offline, target.decision),
+        committed=_read_committed(offline, target.decision),
         unrecorded=why_unrecorded(log, target.decision, offline.store.commits.through(log)),
         sinks=tuple(sorted(offline.targets)),
         leave_sinks=leave_sinks,
     )
-    absent = _absent(offline, log, target.decision, shown_then(facts) or {})
+    absent = _find_sinks_absent_then(offline, log, target.decision, shown_then(facts) or {})
     facts = replace(facts, before={sink: version for sink, (_, version) in absent.items()})
     shown = shown_then(facts) or {}
     since = dict.fromkeys(offline.targets, log.shown_at(target.decision))
     since |= {sink: generation for sink, (generation, _) in absent.items()}
-    moved = _moved(offline, log, since)
-    damages = () if facts.cut is None else _damages(offline, facts.cut, moved)
+    moved = _find_moved_sinks(offline, log, since)
+    damages = () if facts.cut is None else _find_damages(offline, facts.cut, moved)
     if damages:
         check_still_there(offline.name, offline.store, target)
     previews, obstacles = _preview_restores(offline, shown, moved)
-    obstacles = _made_anew(offline, target.decision, shown, previews) | obstacles
-    obstacles = _unfenced(offline, log, previews) | obstacles
-    obstacles = _lost(offline, target, shown, previews) | obstacles
-    obstacles |= _dropped(offline, log, target.decision)
+    obstacles = _find_recreated_tables(offline, target.decision, shown, previews) | obstacles
+    obstacles = _find_unfenceable_sinks(offline, log, previews) | obstacles
+    obstacles = _find_lost_commits(offline, target, shown, previews) | obstacles
+    obstacles |= _find_dropped_sinks(offline, log, target.decision)
     head_cut = target.cut if head == target.decision else read_cut(offline.store, head)
     past = Past() if target.cut is None else past_of(offline.store, head_cut, target.cut)
     return Observed(
@@ -78,15 +83,20 @@ def observe(
     )
 
 
-def _committed(offline: OfflinePipeline, decision: Decision) -> Mapping[SinkId, Version] | None:
+def _read_committed(
+    offline: OfflinePipeline, decision: Decision
+) -> Mapping[SinkId, Version] | None:
     try:
         return offline.store.commits.read(decision.slot).versions
     except NotFound:
         return None
 
 
-def _absent(
-    offline: OfflinePipeline, log: LogView, decision: Decision, shown: Mapping[SinkId, Version | None]
+def _find_sinks_absent_then(
+    offline: OfflinePipeline,
+    log: LogView,
+    decision: Decision,
+    shown: Mapping[SinkId, Version | None],
 ) -> dict[SinkId, tuple[Generation, Version]]:
     """Find what sinks showed that were not part of the pipeline then, and had been before.
 
@@ -100,12 +110,14 @@ def _absent(
     for one in reversed(acting):
         sought = (missing & targets.get(one.generation, {}).keys()) - found.keys()
         # One without a record was never finished: what it would have shown is older.
-        versions = (_committed(offline, one) or {}) if sought else {}
+        versions = (_read_committed(offline, one) or {}) if sought else {}
         found |= {sink: (one.generation, versions[sink]) for sink in sought & versions.keys()}
     return found
 
 
-def _damages(offline: OfflinePipeline, cut: Cut, moved: Collection[SinkId]) -> tuple[Damage, ...]:
+def _find_damages(
+    offline: OfflinePipeline, cut: Cut, moved: Collection[SinkId]
+) -> tuple[Damage, ...]:
     """Check every object of the state, of what was in flight, and of what waits for a sink.
 
     What waits for a sink that has moved lies elsewhere, and that is what is wrong with it.
@@ -146,7 +158,7 @@ def _preview_restores(
     return previews, obstacles
 
 
-def _made_anew(
+def _find_recreated_tables(
     offline: OfflinePipeline,
     decision: Decision,
     shown: Mapping[SinkId, Version | None],
@@ -174,7 +186,7 @@ def _made_anew(
     return found
 
 
-def _lost(
+def _find_lost_commits(
     offline: OfflinePipeline,
     target: Candidate,
     shown: Mapping[SinkId, Version | None],
@@ -194,7 +206,9 @@ def _lost(
     return found
 
 
-def _dropped(offline: OfflinePipeline, log: LogView, decision: Decision) -> dict[SinkId, str]:
+def _find_dropped_sinks(
+    offline: OfflinePipeline, log: LogView, decision: Decision
+) -> dict[SinkId, str]:
     """Find sinks that have committed since a decision and are not part of the pipeline now.
 
     Their rows would stay, and come a second time if the sink came back.
@@ -208,7 +222,7 @@ def _dropped(offline: OfflinePipeline, log: LogView, decision: Decision) -> dict
     }
 
 
-def _unfenced(
+def _find_unfenceable_sinks(
     offline: OfflinePipeline, log: LogView, previews: Mapping[SinkId, RestorePreview]
 ) -> dict[SinkId, str]:
     """Find sinks that cannot be taken back because an older process may still begin their target.
@@ -231,7 +245,9 @@ def _unfenced(
     return found
 
 
-def _moved(offline: OfflinePipeline, log: LogView, since: Mapping[SinkId, Generation]) -> dict[SinkId, str]:
+def _find_moved_sinks(
+    offline: OfflinePipeline, log: LogView, since: Mapping[SinkId, Generation]
+) -> dict[SinkId, str]:
     """Find sinks that have had another target since what they showed: its version is of that."""
     moved = {}
     first = min(since.values(), default=Generation(0))

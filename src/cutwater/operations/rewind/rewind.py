@@ -78,7 +78,9 @@ def rewind(
         return perform(offline, log, target, leave_sinks=leave_sinks)
 
 
-def resolve_rewind_target(pipeline: str, *, to: str, store: str | Path, option: str = "--to") -> Candidate | None:
+def resolve_rewind_target(
+    pipeline: str, *, to: str, store: str | Path, option: str = "--to"
+) -> Candidate | None:
     """Return the checkpoint that a text means, if going there is a rewind; None if it is the head.
 
     Looks at nothing else: not at the objects, and not at the sinks, which may never have been.
@@ -111,7 +113,9 @@ def find_target(offline: OfflinePipeline, log: LogView, text: str, option: str) 
     return choose(text, candidates(offline.store, log), option)
 
 
-def perform(offline: OfflinePipeline, log: LogView, target: Candidate, *, leave_sinks: bool) -> Rewind:
+def perform(
+    offline: OfflinePipeline, log: LogView, target: Candidate, *, leave_sinks: bool
+) -> Rewind:
     """Rewind a pipeline that this process holds.
 
     Args:
@@ -137,12 +141,12 @@ def perform(offline: OfflinePipeline, log: LogView, target: Candidate, *, leave_
     check_still_there(offline.name, offline.store, target)
     offline.store.targets.record(claim.generation, offline.targets)
 
-    def planned(attempt: Attempt) -> Cut:
+    def plan(attempt: Attempt) -> Cut:
         cut = plan_rewind(observed.facts, attempt.checkpoint_id, attempt.generation)
         assert isinstance(cut, Cut), cut
         return replace(cut, started_at_ms=attempt.started_at_ms)
 
-    decision, cut = decide_cut(offline.store, claim, CheckpointKind.REWIND, planned)
+    decision, cut = decide_cut(offline.store, claim, CheckpointKind.REWIND, plan)
     if leave_sinks and offline.unopened:
         # They have nothing to do, and the next run, which can open them, records that.
         return done(preview, cut.checkpoint_id)

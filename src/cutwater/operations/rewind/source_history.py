@@ -28,7 +28,7 @@ def is_checked(offset: str | None) -> bool:
     """Say whether a source has what follows an offset: it is computed, or `past_of` asks it."""
     if offset is None:
         return False
-    found = _decoded(offset)
+    found = _decode(offset)
     return "logOffset" in found or any(one.partition(" ")[0] in _COMPUTED for one in found)
 
 
@@ -61,7 +61,7 @@ def past_of(store: PipelineStore, head: Cut | None, target: Cut) -> Past:
     unasked = set()
     for step, snapshot in {} if head is None else head.snapshots.items():
         for stream, offset in snapshot.offsets.items():
-            if "logOffset" not in _decoded(offset):
+            if "logOffset" not in _decode(offset):
                 continue
             name = f"{step}/{stream}"
             since = _read_through(target, step, stream)
@@ -90,7 +90,7 @@ def _read_through(target: Cut, step: StepId, stream: str) -> int:
     for snapshot in (*(() if own is None else (own,)), *target.snapshots.values()):
         for one, offset in snapshot.offsets.items():
             if one.partition(":")[2] == name:
-                return int(_decoded(offset).get("logOffset", -1))
+                return int(_decode(offset).get("logOffset", -1))
     return -1
 
 
@@ -118,12 +118,12 @@ def _read_after(
         for log in listed(into / below):
             # The first line is the version of the format.
             for line in log.read_text(encoding="utf-8").splitlines()[1:]:
-                entry = _decoded(line)
+                entry = _decode(line)
                 if int(entry.get("batchId", -1)) > since:
                     yield urlsplit(str(entry.get("path", "")))
 
 
-def _decoded(text: str) -> Mapping[str, int | str]:
+def _decode(text: str) -> Mapping[str, int | str]:
     try:
         found = json.loads(text)
     except ValueError:

@@ -64,7 +64,7 @@ def choose(text: str, candidates: Sequence[Candidate], option: str) -> Candidate
     if named:
         return named[0]
     if text.isascii() and text.isdigit():
-        return _numbered(text, candidates, option)
+        return _find_by_number(text, candidates, option)
     try:
         at_ms = milliseconds_of(text)
     except OverflowError as error:
@@ -79,7 +79,7 @@ def choose(text: str, candidates: Sequence[Candidate], option: str) -> Candidate
     return before[-1]
 
 
-def _numbered(text: str, candidates: Sequence[Candidate], option: str) -> Candidate:
+def _find_by_number(text: str, candidates: Sequence[Candidate], option: str) -> Candidate:
     # Compared as text: Python refuses to make a number of thousands of digits.
     number = text.lstrip("0") or "0"
     for one in candidates:

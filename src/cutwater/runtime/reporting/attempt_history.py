@@ -20,7 +20,7 @@ from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest
 from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import DecisionOutcome
-from cutwater.runtime.reporting.event_log import EventName, EventLog
+from cutwater.runtime.reporting.event_log import EventLog, EventName
 from cutwater.runtime.reporting.status import CheckpointReport
 from cutwater.store.records.reports import StepReport
 
@@ -182,9 +182,9 @@ class AttemptHistory:
         with self._lock:
             match event:
                 case events.DecisionMade(checkpoint_id, DecisionOutcome.WRITTEN):
-                    self._decided(checkpoint_id)
+                    self._on_decided(checkpoint_id)
                 case events.CommitRecorded(slot):
-                    self._committed(self._slots.pop(slot, None))
+                    self._on_committed(self._slots.pop(slot, None))
                 case _:
                     pass
 
@@ -258,7 +258,7 @@ class AttemptHistory:
         if command.result is not RequestResult.QUEUED:
             self.refuse(command.request, _REFUSALS[command.result])
 
-    def blocked(self, sink: SinkId | None, reason: str) -> str:
+    def on_blocked(self, sink: SinkId | None, reason: str) -> str:
         """Note that a sink cannot commit, or none can be recorded; return that as a sentence."""
         who = f"sink {sink} cannot commit" if sink else "the store takes no record of a commit"
         self._event_log.note(
@@ -271,7 +271,7 @@ class AttemptHistory:
         )
         return f"{who}: {reason}"
 
-    def acknowledged(
+    def on_acknowledged(
         self, checkpoint_id: CheckpointId, step: StepId, report: Callable[[int], StepReport]
     ) -> None:
         """Note how a step fared, counted from the start of its attempt."""
@@ -322,7 +322,7 @@ class AttemptHistory:
             if waiter.id is None and waiter.request.is_served_by(request):
                 waiter.id = checkpoint_id
 
-    def _decided(self, checkpoint_id: CheckpointId) -> None:
+    def _on_decided(self, checkpoint_id: CheckpointId) -> None:
         report = self._reports.get(checkpoint_id)
         if report is None:
             return
@@ -347,7 +347,7 @@ class AttemptHistory:
             self._publish(checkpoint_id)
             self._resolve(checkpoint_id)
 
-    def _committed(self, checkpoint_id: CheckpointId | None) -> None:
+    def _on_committed(self, checkpoint_id: CheckpointId | None) -> None:
         report = self._reports.get(checkpoint_id) if checkpoint_id is not None else None
         if report is None:
             return

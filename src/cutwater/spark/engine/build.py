@@ -27,7 +27,13 @@ from cutwater.protocol.showing import ShowPermit, grant_shows
 from cutwater.protocol.step.machine import Step
 from cutwater.protocol.step.snapshots import Restored
 from cutwater.protocol.topology import StepSpec, Topology
-from cutwater.runtime.channel import Channel, ChannelSchema, Signal, check_in_flight, restore_channel
+from cutwater.runtime.channel import (
+    Channel,
+    ChannelSchema,
+    Signal,
+    check_in_flight,
+    restore_channel,
+)
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.engine import Built
 from cutwater.runtime.output import ChannelOutput, Output, SinkOutput

@@ -109,10 +109,12 @@ def test_a_recovery_point_is_told_of_when_it_is_decided(book: AttemptHistory, to
 def test_an_attempt_that_fails_is_told_of_with_its_steps(book: AttemptHistory, told: Told) -> None:
     book.generation = Generation(4)
     begin(book, 1)
-    book.acknowledged(CheckpointId(1), StepId("orders"), lambda at: step_report(end_to_end_ms=at))
+    book.on_acknowledged(
+        CheckpointId(1), StepId("orders"), lambda at: step_report(end_to_end_ms=at)
+    )
     fail(book, 1, FailureReason.EXPIRED)
-    book.acknowledged(CheckpointId(1), StepId("late"), lambda _: step_report())
-    book.acknowledged(CheckpointId(9), StepId("unknown"), lambda _: step_report())
+    book.on_acknowledged(CheckpointId(1), StepId("late"), lambda _: step_report())
+    book.on_acknowledged(CheckpointId(9), StepId("unknown"), lambda _: step_report())
 
     (report,) = told
     assert (report.status, report.failure, report.generation) == (

@@ -15,7 +15,7 @@ from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.runtime.reporting.attempt_history import AttemptHistory
-from cutwater.runtime.reporting.event_log import FIELDS, EventName, EventLog
+from cutwater.runtime.reporting.event_log import FIELDS, EventLog, EventName
 from cutwater.store.records.reports import StepReport
 
 REPORT = StepReport(**dict.fromkeys(StepReport.__struct_fields__, 3))
@@ -48,9 +48,9 @@ def test_an_attempt_is_told_from_its_start_to_its_failure(
     number, request = CheckpointId(7), CheckpointRequest(CheckpointKind.SAVEPOINT, "mine")
 
     book.on_command(events.ReserveId(number, CheckpointKind.SAVEPOINT, request), {})
-    book.acknowledged(number, StepId("totals"), lambda _: REPORT)
+    book.on_acknowledged(number, StepId("totals"), lambda _: REPORT)
     book.on_command(events.EndAttempt(number, False, FailureReason.EXPIRED, "totals"), {})
-    book.blocked(SinkId("table"), "no room")
+    book.on_blocked(SinkId("table"), "no room")
 
     told = fields(heard)
     assert [one["event"] for one in told] == [

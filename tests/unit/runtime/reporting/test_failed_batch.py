@@ -9,8 +9,8 @@ from cutwater.errors import RunError, StepError
 from cutwater.ids import BatchId, StepId
 from cutwater.runtime.reporting.failed_batch import (
     FailedBatch,
-    Failures,
     FailedInput,
+    Failures,
     events_of,
 )
 from cutwater.spark.checkpoint_dir.batch_inputs import reading_of
