@@ -129,10 +129,10 @@ def fork(
         title=target.title,
         at_ms=cut.started_at_ms,
         objects=len(copies),
-        size_bytes=sum(one.size_bytes for one in copies),
+        size_bytes=sum(ref.size_bytes for ref in copies),
         positions=cut.stream_positions,
         forgotten=past.forgotten,
-        forbidden=tuple(sorted({one.uri for one in targets})),
+        forbidden=tuple(sorted({stored.uri for stored in targets})),
     )
 
 
@@ -146,9 +146,9 @@ def shared_targets(backend: Backend, pipeline: PipelineId, targets: SinkTargets)
     if origin is None:
         return None
     # A target without an address, such as a console, is nobody's.
-    taken = [one for one in origin.targets if one.uri]
+    taken = [target for target in origin.targets if target.uri]
     shared: list[SinkId] = sorted(
-        sink for sink, one in targets.items() if any(map(one.is_same_as, taken))
+        sink for sink, target in targets.items() if any(map(target.is_same_as, taken))
     )
     if not shared:
         return None
@@ -169,7 +169,7 @@ def _plan(pipeline: str, target: Candidate) -> Cut:
         raise MoveRefused(pipeline, f"{target.title}: {reason}")
     planned = plan_fork(target.cut)
     if isinstance(planned, Refused):
-        listed = "".join(f": {one}" for one in planned.things[:1])
+        listed = "".join(f": {thing}" for thing in planned.things[:1])
         raise MoveRefused(pipeline, f"{target.title}: {planned.reason.value}{listed}")
     return planned
 
@@ -186,7 +186,7 @@ def _all_targets(pipeline: str, original: PipelineStore, log: LogView) -> tuple[
     if not recorded and before is None:
         reason = "its store does not say where its sinks write, and a fork must not write there"
         raise MoveRefused(pipeline, f"{reason}; run it once")
-    found.update({one.place: one for one in (before.targets if before else ())})
+    found.update({target.place: target for target in (before.targets if before else ())})
     return tuple(found[place] for place in sorted(found))
 
 
@@ -199,7 +199,7 @@ def _copy_objects(
     copies = {}
     with TemporaryDirectory() as directory:
         local_file = Path(directory) / "blob"
-        for ref in sorted({ref for one in cut.snapshots.values() for ref in one.blobs}):
+        for ref in sorted({ref for snapshot in cut.snapshots.values() for ref in snapshot.blobs}):
             try:
                 reading.fetch_file(ref, local_file)
             except StoreError as error:
@@ -215,18 +215,23 @@ def _copy_objects(
 def _rename_blobs(cut: Cut, copies: Mapping[BlobRef, BlobRef]) -> Cut:
     """Return the cut with the names of its copied objects."""
 
-    def blobs(refs: Iterable[BlobRef]) -> tuple[BlobRef, ...]:
-        return tuple(copies[one] for one in refs)
+    def rename_refs(refs: Iterable[BlobRef]) -> tuple[BlobRef, ...]:
+        return tuple(copies[ref] for ref in refs)
 
-    def events(part: InFlight) -> InFlight:
-        recorded = (RecordedEvent(one.position, one.event, blobs(one.blobs)) for one in part.events)
+    def rename_events(part: InFlight) -> InFlight:
+        recorded = (
+            RecordedEvent(event.position, event.event, rename_refs(event.blobs))
+            for event in part.events
+        )
         return InFlight(part.input, tuple(recorded))
 
-    def snapshot(one: StepSnapshot) -> StepSnapshot:
-        in_flight = tuple(events(part) for part in one.in_flight)
-        return replace(one, state=blobs(one.state), in_flight=in_flight)
+    def rename_snapshot(original: StepSnapshot) -> StepSnapshot:
+        in_flight = tuple(rename_events(part) for part in original.in_flight)
+        return replace(original, state=rename_refs(original.state), in_flight=in_flight)
 
-    return replace(cut, snapshots={step: snapshot(one) for step, one in cut.snapshots.items()})
+    return replace(
+        cut, snapshots={step: rename_snapshot(original) for step, original in cut.snapshots.items()}
+    )
 
 
 def _decide_first_cut(made: PipelineStore, cut: Cut) -> None:

@@ -84,8 +84,8 @@ def candidates(store: PipelineStore, log: LogView) -> tuple[Candidate, ...]:
         Unavailable: If the store does not answer.
     """
     there = set(store.manifests.ids())
-    decided = (one for one in log.decisions if one.checkpoint_id in there)
-    return tuple(Candidate(one, read_cut(store, one)) for one in decided)
+    decided = (decision for decision in log.decisions if decision.checkpoint_id in there)
+    return tuple(Candidate(decision, read_cut(store, decision)) for decision in decided)
 
 
 def check_still_there(pipeline: str, store: PipelineStore, target: Candidate) -> None:

@@ -315,7 +315,7 @@ def restore_channel(channel: Channel, readers: Iterable[ReaderId], cut: Cut, blo
     lowest = min(places.values())
     slowest = next(reader for reader in places if places[reader] == lowest)
     recorded = _recorded(cut, slowest)
-    log = ChannelLog(channel.id, places, base=lowest, events=[one.event for one in recorded])
+    log = ChannelLog(channel.id, places, base=lowest, events=[entry.event for entry in recorded])
     # Watermarks are not recorded with Events: the producer's newest one comes after them all.
     watermark_ms = cut.snapshots[StepId(channel.id)].watermark_ms
     if watermark_ms is not None:
@@ -323,8 +323,8 @@ def restore_channel(channel: Channel, readers: Iterable[ReaderId], cut: Cut, blo
     channel.restore(log)
     files = {
         channel.data / name: ref
-        for one in recorded
-        for name, ref in zip(one.event.files, one.blobs, strict=True)
+        for entry in recorded
+        for name, ref in zip(entry.event.files, entry.blobs, strict=True)
     }
     blobs.fetch_files(files)
 

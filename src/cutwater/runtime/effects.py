@@ -167,9 +167,9 @@ class Effects:
         incremental = self._context.options.incremental
         # What nobody has checked in this generation may be damaged, and would be named for ever.
         trusted = [
-            one
-            for one in self.collector.cuts
-            if one.generation == self._generation or one.checkpoint_id == self._restored
+            cut
+            for cut in self.collector.cuts
+            if cut.generation == self._generation or cut.checkpoint_id == self._restored
         ]
         self._reusable[barrier.checkpoint_id] = reusable(trusted, barrier, incremental=incremental)
         self.uploaded[barrier.checkpoint_id] = 0
@@ -200,7 +200,8 @@ class Effects:
                 channel = step.wiring.inputs[part.input]
                 positions = range(part.start.position, part.end.position)
                 found = [
-                    channel.read(channel.place(one), channel.place(one + 1))[0] for one in positions
+                    channel.read(channel.place(position), channel.place(position + 1))[0]
+                    for position in positions
                 ]
                 names = [channel.data / name for event in found for name in event.files]
                 stored = iter(blobs.store_files(names, known))
@@ -217,7 +218,10 @@ class Effects:
                 events.Declined(step.name, self._generation, checkpoint_id, reason, now_ms(), why)
             )
             return
-        refs = [*state, *(ref for part in in_flight for one in part.events for ref in one.blobs)]
+        refs = [
+            *state,
+            *(ref for part in in_flight for event in part.events for ref in event.blobs),
+        ]
         new = sum(ref.size_bytes for ref in refs if ref.sha256 not in known)
         self.uploaded[checkpoint_id] = self.uploaded.get(checkpoint_id, 0) + new
         step.times.uploaded(checkpoint_id, new)
@@ -277,7 +281,7 @@ class Effects:
                 return
             except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
                 self._report_failed_group(together, error)
-                groups = [one for one in groups if one != together]
+                groups = [group for group in groups if group != together]
         for together in groups:
             self._submit(partial(self._commit, together))
 
@@ -298,18 +302,18 @@ class Effects:
         except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
             self._report_failed_group(together, error)
         else:
-            for one, version in versions.items():
-                self._post(events.SinkCommitted(slot, one, version, now_ms()))
+            for sink, version in versions.items():
+                self._post(events.SinkCommitted(slot, sink, version, now_ms()))
 
     def _report_failed_group(self, together: tuple[CommitSink, ...], error: Exception) -> None:
         slot, sink = together[0].permit.slot, together[0].sink
         culprit = error.sink if isinstance(error, SinkError) else sink
         _LOG.warning("sink %s, slot %s: %s", culprit, slot, error)
         # The one that stands against it first; whichever a person is told of, all is said.
-        waiting = sorted((one.sink for one in together), key=lambda one: one != culprit)
-        for one in waiting:
-            prefix = "" if one == culprit else f"it acts together with sink {culprit}: "
-            self._post(events.SinkFailed(slot, one, f"{prefix}{error}", now_ms()))
+        waiting = sorted((commit.sink for commit in together), key=lambda name: name != culprit)
+        for member in waiting:
+            prefix = "" if member == culprit else f"it acts together with sink {culprit}: "
+            self._post(events.SinkFailed(slot, member, f"{prefix}{error}", now_ms()))
 
     def _record(self, command: RecordCommit) -> None:
         slot, why = command.permit.slot, ""

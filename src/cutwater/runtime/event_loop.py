@@ -232,9 +232,9 @@ class Generation:
         if all(step.machine.finished for step in self.built.steps.values()):
             self._stop(stopping.InputEnded(self.blocked))
         self._stop(stopping.RetryDue())
-        batches = [one.machine.last for one in self.built.steps.values()]
+        batches = [step.machine.last for step in self.built.steps.values()]
         still, self._batches = batches == self._batches, batches
-        idle = still and not any(one.busy for one in self.built.steps.values())
+        idle = still and not any(step.busy for step in self.built.steps.values())
         drained = self._output_waits and idle and not self.built.has_backlog
         self._coordinate(events.Drained(drained, now_ms()))
 

@@ -41,7 +41,7 @@ class Written:
     @property
     def size_bytes(self) -> int:
         """How many bytes were written."""
-        staged = sum(blob.size_bytes for one in self.staged for blob in one.blobs)
+        staged = sum(blob.size_bytes for committable in self.staged for blob in committable.blobs)
         return staged + (self.event.size_bytes if self.event else 0)
 
 
@@ -125,8 +125,8 @@ class SinkOutput:
             Superseded: If a successor has taken the sink back.
         """
         if self._shows is not None and isinstance(self._sink, ShowingSink):
-            for one in written.staged:
-                self._sink.show(self._shows, one)
+            for committable in written.staged:
+                self._sink.show(self._shows, committable)
 
 
 def _files_with_rows(directory: Path) -> list[tuple[Path, int]]:

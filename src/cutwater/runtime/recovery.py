@@ -246,11 +246,13 @@ class Recovery:
         waiting = [*cut.carried.items(), *(() if committed else cut.commit.items())]
         for sink, committables in waiting:
             opened = self.context.sinks.get(sink)
-            for one in committables if opened else ():
+            for committable in committables if opened else ():
                 assert opened is not None
-                problem = opened.problem(one)
+                problem = opened.problem(committable)
                 if problem is not None:
-                    found.append(Damage(f"what sink {sink} staged in batch {one.batch}", problem))
+                    found.append(
+                        Damage(f"what sink {sink} staged in batch {committable.batch}", problem)
+                    )
         return tuple(found)
 
     def _check_targets(self, decision: Decision, cut: Cut, committed: bool) -> None:
@@ -261,13 +263,18 @@ class Recovery:
         """
         number = decision.checkpoint_id
         for sink, staged in cut.carried.items():
-            for one in staged:
-                self._check_target(sink, one.generation, f"checkpoint {number} holds rows for")
+            for committable in staged:
+                self._check_target(
+                    sink, committable.generation, f"checkpoint {number} holds rows for"
+                )
         for sink, staged in () if committed else cut.commit.items():
             about = f"checkpoint {number} is not committed yet by"
             if sink in cut.restores:
                 about = "an unfinished rewind takes back"
-            for generation in {decision.generation, *(one.generation for one in staged)}:
+            for generation in {
+                decision.generation,
+                *(committable.generation for committable in staged),
+            }:
                 self._check_target(sink, generation, about)
 
     def _check_target(self, sink: SinkId, generation: Generation, about: str) -> None:
@@ -286,13 +293,13 @@ class Recovery:
     def _taken(self, cut: Cut) -> dict[BlobRef, str]:
         """Bring what the cut holds to this machine, and say what is wrong with it."""
         blobs = self.context.store.blobs(cut.generation)
-        trees = [one.state for one in cut.snapshots.values()]
+        trees = [snapshot.state for snapshot in cut.snapshots.values()]
         files = {
             ref
             for snapshot in cut.snapshots.values()
             for part in snapshot.in_flight
-            for one in part.events
-            for ref in one.blobs
+            for event in part.events
+            for ref in event.blobs
         }
         with self.phases.during(Phase.FETCH):
             found = self.blob_cache.problems(blobs, trees, files)
@@ -307,11 +314,11 @@ def _refusal(action: Refuse) -> str:
         case RefusalReason.MANIFEST_UNREADABLE:
             return f"{name} cannot be restored: its manifest is missing or damaged."
         case RefusalReason.OBJECTS_DAMAGED:
-            listed = "; ".join(f"{one.name}: {one.problem}" for one in action.damages[:3])
+            listed = "; ".join(f"{damage.name}: {damage.problem}" for damage in action.damages[:3])
             more = f" and {len(action.damages) - 3} more" if len(action.damages) > 3 else ""
             return f"{name} cannot be restored: {listed}{more}."
         case RefusalReason.SINK_MISSING:
-            sinks = "; ".join(f"sink {one.name}: {one.problem}" for one in action.damages)
+            sinks = "; ".join(f"sink {damage.name}: {damage.problem}" for damage in action.damages)
             return (
                 f"{name} waits for what the pipeline no longer has: {sinks}. Run the code that has "
                 "it once more, and stop it, so that it can act."

@@ -172,7 +172,7 @@ class Supervisor:
             return False
         store = self._context.store
         try:
-            claims = [one for one in store.log.read().entries if isinstance(one, Claim)]
+            claims = [entry for entry in store.log.read().entries if isinstance(entry, Claim)]
             holder = claimant(claims[-1].nonce)
             if holder is None:
                 return False
@@ -384,7 +384,7 @@ class Supervisor:
         Raises:
             ConfigError: If a savepoint has that name already.
         """
-        return self._ask(request, timeout_s, lambda one: one.request(request))
+        return self._ask(request, timeout_s, lambda generation: generation.request(request))
 
     def abort_checkpoint(
         self, checkpoint_id: CheckpointId | None, reason: str, timeout_s: float | None
@@ -438,7 +438,9 @@ class Supervisor:
         savepoint_name(name)
         with self._named_lock:
             store = self._context.store
-            asked = {one for one, waiter in self._named.items() if not waiter.done.is_set()}
+            asked = {
+                savepoint for savepoint, waiter in self._named.items() if not waiter.done.is_set()
+            }
             if name in {*store.savepoints.names(store.log.read()).values(), *asked}:
                 raise ConfigError("savepoint name", f"there is a savepoint {name} already")
             self._named[name] = self._history.wait_for(request)

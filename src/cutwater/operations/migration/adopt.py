@@ -120,19 +120,19 @@ def examine(
     problems: list[str] = []
     steps: list[AdoptedStep] = []
     known = {step.name: step for step in plan.steps}
-    for name, one in looked.items():
+    for name, directory in looked.items():
         step = known.get(StepId(name))
         if step is None:
             problems.append(f"{name}: there is no such step; the steps are {', '.join(known)}.")
             continue
         form = forms[step.name]
-        found = list(_problems(step, form, one, allow_uncommitted=allow_uncommitted))
+        found = list(_problems(step, form, directory, allow_uncommitted=allow_uncommitted))
         problems += [f"{name}: {problem}" for problem in found]
         if not found:
-            steps.append(_adopt_step(step, form, one))
+            steps.append(_adopt_step(step, form, directory))
     if problems:
         raise AdoptionRefused(plan.pipeline, *problems)
-    taken = {one.step for one in steps}
+    taken = {adopted.step for adopted in steps}
     empty = tuple(step.name for step in plan.steps if step.name not in taken)
     identities = {step.name: forms[step.name].identity for step in plan.steps}
     for adopted in steps:
@@ -175,7 +175,7 @@ def _problems(
     yield from _stream_problems(form, query)
     is_stateful = bool(form.identity.operators)
     if bool(query.operators) != is_stateful:
-        has = ", ".join(one.name or one.id for one in query.operators) or "none"
+        has = ", ".join(operator.name or operator.id for operator in query.operators) or "none"
         needs = "keeps state" if is_stateful else "keeps no state"
         yield f"the step {needs}, and the query's stateful operators are: {has}."
     wanted = step.options.partitions
@@ -187,17 +187,17 @@ def _problems(
 
 
 def _stream_problems(form: StepForm, query: PlainQuery) -> Iterator[str]:
-    own = [one for one in form.lines if one.kind is StreamKind.OWN]
+    own = [stream for stream in form.lines if stream.kind is StreamKind.OWN]
     if own:
         yield (
             f"reads {own[0].name}, which is {own[0].description} of Cutwater's own, and a plain "
             "query cannot have read it."
         )
         return
-    outside = [one for one in form.lines if one.kind is StreamKind.OUTSIDE]
+    outside = [stream for stream in form.lines if stream.kind is StreamKind.OUTSIDE]
     lines = query.log.offsets
     if len(outside) != len(lines):
-        reads = ", ".join(one.name for one in outside)
+        reads = ", ".join(stream.name for stream in outside)
         yield (
             f"the step reads {len(outside)} outside streams ({reads}), and the query read "
             f"{len(lines)}; they are matched by their order, which must be the same."
@@ -219,7 +219,7 @@ def _stream_problems(form: StepForm, query: PlainQuery) -> Iterator[str]:
 
 
 def _channels(step: PhysicalStep) -> str:
-    names = sorted({str(one.id.channel) for one in step.inputs})
+    names = sorted({str(source.id.channel) for source in step.inputs})
     return f"channel{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 
@@ -258,7 +258,9 @@ def adopt(adoption: Adoption, store: PipelineStore, targets: SinkTargets) -> Dec
     claim = claim_next(store, log)
     store.targets.record(claim.generation, targets)
     kind = CheckpointKind.SAVEPOINT
-    decision, _ = decide_cut(store, claim, kind, lambda one: _first_cut(adoption, store, one))
+    decision, _ = decide_cut(
+        store, claim, kind, lambda attempt: _first_cut(adoption, store, attempt)
+    )
     return decision
 
 
@@ -267,11 +269,11 @@ def _first_cut(adoption: Adoption, store: PipelineStore, attempt: Attempt) -> Cu
     checkpoint_id, generation = attempt.checkpoint_id, attempt.generation
     snapshots = {step: _empty(plan[step], checkpoint_id, generation) for step in adoption.empty}
     with tempfile.TemporaryDirectory(prefix="cutwater-adopt-") as work:
-        for one in adoption.steps:
-            copy = Path(work) / one.step
-            files = _copy_query(pipeline, one, copy)
+        for adopted in adoption.steps:
+            copy = Path(work) / adopted.step
+            files = _copy_query(pipeline, adopted, copy)
             state = store.blobs(generation).store_tree(copy, files, {})
-            snapshots[one.step] = _snapshot(one, checkpoint_id, generation, state)
+            snapshots[adopted.step] = _snapshot(adopted, checkpoint_id, generation, state)
     cut = Cut(
         checkpoint_id=checkpoint_id,
         generation=generation,
@@ -308,47 +310,48 @@ def has_checkpoints(pipeline: str) -> str:
     )
 
 
-def _copy_query(pipeline: str, one: AdoptedStep, into: Path) -> tuple[str, ...]:
+def _copy_query(pipeline: str, adopted: AdoptedStep, into: Path) -> tuple[str, ...]:
     """Copy a query's files and make them a query of the pipeline's; return their paths."""
-    query = one.query
+    query = adopted.query
     try:
         files = query_files.pin(query.directory, query.batch, into, linked=False)
     except RecoveryError as error:
-        raise AdoptionRefused(pipeline, f"{one.step}: {error.message}") from error
-    if trace(query.directory) != one.seen:
+        raise AdoptionRefused(pipeline, f"{adopted.step}: {error.message}") from error
+    if trace(query.directory) != adopted.seen:
         raise AdoptionRefused(
-            pipeline, f"{one.step}: {query.directory} changed while it was copied: stop its query."
+            pipeline,
+            f"{adopted.step}: {query.directory} changed while it was copied: stop its query.",
         )
-    if one.offsets != query.log.offsets:
+    if adopted.offsets != query.log.offsets:
         for batch in query_log.batches(into, query_log.OFFSETS):
-            lines = for_plan(query_log.read_batch(into, batch).offsets, one.streams)
+            lines = for_plan(query_log.read_batch(into, batch).offsets, adopted.streams)
             assert lines is not None
             query_log.replace_offsets(into, batch, lines)
     # The original may be started again, even in the same Spark: it must not stop ours.
     query_log.mint_query_id(into)
-    return (*files, note_streams(into, one.streams))
+    return (*files, note_streams(into, adopted.streams))
 
 
 def _snapshot(
-    one: AdoptedStep,
+    adopted: AdoptedStep,
     checkpoint_id: CheckpointId,
     generation: Generation,
     state: Sequence[BlobRef],
 ) -> StepSnapshot:
     return StepSnapshot(
-        step=one.step,
+        step=adopted.step,
         checkpoint_id=checkpoint_id,
         generation=generation,
-        batch=one.query.batch,
-        offsets=one.positions,
-        watermark_ms=one.query.log.watermark_ms or None,
-        owes_batch=one.owes_batch,
+        batch=adopted.query.batch,
+        offsets=adopted.positions,
+        watermark_ms=adopted.query.log.watermark_ms or None,
+        owes_batch=adopted.owes_batch,
         state=tuple(state),
     )
 
 
 def _empty(step: PhysicalStep, checkpoint_id: CheckpointId, generation: Generation) -> StepSnapshot:
-    places = {one.id: START for one in step.inputs}
+    places = {source.id: START for source in step.inputs}
     return StepSnapshot(
         step=step.name,
         checkpoint_id=checkpoint_id,

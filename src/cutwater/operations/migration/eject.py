@@ -163,8 +163,8 @@ def _check_cut(cut: Cut, decision: Decision, store: PipelineStore) -> None:
             "which never has any, and eject that",
         )
     undone = any(
-        one.origin is not None and one.origin < decision.slot < one.slot
-        for one in store.log.read().decisions
+        later.origin is not None and later.origin < decision.slot < later.slot
+        for later in store.log.read().decisions
     )
     if undone:
         raise ConfigError(
@@ -183,7 +183,7 @@ def _check_cut(cut: Cut, decision: Decision, store: PipelineStore) -> None:
 
 def _eject_step(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
     """Make a plain query's directory of what was fetched, and say what it is good for."""
-    channels = tuple(sorted({str(one.channel) for one in snapshot.positions}))
+    channels = tuple(sorted({str(source.channel) for source in snapshot.positions}))
     if not exists(directory):
         why = "It keeps no state and no directory of its own."
         if snapshot.batch == NO_BATCH:
@@ -202,7 +202,7 @@ def _eject_step(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
     # The pipeline may still run, even in the same Spark: a query of the same id would stop it.
     query_log.mint_query_id(directory)
     query_files.settle(directory, home)
-    plain = tuple(one for one in streams if one.kind is not StreamKind.PULSE)
+    plain = tuple(stream for stream in streams if stream.kind is not StreamKind.PULSE)
     if channels:
         names = _list_channels(channels)
         why = (
@@ -219,7 +219,7 @@ def _eject_step(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
             f'.option("checkpointLocation", "{home}").'
         )
         ending = Ending.EXACT
-        if any(one.kind is StreamKind.OWN for one in streams):
+        if any(stream.kind is StreamKind.OWN for stream in streams):
             why += " It reads a source of cutwater.sources, which must stay the same."
     return Ejected(snapshot.step, ending, snapshot.step, snapshot.batch, plain, channels, why)
 
@@ -252,9 +252,9 @@ def _render_readme(ejection: Ejection) -> str:
         *([ejection.warning] if ejection.warning else []),
         "",
     ]
-    for one in ejection.steps:
-        lines += [f"{one.step}: {one.ending.value}", f"  {one.explanation}"]
-        for at, stream in enumerate(one.streams):
+    for step in ejection.steps:
+        lines += [f"{step.step}: {step.ending.value}", f"  {step.explanation}"]
+        for at, stream in enumerate(step.streams):
             is_channel = stream.kind is StreamKind.CHANNEL
             what = "channel, no offset" if is_channel else stream.description
             lines.append(f"  source {at}: {stream.name} ({what})")

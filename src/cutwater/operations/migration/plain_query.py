@@ -82,7 +82,7 @@ def look(directory: Path) -> PlainQuery:
             "without it starts at the same place."
         )
     batch = committed[-1]
-    later = [one for one in query_log.batches(directory, OFFSETS) if one > batch]
+    later = [number for number in query_log.batches(directory, OFFSETS) if number > batch]
     if len(later) > 1:
         raise RecoveryError(
             f"{directory} has batches {later[0]} to {later[-1]} begun and not committed: its logs "
@@ -109,7 +109,7 @@ def look(directory: Path) -> PlainQuery:
         provider=query_files.provider_of(directory, batch).value if found else "",
         format=1 if ids is None else 2,
         files=files,
-        size_bytes=sum((directory / one).stat().st_size for one in files),
+        size_bytes=sum((directory / name).stat().st_size for name in files),
     )
 
 
@@ -118,9 +118,11 @@ def _check_directory(directory: Path) -> None:
         raise RecoveryError(f"{directory} is not on this machine: copy it to a local directory.")
     if not is_directory(directory):
         raise RecoveryError(f"{directory} is not a directory.")
-    lost = [one for one in (METADATA, *_LOGS) if not exists(directory / one)]
+    lost = [name for name in (METADATA, *_LOGS) if not exists(directory / name)]
     if lost:
-        beside = [one for one in directories(directory) if is_directory(directory / one / OFFSETS)]
+        beside = [
+            name for name in directories(directory) if is_directory(directory / name / OFFSETS)
+        ]
         hint = f"; perhaps {directory / beside[0]} is meant" if beside else ""
         raise RecoveryError(
             f"{directory} has no {' and no '.join(lost)}: it is no checkpoint directory of a "

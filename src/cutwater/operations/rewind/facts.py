@@ -74,7 +74,11 @@ def observe(
         target=target,
         head=head_cut,
         head_id=head.checkpoint_id,
-        undone=tuple(one.checkpoint_id for one in log.decisions if one.slot > target.decision.slot),
+        undone=tuple(
+            decision.checkpoint_id
+            for decision in log.decisions
+            if decision.slot > target.decision.slot
+        ),
         facts=replace(facts, damages=damages, cannot_restore=obstacles, forgotten=past.forgotten),
         previews=previews,
         targets=offline.targets,
@@ -106,12 +110,16 @@ def _find_sinks_absent_then(
     missing = {sink for sink in offline.targets if shown.get(sink) is None}
     found: dict[SinkId, tuple[Generation, Version]] = {}
     targets = offline.store.targets.since(log, Generation(0)) if missing else {}
-    acting = [one for one in log.decisions if one.commit_point and one.slot <= decision.slot]
-    for one in reversed(acting):
-        sought = (missing & targets.get(one.generation, {}).keys()) - found.keys()
+    acting = [
+        earlier
+        for earlier in log.decisions
+        if earlier.commit_point and earlier.slot <= decision.slot
+    ]
+    for earlier in reversed(acting):
+        sought = (missing & targets.get(earlier.generation, {}).keys()) - found.keys()
         # One without a record was never finished: what it would have shown is older.
-        versions = (_read_committed(offline, one) or {}) if sought else {}
-        found |= {sink: (one.generation, versions[sink]) for sink in sought & versions.keys()}
+        versions = (_read_committed(offline, earlier) or {}) if sought else {}
+        found |= {sink: (earlier.generation, versions[sink]) for sink in sought & versions.keys()}
     return found
 
 
@@ -122,16 +130,18 @@ def _find_damages(
 
     What waits for a sink that has moved lies elsewhere, and that is what is wrong with it.
     """
-    refs = sorted({ref for one in cut.snapshots.values() for ref in one.blobs})
+    refs = sorted({ref for snapshot in cut.snapshots.values() for ref in snapshot.blobs})
     problems = offline.store.blobs(cut.generation).problems(refs)
     found = [Damage(ref.name, problem) for ref, problem in problems.items()]
     for sink, committables in cut.carried.items():
         opened = None if sink in moved else offline.sinks.get(sink)
-        for one in committables if opened is not None else ():
+        for committable in committables if opened is not None else ():
             assert opened is not None
-            problem = opened.problem(one)
+            problem = opened.problem(committable)
             if problem is not None:
-                found.append(Damage(f"what sink {sink} staged in batch {one.batch}", problem))
+                found.append(
+                    Damage(f"what sink {sink} staged in batch {committable.batch}", problem)
+                )
     return tuple(found)
 
 
@@ -215,9 +225,9 @@ def _find_dropped_sinks(
     """
     since = offline.store.targets.since(log, decision.generation)
     return {
-        sink: f"it wrote to {one.uri} since then, and is no longer part of the pipeline"
+        sink: f"it wrote to {target.uri} since then, and is no longer part of the pipeline"
         for then in since.values()
-        for sink, one in then.items()
+        for sink, target in then.items()
         if sink not in offline.targets
     }
 
@@ -230,14 +240,14 @@ def _find_unfenceable_sinks(
     Going back leaves a mark in a target, by which a process that was paused in an older commit
     sees that it comes too late (rule F8). A table that was never made has no place for the mark.
     """
-    absent = {sink for sink, one in previews.items() if one.version == NO_TARGET}
+    absent = {sink for sink, preview in previews.items() if preview.version == NO_TARGET}
     recorded = set(offline.store.commits.slots()) if absent else set()
     found = {}
     for decision in log.decisions if absent else ():
         if not decision.commit_point or decision.slot in recorded:
             continue
         cut = read_cut(offline.store, decision)
-        for sink in absent if cut is None else {one for one in absent if cut.commit.get(one)}:
+        for sink in absent if cut is None else {sink for sink in absent if cut.commit.get(sink)}:
             found[sink] = (
                 f"checkpoint {decision.checkpoint_id} has rows for it that may still be committed, "
                 "and its table is not there yet: run the pipeline once, then rewind"
@@ -252,8 +262,8 @@ def _find_moved_sinks(
     moved = {}
     first = min(since.values(), default=Generation(0))
     for generation, then in offline.store.targets.since(log, first).items():
-        for sink, one in then.items():
+        for sink, target in then.items():
             today = offline.targets.get(sink)
-            if today is not None and generation >= since[sink] and not today.is_same_as(one):
-                moved[sink] = one.uri
+            if today is not None and generation >= since[sink] and not today.is_same_as(target):
+                moved[sink] = target.uri
     return moved

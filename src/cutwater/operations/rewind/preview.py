@@ -184,11 +184,11 @@ def _steps(head: Cut | None, cut: Cut) -> tuple[StepMove, ...]:
         StepMove(
             step,
             now[step].batch if step in now else None,
-            one.batch,
-            sum(blob.size_bytes for blob in one.state),
-            one.in_flight_bytes,
+            snapshot.batch,
+            sum(blob.size_bytes for blob in snapshot.state),
+            snapshot.in_flight_bytes,
         )
-        for step, one in sorted(cut.snapshots.items())
+        for step, snapshot in sorted(cut.snapshots.items())
     )
 
 

@@ -29,7 +29,7 @@ def is_checked(offset: str | None) -> bool:
     if offset is None:
         return False
     found = _decode(offset)
-    return "logOffset" in found or any(one.partition(" ")[0] in _COMPUTED for one in found)
+    return "logOffset" in found or any(key.partition(" ")[0] in _COMPUTED for key in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,10 @@ def past_of(store: PipelineStore, head: Cut | None, target: Cut) -> Past:
                 # The head is damaged, which is why somebody leaves it; what it read is not known.
                 unasked.add(name)
                 continue
-            files = [Path(unquote(one.path)) for one in read if one.scheme == "file"]
+            files = [Path(unquote(address.path)) for address in read if address.scheme == "file"]
             if len(files) < len(read):
                 unasked.add(name)
-            missing = [one for one in files if not exists(one)]
+            missing = [file for file in files if not exists(file)]
             if missing:
                 more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
                 found[name] = f"{missing[0]}{more} was read since and is gone"
@@ -88,8 +88,8 @@ def _read_through(target: Cut, step: StepId, stream: str) -> int:
     # A source keeps its name when it moves to another line or step.
     name = stream.partition(":")[2]
     for snapshot in (*(() if own is None else (own,)), *target.snapshots.values()):
-        for one, offset in snapshot.offsets.items():
-            if one.partition(":")[2] == name:
+        for other_stream, offset in snapshot.offsets.items():
+            if other_stream.partition(":")[2] == name:
                 return int(_decode(offset).get("logOffset", -1))
     return -1
 

@@ -55,9 +55,9 @@ def choose(text: str, candidates: Sequence[Candidate], option: str) -> Candidate
         ConfigError: If there is no such checkpoint, or more than one savepoint of that name.
     """
     text = text.strip()
-    named = [one for one in candidates if one.name == text]
+    named = [candidate for candidate in candidates if candidate.name == text]
     if len(named) > 1:
-        numbers = ", ".join(str(one.decision.checkpoint_id) for one in named)
+        numbers = ", ".join(str(candidate.decision.checkpoint_id) for candidate in named)
         raise ConfigError(
             option, f"several savepoints are called {text}; name one by its number: {numbers}"
         )
@@ -73,7 +73,11 @@ def choose(text: str, candidates: Sequence[Candidate], option: str) -> Candidate
     if at_ms is None:
         reason = f"{text!r} is no checkpoint's number, no savepoint's name and no time"
         raise ConfigError(option, f"{reason}; {offer(candidates)}")
-    before = [one for one in candidates if one.cut is not None and one.cut.started_at_ms <= at_ms]
+    before = [
+        candidate
+        for candidate in candidates
+        if candidate.cut is not None and candidate.cut.started_at_ms <= at_ms
+    ]
     if not before:
         raise ConfigError(option, f"no checkpoint began at or before {text}; {offer(candidates)}")
     return before[-1]
@@ -82,9 +86,9 @@ def choose(text: str, candidates: Sequence[Candidate], option: str) -> Candidate
 def _find_by_number(text: str, candidates: Sequence[Candidate], option: str) -> Candidate:
     # Compared as text: Python refuses to make a number of thousands of digits.
     number = text.lstrip("0") or "0"
-    for one in candidates:
-        if str(one.decision.checkpoint_id) == number:
-            return one
+    for candidate in candidates:
+        if str(candidate.decision.checkpoint_id) == number:
+            return candidate
     shown = number if len(number) <= _DIGITS_MAX else f"{number[:_DIGITS_MAX]}…"
     raise ConfigError(option, f"checkpoint {shown} is not there; {offer(candidates)}")
 
@@ -93,9 +97,9 @@ def offer(candidates: Sequence[Candidate]) -> str:
     """Say what could have been chosen."""
     if not candidates:
         return "the pipeline has no checkpoints"
-    numbers = [str(one.decision.checkpoint_id) for one in candidates]
+    numbers = [str(candidate.decision.checkpoint_id) for candidate in candidates]
     listed = ", ".join(numbers if len(numbers) <= 8 else [*numbers[:3], "…", *numbers[-4:]])
-    names = ", ".join(sorted(one.name for one in candidates if one.name))
+    names = ", ".join(sorted(candidate.name for candidate in candidates if candidate.name))
     return f"there are checkpoints {listed}" + (f" and savepoints {names}" if names else "")
 
 

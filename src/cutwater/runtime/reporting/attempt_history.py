@@ -110,10 +110,10 @@ class AttemptHistory:
         """The newest attempts, oldest first."""
         with self._lock:
             return tuple(
-                replace(one, duration_ms=now_ms() - one.started_at_ms)
-                if one.status == "IN_PROGRESS"
-                else one
-                for one in self._reports.values()
+                replace(report, duration_ms=now_ms() - report.started_at_ms)
+                if report.status == "IN_PROGRESS"
+                else report
+                for report in self._reports.values()
             )
 
     # -- waiting
@@ -237,7 +237,7 @@ class AttemptHistory:
     def _abort_refusal(self, answer: events.AnswerCancel) -> str:
         number = answer.checkpoint_id
         pending = [
-            str(known) for known, one in self._reports.items() if one.status == "IN_PROGRESS"
+            str(known) for known, report in self._reports.items() if report.status == "IN_PROGRESS"
         ]
         if answer.result is CancelResult.AMBIGUOUS:
             return f"checkpoints {' and '.join(pending)} are pending; name one of them"
@@ -375,7 +375,7 @@ class AttemptHistory:
 
     def _resolve(self, checkpoint_id: CheckpointId) -> None:
         """Tell those who wait what became of their attempt, commits included."""
-        for waiter in [one for one in self._waiters if one.id == checkpoint_id]:
+        for waiter in [waiter for waiter in self._waiters if waiter.id == checkpoint_id]:
             waiter.report = self._reports.get(checkpoint_id)
             waiter.done.set()
             self._waiters.remove(waiter)

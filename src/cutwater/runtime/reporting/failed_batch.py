@@ -80,19 +80,19 @@ class FailedBatch:
     @property
     def files(self) -> frozenset[str]:
         """All files that it was reading."""
-        return frozenset(file for one in self.inputs for file in one.files)
+        return frozenset(file for stream in self.inputs for file in stream.files)
 
     def only(self, files: frozenset[str]) -> "FailedBatch":
         """Return the same with the files that are among these, where that leaves any."""
         left = tuple(
             FailedInput(
-                one.name,
-                one.what,
-                one.start,
-                one.end,
-                tuple(file for file in one.files if file in files) or one.files,
+                stream.name,
+                stream.what,
+                stream.start,
+                stream.end,
+                tuple(file for file in stream.files if file in files) or stream.files,
             )
-            for one in self.inputs
+            for stream in self.inputs
         )
         return FailedBatch(self.step, self.batch, left)
 
@@ -115,8 +115,8 @@ class Failures:
         if not self._row or not isinstance(error, StepError) or not self._row[-1].inputs:
             return error
         last = self._row[-1]
-        common = frozenset.intersection(*(one.files for one in self._row))
-        reads = "; ".join(one.text() for one in last.only(common).inputs)
+        common = frozenset.intersection(*(failed.files for failed in self._row))
+        reads = "; ".join(stream.text() for stream in last.only(common).inputs)
         times = f", at which it failed {len(self._row)} times in a row," if self._row[1:] else ""
         reason = f"{error.reason} Batch {last.batch}{times} reads {reads}."
         return StepError(error.step, error.where, reason)
@@ -133,7 +133,7 @@ def events_of(channel: str, start: int, end: int) -> FailedInput:
 
 def drop_unread(found: Sequence[FailedInput | None]) -> tuple[FailedInput, ...]:
     """Leave out the streams that a batch does not read."""
-    return tuple(one for one in found if one is not None)
+    return tuple(stream for stream in found if stream is not None)
 
 
 def cause_of(error: BaseException, files: Collection[str] = ()) -> tuple[str, str]:

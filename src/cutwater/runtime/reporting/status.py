@@ -146,15 +146,15 @@ class CheckpointReport:
         rows = [
             (
                 step,
-                one.start_delay_ms,
-                one.alignment_ms,
-                one.sync_ms,
-                one.async_ms,
-                one.uploaded_bytes,
-                one.state_bytes,
-                one.in_flight_bytes,
+                report.start_delay_ms,
+                report.alignment_ms,
+                report.sync_ms,
+                report.async_ms,
+                report.uploaded_bytes,
+                report.state_bytes,
+                report.in_flight_bytes,
             )
-            for step, one in sorted(self.steps.items())
+            for step, report in sorted(self.steps.items())
         ]
         names = ("step", "delay ms", "alignment ms", "sync ms", "async ms")
         sizes = ("uploaded bytes", "state bytes", "in flight bytes")
@@ -220,35 +220,38 @@ class RunStatus:
             ("step", "kind", "batch", "rows", "rows/s", "inputs aligned"),
             [
                 (
-                    one.name,
-                    one.kind,
-                    one.batch,
-                    one.rows,
-                    f"{one.rows_per_second:.0f}",
-                    one.aligned,
+                    step.name,
+                    step.kind,
+                    step.batch,
+                    step.rows,
+                    f"{step.rows_per_second:.0f}",
+                    step.aligned,
                 )
-                for one in self.steps
+                for step in self.steps
             ],
         )
         channels = table(
             "channels",
             ("channel", "reader", "Events behind", "bytes behind"),
-            [(one.name, one.reader, one.messages, one.size_bytes) for one in self.channels],
+            [
+                (channel.name, channel.reader, channel.messages, channel.size_bytes)
+                for channel in self.channels
+            ],
         )
         checkpoints = table(
             "checkpoints",
             ("id", "kind", "name", "status", "ms", "uploaded bytes", "failure"),
             [
                 (
-                    one.id,
-                    one.kind.lower(),
-                    one.name,
-                    one.status,
-                    one.duration_ms,
-                    one.uploaded_bytes,
-                    one.failure,
+                    checkpoint.id,
+                    checkpoint.kind.lower(),
+                    checkpoint.name,
+                    checkpoint.status,
+                    checkpoint.duration_ms,
+                    checkpoint.uploaded_bytes,
+                    checkpoint.failure,
                 )
-                for one in self.checkpoints
+                for checkpoint in self.checkpoints
             ],
         )
         return steps + channels + checkpoints
@@ -324,8 +327,8 @@ class StepTimes:
 
     def forget(self, checkpoint_id: CheckpointId) -> None:
         """Forget an attempt that is over, and what came before it."""
-        for one in [one for one in self._open if one <= checkpoint_id]:
-            del self._open[one]
+        for earlier in [earlier for earlier in self._open if earlier <= checkpoint_id]:
+            del self._open[earlier]
 
     def barrier(self, checkpoint_id: CheckpointId) -> BarrierAt:
         """Say how far an attempt's barrier has come, acknowledgements aside; from any thread."""
