@@ -91,8 +91,8 @@ class Boot:
         Raises:
             TargetBehind: If one does not.
         """
-        for sink, one in recorded.items():
-            if is_behind(one, self.world.tables[sink].newest()):
+        for sink, last_commit in recorded.items():
+            if is_behind(last_commit, self.world.tables[sink].newest()):
                 raise TargetBehind
 
     def _check_identities(self) -> None:
@@ -165,7 +165,9 @@ class Boot:
             manifests=manifests,
             verified=verified,
             sinks=frozenset(self.world.tables),
-            showing=frozenset(one.sink for one in self.world.tables.values() if one.shows_batches),
+            showing=frozenset(
+                table.sink for table in self.world.tables.values() if table.shows_batches
+            ),
         )
 
     def _damages(self, cut: Cut, *, committed: bool) -> tuple[Damage, ...]:
@@ -199,9 +201,9 @@ class Boot:
         table, slot = self.world.tables[action.sink], action.claim.slot
         try:
             version = table.take_back(slot, action.version)
-            for one in action.carried:
+            for committable in action.carried:
                 yield
-                table.show(slot, one, self.world.effects.staged_rows)
+                table.show(slot, committable, self.world.effects.staged_rows)
         except TableDown:
             process.die()
             return
@@ -246,10 +248,10 @@ class Boot:
         readers = self.world.topology.readers(spec.output)
         if not readers:
             return
-        places = {one: self._position(cut, one) for one in readers}
+        places = {candidate: self._position(cut, candidate) for candidate in readers}
         lowest = min(places.values())
         events: list[Event] = []
-        reader = next(one for one in readers if places[one] == lowest)
+        reader = next(candidate for candidate in readers if places[candidate] == lowest)
         for number, event, rows in self._recorded(cut, reader):
             events.append(event)
             process.files[event.files[0]] = rows
@@ -268,8 +270,12 @@ class Boot:
             return
         for part in cut.snapshots[reader.step].in_flight:
             if part.input == reader.input:
-                for one in part.events:
-                    yield one.position, one.event, unpack(self.store.checked(one.blobs[0]))
+                for recorded in part.events:
+                    yield (
+                        recorded.position,
+                        recorded.event,
+                        unpack(self.store.checked(recorded.blobs[0])),
+                    )
 
     def _begin_step(self, process: Process, spec: StepSpec, cut: Cut | None) -> None:
         world = self.world

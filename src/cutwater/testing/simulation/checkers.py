@@ -56,7 +56,7 @@ class Checkers:
         """No number is used twice, whichever process used it first."""
         require(checkpoint_id not in self.seen_attempts, f"attempt {checkpoint_id} started twice")
         self.seen_attempts.add(checkpoint_id)
-        mine = [one for owner, one in self.world.history.started if owner == generation]
+        mine = [number for owner, number in self.world.history.started if owner == generation]
         require(mine == sorted(mine), f"attempt numbers of generation {generation} do not grow")
 
     def attempt_ended(self, reason: FailureReason | None, detail: str) -> None:
@@ -115,7 +115,7 @@ class Checkers:
             f"{where}: the stored state is not the state after that batch",
         )
         require(
-            {one: place.position for one, place in snapshot.positions.items()} == record.ends,
+            {source: place.position for source, place in snapshot.positions.items()} == record.ends,
             f"{where}: positions {snapshot.positions} are not where the batch ended",
         )
         if spec.is_source:
@@ -153,10 +153,10 @@ class Checkers:
             events = history.events.get((cut.generation, source.channel), {})
             lost = [events.get(number) for number in range(position, sent)]
             kept = [
-                unpack(self.world.judged.objects.get(one.blobs[0].name, b"N."))
+                unpack(self.world.judged.objects.get(recorded.blobs[0].name, b"N."))
                 for part in snapshot.in_flight
                 if part.input == source
-                for one in part.events
+                for recorded in part.events
             ]
             require(
                 kept == lost or self.world.damaged,
@@ -178,10 +178,10 @@ class Checkers:
         last_ms = self.gave_rows_at_ms.get(cut.generation)
         early = last_ms is not None and cut.started_at_ms < last_ms + options.every_ms
         where = f"checkpoint {cut.checkpoint_id}, {options.every_ms} ms between commits"
-        drained = any(one.stop_after == cut.checkpoint_id for one in world.processes)
+        drained = any(process.stop_after == cut.checkpoint_id for process in world.processes)
         sources = [cut.snapshots[StepId(name)] for name in world.shape.sources()]
         ends = drained or cut.kind is not CheckpointKind.CHECKPOINT
-        ends = ends or all(one.finished for one in sources)
+        ends = ends or all(source.finished for source in sources)
         waits = len(world.tables) > 1 and not options.commit_unaligned and not cut.is_aligned
         if not cut.commit_point:
             world.history.counts["recovery points before their turn"] += early and not ends
@@ -193,7 +193,7 @@ class Checkers:
     def committed(self, slot: Slot) -> None:
         """A commit has just been recorded: tables show exactly the cut's source prefix."""
         world = self.world
-        kept = [one for one in world.tables.values() if not one.shows_batches]
+        kept = [table for table in world.tables.values() if not table.shows_batches]
         if any(table.last_slot != slot for table in kept):
             return
         entry = world.judged.read_log().at(slot)

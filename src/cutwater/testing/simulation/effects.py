@@ -272,7 +272,7 @@ class Effects:
 
     def committed(self, command: CommitSink) -> None:
         """Note what a sink has committed; it stays staged until no kept cut needs it."""
-        blobs = (blob for one in command.committables for blob in one.blobs)
+        blobs = (blob for committable in command.committables for blob in committable.blobs)
         self.world.committed.update(blob.name for blob in blobs)
 
     def staged_rows(self, committable: Committable) -> list[Row]:
@@ -336,8 +336,8 @@ class Effects:
         log = self.store.read_log()
         committed_through = max(self.store.committed_slots(), default=Slot(0))
         keep = kept(log, committed_through, self.world.options.retained)
-        cuts = {one: self.store.read_cut(one) for one in self.store.manifests()}
-        readable = {one: cut for one, cut in cuts.items() if cut is not None}
+        cuts = {number: self.store.read_cut(number) for number in self.store.manifests()}
+        readable = {number: cut for number, cut in cuts.items() if cut is not None}
         plan = plan_retention(
             log,
             keep,
@@ -350,7 +350,7 @@ class Effects:
         for checkpoint_id in plan.manifests:
             process.cuts.pop(checkpoint_id, None)
         yield
-        for name in (*(manifest_name(one) for one in plan.manifests), *plan.objects):
+        for name in (*(manifest_name(number) for number in plan.manifests), *plan.objects):
             # The claim is read again before every delete: a fenced process deletes nothing.
             if self.store.read_log().generation != process.generation:
                 return
@@ -372,7 +372,7 @@ class Effects:
             if self.store.read_log().generation != process.generation:
                 return
             yield
-            needed = {blob.name for one in keep.get(sink, ()) for blob in one.blobs}
+            needed = {blob.name for committable in keep.get(sink, ()) for blob in committable.blobs}
             for generation, name in self.store.staged(sink):
                 # Discard: older generations stage nothing more. Retain: what is committed.
                 idle = generation < process.generation

@@ -95,7 +95,7 @@ class Engine:
         self.tick = self.restored.owes_batch
         record = BatchRecord(
             self.restored.batch,
-            {one: place.position for one, place in self.restored.positions.items()},
+            {source: place.position for source, place in self.restored.positions.items()},
             self.offset,
             self.restored.output.position,
             state_digest(self.state),
@@ -304,7 +304,9 @@ class Engine:
         process = self.process
         aligner = self.step.aligner
         positions = {} if aligner is None else aligner.positions
-        ends = {one: batch.ends.get(one, place).position for one, place in positions.items()}
+        ends = {
+            source: batch.ends.get(source, place).position for source, place in positions.items()
+        }
         output = 0 if self.output is None else self.output.end.position
         if event is not None:
             process.history.event(process.generation, self.spec.output, output, batch.rows)
@@ -320,10 +322,10 @@ class Engine:
         self.unshown += batch.staged
         self.state_of = EngineState.SHOWN
         while self.unshown and process.world.tables[self.unshown[0].sink].shows_batches:
-            one = self.unshown[0]
+            committable = self.unshown[0]
             try:
-                table = process.world.tables[one.sink]
-                table.show(process.claim, one, process.world.effects.staged_rows)
+                table = process.world.tables[committable.sink]
+                table.show(process.claim, committable, process.world.effects.staged_rows)
             except (TableDown, OutOfReach, Damaged):
                 # Damaged: a successor has deleted what it knew that nobody would commit.
                 return

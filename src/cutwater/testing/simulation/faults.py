@@ -153,7 +153,7 @@ class Faults:
     def decision_written(self, cut: Cut) -> None:
         """Kill the process right after a cut in which a step owes a batch, also while healing."""
         kind, world = "crash while a batch is owed", self.world
-        owed = any(one.owes_batch for one in cut.snapshots.values())
+        owed = any(snapshot.owes_batch for snapshot in cut.snapshots.values())
         exhausted = all(
             stream.total is not None and int(cut.snapshots[name].offsets[name]) >= stream.total
             for name, stream in world.streams.items()
@@ -188,10 +188,10 @@ class Faults:
 
     def _deliver_late(self) -> None:
         """Hand repeated acknowledgements to whoever coordinates now, whoever sent them."""
-        due = [one for one in self.late if one[0] <= self.world.now_ms]
+        due = [delayed for delayed in self.late if delayed[0] <= self.world.now_ms]
         if not due:
             return
-        self.late = [one for one in self.late if one[0] > self.world.now_ms]
+        self.late = [delayed for delayed in self.late if delayed[0] > self.world.now_ms]
         for _, _, ack in due:
             process = self.world.current
             if process is not None and process.running:
@@ -243,7 +243,9 @@ class Faults:
         process = self.world.current
         if process is None or not process.running:
             return False
-        sources = [one for one in self.world.topology.sources if not process.steps[one].finished]
+        sources = [
+            source for source in self.world.topology.sources if not process.steps[source].finished
+        ]
         if not sources:
             return False
         process.engines[self.world.rng.choice(sources)].stopped = True
@@ -268,7 +270,7 @@ class Faults:
     def _lose_commit(self) -> bool:
         """Take a table back behind its last commit, while an older cut can still be gone to."""
         world = self.world
-        plain = sorted(one for one, table in world.tables.items() if not table.shows_batches)
+        plain = sorted(sink for sink, table in world.tables.items() if not table.shows_batches)
         sound = world.sound_decisions()
         if not plain or len(sound) < 2:
             return False
@@ -359,7 +361,9 @@ class Faults:
 
     def _end_of_input(self) -> bool:
         world = self.world
-        open_streams = sorted(name for name, one in world.streams.items() if one.total is None)
+        open_streams = sorted(
+            name for name, stream in world.streams.items() if stream.total is None
+        )
         if not open_streams:
             return False
         world.streams[world.rng.choice(open_streams)].end(world.now_ms)

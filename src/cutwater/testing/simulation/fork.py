@@ -27,9 +27,9 @@ FORK_TURNS = 500
 def forkable(world: World) -> list[Decision]:
     """Return the commit points of a finished run that are still there to fork from."""
     return [
-        one
-        for one in world.sound_decisions()
-        if one.commit_point and one.kind is not CheckpointKind.REWIND
+        decision
+        for decision in world.sound_decisions()
+        if decision.commit_point and decision.kind is not CheckpointKind.REWIND
     ]
 
 
@@ -46,11 +46,11 @@ def run_fork(world: World, decision: Decision) -> World | None:
     planned = Refused if cut is None else plan_fork(cut)
     if cut is None or not isinstance(planned, Cut):
         return None
-    before = (dict(world.store.objects), {one: table.rows for one, table in world.tables.items()})
+    before = (dict(world.store.objects), {sink: table.rows for sink, table in world.tables.items()})
     child = World(world.seed + 10**6, shape=world.shape.name, mode=world.scenario.mode)
     _furnish(child, world, decision, planned)
     child.run(FORK_TURNS)
-    after = (dict(world.store.objects), {one: table.rows for one, table in world.tables.items()})
+    after = (dict(world.store.objects), {sink: table.rows for sink, table in world.tables.items()})
     if before != after:
         message = "a fork has changed the pipeline it came from"
         raise Wrong(message)

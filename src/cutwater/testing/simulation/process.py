@@ -116,7 +116,7 @@ class Process:
         try:
             next(task)
         except StopIteration:
-            self.tasks = [one for one in self.tasks if one[1] is not task]
+            self.tasks = [entry for entry in self.tasks if entry[1] is not task]
         self.world.trace(self, "task", name)
         return True
 
@@ -171,9 +171,9 @@ class Process:
 
     def notice_drained(self) -> None:
         """Tell the coordinator when sinks wait and nothing else happens."""
-        if self.coordinator is None or any(one.busy for one in self.engines.values()):
+        if self.coordinator is None or any(engine.busy for engine in self.engines.values()):
             return
-        waiting = any(one.staged for one in self.steps.values())
+        waiting = any(step.staged for step in self.steps.values())
         if waiting or self.coordinator.carries_output:
             self.coordinate(Drained(True, self.world.now_ms))
 
@@ -244,4 +244,4 @@ class Process:
         """Whether every step has ended and nothing waits to be committed."""
         if not self.running or self.coordinator is None or self.coordinator.carries_output:
             return False
-        return all(one.finished and not one.staged for one in self.steps.values())
+        return all(step.finished and not step.staged for step in self.steps.values())

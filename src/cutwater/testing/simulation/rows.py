@@ -114,7 +114,7 @@ def _join(step: str, state: State, batch: Mapping[int, Rows], _: random.Random) 
             sides[ordinal] = row
             if len(sides) == inputs:
                 del waiting[row.seq]
-                result.append(Row(step, row.seq, tuple(sides[one] for one in sorted(sides))))
+                result.append(Row(step, row.seq, tuple(sides[side] for side in sorted(sides))))
     return result
 
 
@@ -196,8 +196,8 @@ def _blank(part: object) -> object:
 
 
 FUNCTIONS: Final = {
-    one.name: one
-    for one in (
+    function.name: function
+    for function in (
         StepFunction("map", _map, _map_whole),
         StepFunction("filter", _filter, _filter_whole),
         StepFunction("count", _count, _count_whole),

@@ -247,7 +247,7 @@ class SimulatedStore:
     def staged(self, sink: SinkId) -> list[tuple[Generation, str]]:
         """List what a sink has staged, with the generation that staged it."""
         parts = [name.split("/") for name in self.names(_STAGED)]
-        return [(Generation(int(one[1])), "/".join(one)) for one in parts if one[2] == sink]
+        return [(Generation(int(path[1])), "/".join(path)) for path in parts if path[2] == sink]
 
     def highest_attempt(self) -> CheckpointId:
         """Return the highest attempt number anybody has taken."""

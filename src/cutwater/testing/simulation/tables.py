@@ -144,7 +144,7 @@ class SimulatedTable:
         slot = max(self.made)
         first = int(self.made.pop(slot))
         self.lost.update(range(first, len(self.versions)))
-        self.current = max(one for one in range(first) if one not in self.lost)
+        self.current = max(version for version in range(first) if version not in self.lost)
         self.last_slot = max(self.made, default=Slot(0))
         del self.shown[slot]
         self.foreign = [row for row in self.rows if not is_ours(row)]
@@ -204,7 +204,7 @@ class SimulatedTable:
 
     def _sealed(self, slot: Slot, batches: Sequence[Committable], before: Version) -> Version:
         """Say what a slot sealed before somebody took the table back: its record was lost."""
-        then = self.shown[max(one for one in self.shown if one <= slot)]
+        then = self.shown[max(known for known in self.shown if known <= slot)]
         for batch in batches:
             if (batch.generation, batch.batch) not in then:
                 raise Superseded

@@ -249,7 +249,7 @@ class World:
             self.faults.count("crash while a batch is owed")
             self.current.die()
         self.kill_soon = False
-        awake = [one for one in self.processes if one.alive and not one.paused]
+        awake = [process for process in self.processes if process.alive and not process.paused]
         if not awake:
             if self.stopped is None:
                 self._start_process()
@@ -283,10 +283,10 @@ class World:
             self.store.out_of_reach = False
         if self.store.full and self.now_ms >= timers.room_at_ms:
             self.store.full = False
-        for sink in [one for one, at in timers.table_up_at.items() if self.now_ms >= at]:
+        for sink in [name for name, at in timers.table_up_at.items() if self.now_ms >= at]:
             self.tables[sink].down = False
             del timers.table_up_at[sink]
-        for number in [one for one, at in timers.wake_at.items() if self.now_ms >= at]:
+        for number in [process for process, at in timers.wake_at.items() if self.now_ms >= at]:
             process = self.processes[number]
             if process.alive and process.paused:
                 process.paused = False
@@ -386,7 +386,7 @@ class World:
             committed = committed_name(decision.slot) in self.store.objects
             if cut is None or (decision.commit_point and not committed):
                 continue
-            if all(self.judged.problem(one) is None for one in cut.blobs(committed=True)):
+            if all(self.judged.problem(blob) is None for blob in cut.blobs(committed=True)):
                 sound.append(decision)
         return sound
 
@@ -399,6 +399,8 @@ class World:
         process = self.current
         if process is None or process.coordinator is None:
             return "no process runs"
-        engines = {one.spec.step: one.state_of.name for one in process.engines.values()}
-        attempts = {one: phase.name for one, phase in process.coordinator.open_attempts.items()}
+        engines = {engine.spec.step: engine.state_of.name for engine in process.engines.values()}
+        attempts = {
+            attempt: phase.name for attempt, phase in process.coordinator.open_attempts.items()
+        }
         return f"steps {engines}, attempts {attempts}, {process.coordinator.committer_state.name}"

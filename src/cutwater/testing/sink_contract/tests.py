@@ -74,7 +74,9 @@ class SinkContract:
 
     def frame(self, spark: "SparkSession", ids: Sequence[int]) -> "DataFrame":
         """Return rows with these ids; give your sink the columns that it needs."""
-        return spark.createDataFrame([(one, f"row {one}") for one in ids], "id long, name string")
+        return spark.createDataFrame(
+            [(number, f"row {number}") for number in ids], "id long, name string"
+        )
 
     def rows(self, spark: "SparkSession | None", ids: Sequence[int]) -> Rows:
         """Return rows as a sink gets them; by default those of `frame`."""
@@ -84,7 +86,7 @@ class SinkContract:
     def _after(self, *batches: Sequence[int]) -> list[int]:
         """Return what readers see after batches that were committed."""
         counted = batches[-1:] if self.overwrites else batches
-        return sorted(one for batch in counted for one in batch)
+        return sorted(number for batch in counted for number in batch)
 
     # -- planning
 
@@ -97,9 +99,9 @@ class SinkContract:
         check(target.format and target.describe(), "format and describe() must not be empty")
         stored = target.stored()
         check(stored == self.target(tmp_path).stored(), "stored() must say the same every time")
-        texts = [one for values in stored.options.values() for one in values]
+        texts = [text for values in stored.options.values() for text in values]
         check(
-            all(isinstance(one, str) for one in (stored.format, stored.uri, *texts)),
+            all(isinstance(text, str) for text in (stored.format, stored.uri, *texts)),
             "stored() must hold texts only: it is written to the store",
         )
 
@@ -111,12 +113,12 @@ class SinkContract:
         """Nobody sees rows before their decision."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
-        (one,) = trial.stage_batch(sink, 7, 1, 2, 3, generation=2)
+        (committable,) = trial.stage_batch(sink, 7, 1, 2, 3, generation=2)
         trial.shows([], "before the commit")
-        found = (one.sink, one.generation, one.batch, one.rows)
+        found = (committable.sink, committable.generation, committable.batch, committable.rows)
         check(found == (SINK, 2, 7, 3), f"the committable says {found}")
-        check(sink.problem(one) is None, "something just staged has a problem")
-        sink.commit(permit(3), (one,))
+        check(sink.problem(committable) is None, "something just staged has a problem")
+        sink.commit(permit(3), (committable,))
         trial.shows([1, 2, 3], "after the commit")
         trial.stage(sink, 4)
         trial.shows([1, 2, 3], "while more is staged")
@@ -166,19 +168,19 @@ class SinkContract:
             return
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
-        (one,) = trial.stage(sink, 1, 2)
-        check(one.blobs, "a sink that stages files must name them in the committable")
-        for blob in one.blobs:
+        (committable,) = trial.stage(sink, 1, 2)
+        check(committable.blobs, "a sink that stages files must name them in the committable")
+        for blob in committable.blobs:
             path = file_of(blob, tmp_path)
             whole = path.read_bytes()
             path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-            check(sink.problem(one), f"{blob.name} was changed and problem() says nothing")
+            check(sink.problem(committable), f"{blob.name} was changed and problem() says nothing")
             path.write_bytes(whole[:-1])
-            check(sink.problem(one), f"{blob.name} was cut and problem() says nothing")
+            check(sink.problem(committable), f"{blob.name} was cut and problem() says nothing")
             path.unlink()
-            check(sink.problem(one), f"{blob.name} was deleted and problem() says nothing")
+            check(sink.problem(committable), f"{blob.name} was deleted and problem() says nothing")
             path.write_bytes(whole)
-            check(trial.opened().problem(one) is None, "what is whole again has a problem")
+            check(trial.opened().problem(committable) is None, "what is whole again has a problem")
 
     # -- committing
 
@@ -230,7 +232,7 @@ class SinkContract:
         """A process that was stopped and wakes up must not act any more."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
-        first, late, newest = (trial.stage(sink, one) for one in (1, 2, 3))
+        first, late, newest = (trial.stage(sink, number) for number in (1, 2, 3))
         version = sink.commit(permit(3), first)
         sink.commit(permit(8), newest)
         for opened in (sink, trial.opened()):
@@ -262,8 +264,8 @@ class SinkContract:
             staged = trial.stage(trial.opened(), *ids[-1])
             both = (trial.opened(), trial.opened())
             with ThreadPoolExecutor(2) as pool:
-                found = [pool.submit(patiently, one, slot, staged) for one in both]
-                same(*(one.result() for one in found))
+                found = [pool.submit(patiently, sink, slot, staged) for sink in both]
+                same(*(future.result() for future in found))
             trial.shows(self._after(*ids), "after two acted on one slot at once")
 
     def test_a_target_that_lost_its_last_commit_is_noticed(
@@ -301,7 +303,7 @@ class SinkContract:
         """A rewind takes all sinks back, or is refused."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
-        versions = [sink.commit(permit(one), trial.stage(sink, one)) for one in (1, 2, 3)]
+        versions = [sink.commit(permit(slot), trial.stage(sink, slot)) for slot in (1, 2, 3)]
         whole = self._after([1], [2], [3])
         preview = sink.look_back(versions[0])
         trial.shows(whole, "after look_back, which changes nothing,")

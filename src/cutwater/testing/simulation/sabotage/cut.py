@@ -169,7 +169,11 @@ def holds_survive_the_end() -> list[Patch]:
     original = Aligner._end
 
     def end(self: Aligner, checkpoint_id: CheckpointId) -> Commands:
-        return tuple(one for one in original(self, checkpoint_id) if one != Release(checkpoint_id))
+        return tuple(
+            command
+            for command in original(self, checkpoint_id)
+            if command != Release(checkpoint_id)
+        )
 
     return [(Aligner, "_end", end)]
 
