@@ -3,7 +3,7 @@
 Everything that concerns the coordinator happens on the thread of this loop: events arrive through
 one inbox, commands are carried out here or handed to the effects. Steps have their own threads and
 locks; the loop announces attempts to them, lets them read control messages on their inputs, and
-gives them the time. The loop ends with an outcome. The supervisor decides what follows.
+passes the time to them. The loop ends with an outcome. The supervisor decides what follows.
 """
 
 import logging
@@ -41,11 +41,11 @@ from cutwater.store.records.reports import RecoveryReport
 _LOG: Final = logging.getLogger(__name__)
 _TICK_S: Final = 0.1
 _LOOK_S: Final = 0.5
-"""How often steps are asked whether they are done."""
+"""How often the loop checks whether steps are done."""
 
 _ASK_S: Final = 2.0
-"""How often queries are asked whether they live: a call into the JVM each. What fails inside a
-batch is told at once."""
+"""How often the loop checks that queries are alive: one call into the JVM each. A failure inside a
+batch is reported at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Generation:
             self.built.topology,
             context.options,
             restore.generation,
-            # Also above numbers that the store did not take: people have been told of them.
+            # Also above numbers that the store did not accept: they have been reported.
             replace(standing, highest_id=max(standing.highest_id, history.highest)),
         )
         self._pending_events: deque[events.CoordinatorEvent] = deque()
@@ -133,20 +133,20 @@ class Generation:
     # -- from any thread
 
     def ask_to_stop(self, request: CheckpointRequest | None, *, insists: bool = False) -> None:
-        """Ask for the end, with a last checkpoint or without.
+        """Request a stop, with or without a last checkpoint.
 
         Args:
             request: The last checkpoint; None for none.
-            insists: Do not end without it: if it fails, go on as before.
+            insists: Do not stop without the checkpoint: if it fails, resume.
         """
         self._inbox.put(_StopAsked(request, insists))
 
     def request(self, request: CheckpointRequest) -> None:
-        """Ask for a checkpoint; the history tells what becomes of it."""
+        """Request a checkpoint; the history reports its result."""
         self._inbox.put(events.Requested(request, now_ms()))
 
     def cancel(self, cancel: events.Cancelled) -> None:
-        """Abort an attempt; the history tells what becomes of it."""
+        """Abort an attempt; the history reports the result."""
         self._inbox.put(cancel)
 
     def _report_step_failure(self, step: RunningStep, error: BaseException) -> None:
@@ -187,7 +187,7 @@ class Generation:
                 if now >= next_look:
                     next_look = now + _LOOK_S
                     self._look()
-                # Counted from the end: a slow tick must not keep the inbox from being read.
+                # Counted from the end of the tick: slow ticks must not starve the inbox.
                 next_tick = time.monotonic() + _TICK_S
 
     def _take(self, item: _Item) -> None:
@@ -213,7 +213,7 @@ class Generation:
         self.recovery.look()
 
     def _look(self) -> None:
-        """Look after steps: who has died, who is done, and whether sinks wait for nothing."""
+        """Check which steps have failed or are done, and whether all channels are drained."""
         now = time.monotonic()
         asks = now - self._asked_s >= _ASK_S
         if asks:
@@ -226,7 +226,7 @@ class Generation:
                 self._fail(_Failed(step.name, error))
                 return
             if step.try_to_end():
-                # Its engine has nothing more to do; a query that only polls would cost.
+                # The engine is not needed any more; a query that only polls would waste resources.
                 step.wiring.signal.close()
                 threading.Thread(target=step.try_to_halt, name="halt", daemon=True).start()
         if all(step.machine.finished for step in self.built.steps.values()):
@@ -252,7 +252,7 @@ class Generation:
         self._coordinate(events.StepFailed(name, now_ms()))
 
     def _stop(self, event: stopping.StopEvent) -> None:
-        """Hand an event to the machine of the stop and carry out what it returns."""
+        """Pass an event to the stop machine and carry out the commands it returns."""
         for command in self._stopping.handle(event):
             match command:
                 case stopping.RequestLast(request, at_once):
@@ -288,7 +288,7 @@ class Generation:
     # -- the coordinator
 
     def _coordinate(self, event: events.CoordinatorEvent) -> None:
-        """Tell the coordinator; what carrying out its commands tells it comes after them all."""
+        """Pass an event to the coordinator; events from its commands follow after all of them."""
         self._pending_events.append(event)
         if len(self._pending_events) > 1:
             return

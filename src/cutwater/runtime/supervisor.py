@@ -67,7 +67,7 @@ _STARVED_PAUSE_MS: Final = 1_000
 
 
 class Supervisor:
-    """One run of one pipeline in one process. `run` belongs to one thread, the rest to any."""
+    """One run of one pipeline in one process. Only `run` is bound to one thread."""
 
     def __init__(self, context: RunContext, restart: RestartConfig, lease: Lease) -> None:
         """Prepare a run."""
@@ -98,20 +98,20 @@ class Supervisor:
 
     @property
     def change(self) -> Change | None:
-        """What became of the cut that the newest generation was built from."""
+        """How the cut of the newest generation was mapped to its steps."""
         return self._generation.built.change if self._generation else None
 
     # -- the run
 
     def run(self) -> RunResult:
-        """Run until every source has ended, somebody stops it, or it cannot go on.
+        """Run until every source has ended, a stop is requested, or the pipeline cannot continue.
 
         Raises:
             StepError: If a step failed more often than the restart strategy allows.
             Fenced: If another process has claimed the pipeline.
-            Superseded: If a sink has acted on a later decision, and the log shows nobody else.
+            Superseded: If a sink has committed a later decision, and the log shows no newer claim.
             TargetBehind: If a target lacks a commit that is recorded.
-            CutwaterError: Whatever else keeps it from running.
+            CutwaterError: If the pipeline cannot run for another reason.
         """
         end = "the pipeline has ended"
         try:
@@ -129,7 +129,7 @@ class Supervisor:
             self._late_rows.close()
             self.started.set()
             self._history.abandon(end)
-            # Everybody is answered before the lease is released: who waits looks at both.
+            # Answer all requests before the lease is released: clients look at both.
             self._requests.close()
             self._heartbeat.stop()
         return result
@@ -146,9 +146,9 @@ class Supervisor:
             if outcome.end is not End.FAILED:
                 break
             if isinstance(outcome.error, TargetBehind):
-                # A restart would find the same, and a rewind needs the pipeline to have ended.
+                # A restart would fail in the same way, and a rewind needs a stopped pipeline.
                 raise outcome.error
-            # In this order: whoever begins to wait after that sees it (`_ask`).
+            # In this order: a request that arrives after this sees the flag (`_ask`).
             self._takes_requests = False
             self._history.abandon(outcome.detail or "the generation failed")
             pause_ms = self._pause_ms(outcome)
@@ -167,7 +167,7 @@ class Supervisor:
         )
 
     def _outlives(self, error: BaseException) -> bool:
-        """Say whether the process that has fenced this one out is known not to run any more."""
+        """Return whether the process that has fenced this one is known to have ended."""
         if not isinstance(error, Fenced) or self._stop is not None:
             return False
         store = self._context.store
@@ -182,7 +182,7 @@ class Supervisor:
             return False
 
     def _succeed(self, fenced: BaseException) -> None:
-        """Prepare to claim the pipeline again, after a process that has claimed it and died."""
+        """Prepare to claim the pipeline again, after another process has claimed it and died."""
         self._takes_requests = False
         self._history.abandon(str(fenced))
         self._claims.clear()
@@ -192,17 +192,17 @@ class Supervisor:
         self._heartbeat.begin_again()
 
     def _stop_problem(self, outcome: Outcome) -> str:
-        """Say what a stop with a last checkpoint has left undone; empty for nothing."""
+        """Return what a stop with a last checkpoint has left undone; empty for nothing."""
         if not self._stop or outcome.end is End.FINISHED:
             return ""
-        # A generation that failed had no last checkpoint; the stop kept the next from starting.
+        # A failed generation took no last checkpoint; the stop prevented the next generation.
         return self._detail if outcome.end is End.FAILED else outcome.detail
 
     def _pause_ms(self, outcome: Outcome) -> int:
-        """Return the pause before the next generation, or raise why there is none.
+        """Return the pause before the next generation; raise the error if there is none.
 
-        A run that has begun does not end for lack of file descriptors or memory: such a failure
-        of the driver is not counted, and tried again until there are some.
+        A run that has started does not end for lack of file descriptors or memory: such a failure
+        of the driver is not counted, and the driver retries until it succeeds.
         """
         error = self._error(outcome)
         if outcome.is_starved and self._generation is not None and self._restart.restarts:
@@ -217,14 +217,14 @@ class Supervisor:
         return pause_ms
 
     def _failed_batch(self, outcome: Outcome) -> FailedBatch | None:
-        """Look at what the failed batch was reading, while its scratch is still there."""
+        """Find what the failed batch was reading, while its scratch still exists."""
         generation = self._generation
         if generation is None or outcome.step is None:
             return None
         try:
             return generation.built.steps[outcome.step].failed_batch()
         except (CutwaterError, OSError, ValueError) as error:
-            # Only a help to people: it must not stand in the way of the restart.
+            # Only for the error message: it must not prevent the restart.
             _LOG.warning("nobody can say what the failed batch was reading: %s", error)
             return None
 
@@ -250,24 +250,24 @@ class Supervisor:
             nonce = claim_nonce(self.lease.nonce)
             recovery = Recovery(self._context, self._claims, nonce, phases=phases)
             restore = recovery.run()
-            # Before anything is staged there: a rewind must find what this generation wrote to.
+            # Before anything is staged: a rewind must find the targets of this generation.
             self._context.store.targets.record(restore.generation, self._context.targets)
             context = replace(self._context, blob_cache=recovery.blob_cache)
             generation = Generation(context, restore, self._history, phases, self._report_recovery)
-            # Only now: until then what an earlier one has left may be taken instead of fetched.
+            # Only now: until here, files of earlier generations may be reused instead of fetched.
             clear(self._context.scratch, restore.generation)
         except (PlanError, TargetBehind):
-            # The same again after a restart, until a person has decided what to do.
+            # A restart would fail in the same way until an operator intervenes.
             raise
         except (Superseded, Fenced) as error:
             return Outcome(End.FENCED, error=error)
         except (SinkError, OSError) as error:
             return Outcome(End.FAILED, error=error)
         except (Unavailable, OutcomeUnknown) as error:
-            # A recovery may be repeated from its beginning, whatever of it has happened.
+            # A recovery may be repeated from its beginning at any point.
             return Outcome(End.FAILED, error=error)
         except Exception as error:
-            # Py4J, too, needs a file descriptor for each connection.
+            # Py4J needs a file descriptor for each connection too.
             if not is_starved(error):
                 raise
             return Outcome(End.FAILED, error=error)
@@ -282,7 +282,7 @@ class Supervisor:
         return generation.run()
 
     def _report_recovery(self, report: RecoveryReport) -> None:
-        """Tell how a recovery went; called on the generation's loop."""
+        """Report a recovery; called on the generation's loop."""
         first = f"{report.first_batch_ms} ms" if report.first_batch_ms is not None else "none"
         _LOG.info(
             "generation %s from checkpoint %s: choose %s ms, commit replay %s ms (%s commits), "
@@ -308,7 +308,7 @@ class Supervisor:
         )
 
     def _enter(self, state: str, detail: str = "") -> None:
-        """Be in another state, and say so."""
+        """Change the state, and log the change."""
         self._state, self._detail = state, detail
         self._event_log.note(
             EventName.STATE,
@@ -332,7 +332,7 @@ class Supervisor:
     # -- from any thread
 
     def stop(self, *, checkpoint: bool) -> None:
-        """Ask for the end; does not wait for it."""
+        """Request a stop; does not wait for it."""
         self._stop = checkpoint
         self._wake.set()
         if self._state in {"RUNNING", "STARTING"}:
@@ -344,10 +344,10 @@ class Supervisor:
     def stop_with(
         self, request: CheckpointRequest, timeout_s: float | None
     ) -> CheckpointReport | None:
-        """Take a last checkpoint and end; go on as before if it fails. Waits for it alone.
+        """Take a last checkpoint and stop; resume if it fails. Waits only for the checkpoint.
 
         Returns:
-            What became of it; None if that is not known in time.
+            The checkpoint's report; None if the result is not known in time.
 
         Raises:
             ConfigError: If a savepoint has that name already.
@@ -365,21 +365,21 @@ class Supervisor:
         return report
 
     def _resume(self) -> None:
-        """Run as before: the checkpoint to stop with failed, whether or not its asker waits."""
+        """Return to running: the checkpoint to stop with failed."""
         if self._stop is None and self._state == "STOPPING":
             self._enter("RUNNING")
 
     def wait_for_end(self, timeout_s: float | None) -> bool:
-        """Wait until the pipeline has ended; say whether it has."""
+        """Wait until the pipeline has ended; return whether it has."""
         return self._over.wait(timeout_s)
 
     def checkpoint(
         self, request: CheckpointRequest, timeout_s: float | None
     ) -> CheckpointReport | None:
-        """Ask for a checkpoint and wait until it is decided and committed, or has failed.
+        """Request a checkpoint and wait until it is decided and committed, or has failed.
 
         Returns:
-            What became of it; None if that is not known in time.
+            The checkpoint's report; None if the result is not known in time.
 
         Raises:
             ConfigError: If a savepoint has that name already.
@@ -394,14 +394,14 @@ class Supervisor:
         Args:
             checkpoint_id: The checkpoint; None for the only one that is pending.
             reason: Why; it is stored with the attempt.
-            timeout_s: How long to wait; None for as long as it takes.
+            timeout_s: How long to wait; None for no limit.
 
         Returns:
-            The attempt, which has failed for this reason; None if that is not known in time.
+            The attempt, which has failed for this reason; None if the result is not known in time.
 
         Raises:
             ConfigError: If the reason cannot be stored.
-            RequestFailed: If nothing was aborted; says why.
+            RequestFailed: If nothing was aborted; the message says why.
         """
         cancel = events.Cancelled(checkpoint_id, now_ms(), abort_reason(reason))
         waiter = self._history.wait_for_abort(cancel)
@@ -431,7 +431,7 @@ class Supervisor:
         return waiter.report
 
     def _waiter(self, request: CheckpointRequest) -> Waiter:
-        """Begin to wait; keeps a savepoint's name for it until it is known what became of it."""
+        """Create a waiter; reserves a savepoint's name until the result is known."""
         name = request.name
         if request.kind is not CheckpointKind.SAVEPOINT or name is None:
             return self._history.wait_for(request)
@@ -448,14 +448,14 @@ class Supervisor:
 
     @property
     def state(self) -> tuple[str, str]:
-        """The state and what is to be said of it; takes no lock."""
+        """The state and its detail; takes no lock."""
         state, generation = self._state, self._generation
         if generation is not None and generation.blocked and state == "RUNNING":
             return "COMMIT_BLOCKED", generation.blocked
         return state, self._detail
 
     def status(self) -> RunStatus:
-        """Return how things are."""
+        """Return the current status."""
         generation = self._generation
         state, detail = self.state
         if generation is None:
@@ -481,12 +481,12 @@ class Supervisor:
 def run_in_background(
     supervisor: Supervisor, done: Callable[[RunResult | BaseException], None]
 ) -> None:
-    """Run in a thread of its own and tell how it ended."""
+    """Run in a new thread and pass the result or error to `done`."""
 
     def run() -> None:
         try:
             done(supervisor.run())
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - the waiting thread gets it
             done(error)
 
     threading.Thread(target=run, name="supervisor", daemon=True).start()
@@ -495,16 +495,16 @@ def run_in_background(
 def find_fencing_error(
     outcome: Outcome, store: PipelineStore, tried: Collection[Claim]
 ) -> BaseException | None:
-    """Return what a run ends with if its generation ended because of a newer one.
+    """Return the error that ends a run if its generation ended because of a newer generation.
 
     Args:
         outcome: How the generation ended.
         store: The pipeline in its store.
-        tried: All claims of this process, whatever became of them.
+        tried: All claims that this process has tried to write.
 
     Returns:
-        `Fenced` if the log shows a newer claim; else what refused the generation, if something
-        did as if there were one; None for an end that has nothing to do with it.
+        `Fenced` if the log shows a newer claim; otherwise the error of the sink that refused the
+        generation, if there is one; None if the generation ended for another reason.
     """
     if outcome.end not in {End.FAILED, End.FENCED}:
         return None

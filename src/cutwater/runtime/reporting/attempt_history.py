@@ -1,7 +1,7 @@
-"""The book of attempts: follows what the coordinator hears and orders, for people who ask.
+"""The history of attempts: observes the coordinator's events and commands, for status and waiters.
 
-It decides nothing. It outlives generations, so that a status can show what came before a restart.
-Written by the loop's thread, read by any.
+It decides nothing. It outlives generations, so that a status can show attempts from before a
+restart. The loop's thread writes it; any thread may read it.
 """
 
 import logging
@@ -33,13 +33,13 @@ _REFUSALS: Final = {
 
 @dataclass(slots=True)
 class Waiter:
-    """Somebody who waits for the checkpoint that was asked for.
+    """Waits for a requested checkpoint.
 
     Attributes:
-        request: What was asked for.
-        id: The attempt that serves it, once there is one.
-        report: What became of it, once that is known.
-        done: Set when it is known.
+        request: The request.
+        id: The attempt that serves the request; None before it has started.
+        report: The result, once it is known.
+        done: Set when the result is known.
     """
 
     request: CheckpointRequest
@@ -48,7 +48,7 @@ class Waiter:
     done: threading.Event = field(default_factory=threading.Event)
 
     def fail(self, reason: str) -> None:
-        """Say that nothing will come of it."""
+        """End the wait: the request has failed."""
         self.report = CheckpointReport(
             CheckpointId(0),
             "FAILED",
@@ -62,13 +62,13 @@ class Waiter:
 
 @dataclass(slots=True)
 class AbortWaiter:
-    """Waits for the answer to one abort.
+    """Waits for the result of one abort.
 
     Attributes:
-        cancel: The abort, as the coordinator is told of it.
-        report: The attempt that was aborted, once it has been.
+        cancel: The abort, as it is passed to the coordinator.
+        report: The aborted attempt, once it is known.
         refusal: Why nothing was aborted; empty otherwise.
-        done: Set when one of the two is known.
+        done: Set when the report or the refusal is known.
     """
 
     cancel: events.Cancelled
@@ -77,20 +77,20 @@ class AbortWaiter:
     done: threading.Event = field(default_factory=threading.Event)
 
     def refuse(self, reason: str) -> None:
-        """Say that nothing was aborted, and why."""
+        """End the wait: nothing was aborted."""
         self.refusal = reason
         self.done.set()
 
 
 class AttemptHistory:
-    """What became of the newest attempts."""
+    """The newest attempts and their results."""
 
     def __init__(
         self,
         tell: Callable[[CheckpointReport], None] = lambda _: None,
         event_log: EventLog | None = None,
     ) -> None:
-        """Know of none; tell of each, from any thread and without blocking, when it is over."""
+        """Start empty; `tell` gets the report of each ended attempt and must not block."""
         self._tell = tell
         self._event_log = event_log or EventLog("", "")
         self._lock = threading.Lock()
@@ -119,28 +119,28 @@ class AttemptHistory:
     # -- waiting
 
     def wait_for(self, request: CheckpointRequest) -> Waiter:
-        """Begin to wait for the next attempt that serves a request; ask for it afterwards."""
+        """Create a waiter for the next attempt that serves a request; send the request after."""
         waiter = Waiter(request)
         with self._lock:
             self._waiters.append(waiter)
         return waiter
 
     def wait_for_abort(self, cancel: events.Cancelled) -> AbortWaiter:
-        """Begin to wait for the answer to an abort; send the abort afterwards."""
+        """Create a waiter for the result of an abort; send the abort after."""
         waiter = AbortWaiter(cancel)
         with self._lock:
             self._aborts.append(waiter)
         return waiter
 
     def refuse_abort(self, waiter: AbortWaiter, reason: str) -> None:
-        """Answer an abort that is never sent."""
+        """Refuse an abort that is never sent."""
         with self._lock:
             if waiter in self._aborts:
                 self._aborts.remove(waiter)
                 waiter.refuse(reason)
 
     def refuse(self, request: CheckpointRequest, reason: str) -> None:
-        """Tell whoever asked last for exactly this, and has no attempt yet, that none will come."""
+        """Fail the newest waiter for exactly this request that has no attempt yet."""
         with self._lock:
             for waiter in reversed(self._waiters):
                 if waiter.id is None and waiter.request == request:
@@ -149,18 +149,18 @@ class AttemptHistory:
                     return
 
     def failure_of(self, checkpoint_id: CheckpointId) -> str:
-        """Return why an attempt has failed."""
+        """Return why an attempt failed."""
         report = self._reports.get(checkpoint_id)
         return (report.failure if report else None) or "the reason is not known"
 
     def abandon(self, reason: str) -> None:
-        """Tell everybody who waits that nothing will come of it; end what is open."""
+        """Fail all waiters and all open attempts."""
         with self._lock:
             for checkpoint_id, report in list(self._reports.items()):
                 if report.status == "IN_PROGRESS":
                     self._end(checkpoint_id, replace(report, status="FAILED", failure=reason))
             for waiter in self._waiters:
-                # A checkpoint that was decided stays one: its commits are repeated by recovery.
+                # A decided checkpoint stays completed: recovery repeats its commits.
                 known = self._reports.get(waiter.id) if waiter.id is not None else None
                 if known is None:
                     waiter.fail(reason)
@@ -175,10 +175,10 @@ class AttemptHistory:
             self._waiters.clear()
             self._slots.clear()
 
-    # -- following
+    # -- observing the coordinator
 
     def on_event(self, event: events.CoordinatorEvent) -> None:
-        """Follow what the coordinator is told."""
+        """Observe an event for the coordinator."""
         with self._lock:
             match event:
                 case events.DecisionMade(checkpoint_id, DecisionOutcome.WRITTEN):
@@ -191,7 +191,7 @@ class AttemptHistory:
     def on_command(
         self, command: events.CoordinatorCommand, uploaded: Mapping[CheckpointId, int]
     ) -> None:
-        """Follow what the coordinator answers."""
+        """Observe a command of the coordinator."""
         with self._lock:
             match command:
                 case events.ReserveId(checkpoint_id, _, request):
@@ -214,7 +214,7 @@ class AttemptHistory:
                     failure = f"{sentence} ({detail})" if detail else sentence
                     report = replace(self._reports[checkpoint_id], status="FAILED", failure=failure)
                     if reason is FailureReason.ID_TAKEN:
-                        # The request keeps its turn, and those who wait for it wait on.
+                        # The request keeps its place in the queue, and its waiters keep waiting.
                         for waiter in self._waiters:
                             waiter.id = None if waiter.id == checkpoint_id else waiter.id
                     self._end(checkpoint_id, report)
@@ -254,12 +254,12 @@ class AttemptHistory:
         return f"checkpoint {number} has already failed: {known.failure}; {now}"
 
     def on_reply(self, command: events.AnswerRequest) -> None:
-        """Follow what became of a request: one that is refused is not served by anybody."""
+        """Observe the reply to a request: the waiter of a refused request fails."""
         if command.result is not RequestResult.QUEUED:
             self.refuse(command.request, _REFUSALS[command.result])
 
     def on_blocked(self, sink: SinkId | None, reason: str) -> str:
-        """Note that a sink cannot commit, or none can be recorded; return that as a sentence."""
+        """Log that a sink cannot commit, or that no commit can be recorded; return the sentence."""
         who = f"sink {sink} cannot commit" if sink else "the store takes no record of a commit"
         self._event_log.note(
             EventName.BLOCKED,
@@ -274,7 +274,7 @@ class AttemptHistory:
     def on_acknowledged(
         self, checkpoint_id: CheckpointId, step: StepId, report: Callable[[int], StepReport]
     ) -> None:
-        """Note how a step fared, counted from the start of its attempt."""
+        """Record a step's acknowledgement; times count from the start of the attempt."""
         with self._lock:
             known = self._reports.get(checkpoint_id)
             if known is not None and known.status == "IN_PROGRESS":
@@ -368,13 +368,13 @@ class AttemptHistory:
         self._resolve(checkpoint_id)
 
     def _publish(self, checkpoint_id: CheckpointId) -> None:
-        """Tell of an attempt that is over."""
+        """Report an attempt that has ended."""
         report = self._reports.get(checkpoint_id)
         if report is not None:
             self._tell(report)
 
     def _resolve(self, checkpoint_id: CheckpointId) -> None:
-        """Tell those who wait what became of their attempt, commits included."""
+        """End the waits for an attempt whose result, commits included, is known."""
         for waiter in [waiter for waiter in self._waiters if waiter.id == checkpoint_id]:
             waiter.report = self._reports.get(checkpoint_id)
             waiter.done.set()

@@ -38,10 +38,10 @@ class FailedInput:
 
     Attributes:
         name: The source or the channel.
-        what: What stands between the bounds: `Events` of a channel, or `offsets`.
-        start: Where it began, as the source writes it.
-        end: Where it ended.
-        files: The files, if the stream is of files.
+        what: The unit of the bounds: `Events` of a channel, or `offsets`.
+        start: Its start, as the source writes it.
+        end: Its end.
+        files: The files, if the stream reads files.
     """
 
     name: str
@@ -51,7 +51,7 @@ class FailedInput:
     files: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """Say it in a sentence, after "reads"."""
+        """Return it as the object of a sentence with "reads"."""
         if self.files:
             shown = ", ".join(self.files[:_SHOWN_MAX])
             more = len(self.files) - _SHOWN_MAX
@@ -64,14 +64,14 @@ class FailedInput:
 
 @dataclass(frozen=True, slots=True)
 class FailedBatch:
-    """A batch that failed, and what it was reading."""
+    """A failed batch and its input."""
 
     step: StepId
     batch: BatchId
     inputs: tuple[FailedInput, ...] = ()
 
     def meets(self, other: "FailedBatch") -> bool:
-        """Say whether both failed over the same input."""
+        """Return whether both failed on the same input."""
         if self.step != other.step:
             return False
         mine, others = self.files, other.files
@@ -79,11 +79,11 @@ class FailedBatch:
 
     @property
     def files(self) -> frozenset[str]:
-        """All files that it was reading."""
+        """All files of its input."""
         return frozenset(file for stream in self.inputs for file in stream.files)
 
     def only(self, files: frozenset[str]) -> "FailedBatch":
-        """Return the same with the files that are among these, where that leaves any."""
+        """Return the same batch with only these files, for streams that read any of them."""
         left = tuple(
             FailedInput(
                 stream.name,
@@ -99,19 +99,19 @@ class FailedBatch:
 
 @dataclass(slots=True)
 class Failures:
-    """The failures of a run, as far as they come one after another at the same input."""
+    """The consecutive failures of a run on the same input."""
 
     _row: list[FailedBatch] = field(default_factory=list)
 
     def note(self, failed: FailedBatch | None) -> None:
-        """Take down a failure; None if nobody knows what was being read."""
+        """Record a failure; None if its input is not known."""
         if failed is None or not (self._row and failed.meets(self._row[-1])):
             self._row.clear()
         if failed is not None:
             self._row.append(failed)
 
     def explain(self, error: CutwaterError) -> CutwaterError:
-        """Return the error with the input that the last batch failed at, if that is known."""
+        """Return the error with the input of the last failed batch, if that is known."""
         if not self._row or not isinstance(error, StepError) or not self._row[-1].inputs:
             return error
         last = self._row[-1]
