@@ -1,10 +1,10 @@
-"""Adopting plain queries: their last committed batches become the first cut of a pipeline.
+"""Adopts plain queries: their last committed batches become the first cut of a pipeline.
 
-`examine` compares each query with the step that shall go on with it and refuses what cannot be
-exact; nothing is written. `adopt` copies the files, gives the copies a query id of their own, and
+`examine` compares each query with the step that will resume it and refuses queries that cannot be
+resumed exactly; nothing is written. `adopt` copies the files, gives the copies a new query id, and
 decides the cut like any other: claim, targets, attempt, blobs, manifest, decision. A crash before
-the decision leaves a claim and some objects that nobody names; the command may be repeated. The
-originals are only read. Steps without a query start empty, and sinks are left alone.
+the decision leaves a claim and some unreferenced objects; the command may be repeated. The
+originals are only read. Steps without a query start empty, and sinks are not changed.
 """
 
 import tempfile
@@ -39,7 +39,7 @@ NAME: Final = "adopted"
 
 @dataclass(frozen=True, slots=True)
 class AdoptedStep:
-    """A query, and the step that goes on with it.
+    """A query, and the step that resumes it.
 
     Attributes:
         step: The step.
@@ -47,8 +47,8 @@ class AdoptedStep:
         streams: What each line of the step's offset log is.
         offsets: Those lines.
         owes_batch: Whether a batch without data is due.
-        notes: What a person should know, a sentence each.
-        seen: What was in the directory when it was looked at.
+        notes: What the operator should know, a sentence each.
+        seen: What was in the directory when it was examined.
     """
 
     step: StepId
@@ -61,7 +61,7 @@ class AdoptedStep:
 
     @property
     def positions(self) -> Mapping[str, str]:
-        """Where the step goes on in each outside stream, by number and name."""
+        """Where the step resumes in each outside stream, by number and name."""
         return {
             f"{at}:{stream.name}": line
             for at, (stream, line) in enumerate(zip(self.streams, self.offsets, strict=True))
@@ -75,9 +75,9 @@ class Adoption:
 
     Attributes:
         plan: The pipeline.
-        steps: The steps that go on with a query.
+        steps: The steps that resume a query.
         empty: The steps that start empty.
-        identities: What every step is, as the manifest will say it.
+        identities: The identity of every step, for the manifest.
     """
 
     plan: PhysicalPlan
@@ -88,10 +88,10 @@ class Adoption:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A directory that was looked at.
+    """A directory that was examined.
 
     Attributes:
-        query: What it says.
+        query: Its query.
         seen: What was in it.
     """
 
@@ -106,16 +106,16 @@ def examine(
     *,
     allow_uncommitted: bool,
 ) -> Adoption:
-    """Compare queries with the steps that shall go on with them.
+    """Compare queries with the steps that will resume them.
 
     Args:
         plan: The pipeline.
         forms: Its steps, as Spark sees them.
         looked: The queries by the name of their step.
-        allow_uncommitted: Run a batch again that was begun and not committed.
+        allow_uncommitted: Run a batch again that was started and not committed.
 
     Raises:
-        AdoptionRefused: With everything that stands against it.
+        AdoptionRefused: If it is refused, with all reasons.
     """
     problems: list[str] = []
     steps: list[AdoptedStep] = []
@@ -138,7 +138,7 @@ def examine(
     for adopted in steps:
         identity = identities[adopted.step]
         if identity.operators:
-            # The state is divided as it was, whatever the file asks for.
+            # The state keeps its partitions, whatever the pipeline file requests.
             identities[adopted.step] = replace(identity, partitions=adopted.query.partitions)
     return Adoption(plan, tuple(steps), empty, identities)
 
@@ -237,7 +237,7 @@ def _adopt_step(step: PhysicalStep, form: StepForm, looked: Looked) -> AdoptedSt
     return AdoptedStep(step.name, query, form.lines, offsets, owes, tuple(notes), looked.seen)
 
 
-# -- doing it
+# -- adopting
 
 
 def adopt(adoption: Adoption, store: PipelineStore, targets: SinkTargets) -> Decision:
@@ -252,7 +252,7 @@ def adopt(adoption: Adoption, store: PipelineStore, targets: SinkTargets) -> Dec
         AdoptionRefused: If the pipeline has a cut already, or a query began to run meanwhile.
         PipelineHeld: If another process runs the pipeline.
         Fenced: If another process claimed it meanwhile.
-        StoreError: If the store does not do what is asked of it.
+        StoreError: If the store cannot be read or written.
     """
     log = _free_log(adoption.plan.pipeline, store)
     claim = claim_next(store, log)
@@ -280,13 +280,13 @@ def _first_cut(adoption: Adoption, store: PipelineStore, attempt: Attempt) -> Cu
         kind=attempt.kind,
         name=NAME,
         snapshots=snapshots,
-        # The sinks have nothing to do with what the queries wrote: nothing is committed here.
+        # What the queries wrote does not belong to the sinks: nothing is committed here.
         commit_point=False,
         visible={spec.sink: None for spec in plan.topology().steps if spec.sink},
         started_at_ms=attempt.started_at_ms,
         identities=adoption.identities,
     )
-    # A source that starts empty has no offsets yet; wherever it begins, no rows of it are decided.
+    # A source that starts empty has no offsets yet, and none of its rows are decided.
     topology = plan.topology(adoption.empty, adoption.identities)
     invariant(not (wrong := faults(topology, cut.snapshots)), "I3", "; ".join(wrong))
     return cut
@@ -303,7 +303,7 @@ def _free_log(pipeline: str, store: PipelineStore) -> LogView:
 
 
 def has_checkpoints(pipeline: str) -> str:
-    """Say that a pipeline of that name cannot adopt anything any more."""
+    """Return the refusal for a pipeline that already has checkpoints."""
     return (
         f"pipeline {pipeline} has checkpoints in this store already, and what it adopts is its "
         "first one. Give the pipeline another name, or use another store."
@@ -311,7 +311,7 @@ def has_checkpoints(pipeline: str) -> str:
 
 
 def _copy_query(pipeline: str, adopted: AdoptedStep, into: Path) -> tuple[str, ...]:
-    """Copy a query's files and make them a query of the pipeline's; return their paths."""
+    """Copy a query's files and turn them into a query of the pipeline; return their paths."""
     query = adopted.query
     try:
         files = query_files.pin(query.directory, query.batch, into, linked=False)
@@ -327,7 +327,7 @@ def _copy_query(pipeline: str, adopted: AdoptedStep, into: Path) -> tuple[str, .
             lines = for_plan(query_log.read_batch(into, batch).offsets, adopted.streams)
             assert lines is not None
             query_log.replace_offsets(into, batch, lines)
-    # The original may be started again, even in the same Spark: it must not stop ours.
+    # The original may be started again, even in the same Spark: it must not stop this query.
     query_log.mint_query_id(into)
     return (*files, note_streams(into, adopted.streams))
 

@@ -1,7 +1,7 @@
-"""Observing what a rewind is decided by: the cut, its objects, and what every sink says.
+"""Observes the facts that decide a rewind: the cut, its objects, and the state of every sink.
 
-Only reads. Everything that can stand against a rewind is found here, before anybody has claimed
-the pipeline (PROTOCOL.md section 11).
+Only reads. Every reason to refuse a rewind is found here, before the pipeline is claimed
+(PROTOCOL.md section 11).
 """
 
 from collections.abc import Collection, Mapping
@@ -35,9 +35,9 @@ def observe(
     Args:
         offline: The pipeline.
         log: Its log, as it was read.
-        target: The checkpoint to go back to.
-        leave_sinks: Whether the sinks are left as they are.
-        held: Who runs the pipeline, if that stands against it.
+        target: The checkpoint to rewind to.
+        leave_sinks: Whether the sinks are left unchanged.
+        held: The process that runs the pipeline, if the rewind must be refused for it.
 
     Raises:
         MoveRefused: If the checkpoint was deleted meanwhile.
@@ -102,10 +102,10 @@ def _find_sinks_absent_then(
     decision: Decision,
     shown: Mapping[SinkId, Version | None],
 ) -> dict[SinkId, tuple[Generation, Version]]:
-    """Find what sinks showed that were not part of the pipeline then, and had been before.
+    """Find what sinks showed that were not part of the pipeline then, but had been before.
 
-    What such a sink had committed last it still showed: taken back to its beginning it would lose
-    rows that are older than the checkpoint. The generation says in which target that was.
+    Such a sink still showed its last commit: restored to its beginning, it would lose rows that are
+    older than the checkpoint. The generation identifies the target of that commit.
     """
     missing = {sink for sink in offline.targets if shown.get(sink) is None}
     found: dict[SinkId, tuple[Generation, Version]] = {}
@@ -117,7 +117,7 @@ def _find_sinks_absent_then(
     ]
     for earlier in reversed(acting):
         sought = (missing & targets.get(earlier.generation, {}).keys()) - found.keys()
-        # One without a record was never finished: what it would have shown is older.
+        # A decision without a record was never finished: what the sink showed is older.
         versions = (_read_committed(offline, earlier) or {}) if sought else {}
         found |= {sink: (earlier.generation, versions[sink]) for sink in sought & versions.keys()}
     return found
@@ -126,9 +126,9 @@ def _find_sinks_absent_then(
 def _find_damages(
     offline: OfflinePipeline, cut: Cut, moved: Collection[SinkId]
 ) -> tuple[Damage, ...]:
-    """Check every object of the state, of what was in flight, and of what waits for a sink.
+    """Check every object of the state, of the data in flight, and of the carried output.
 
-    What waits for a sink that has moved lies elsewhere, and that is what is wrong with it.
+    Output carried for a moved sink is not checked: it is at another target, which is refused.
     """
     refs = sorted({ref for snapshot in cut.snapshots.values() for ref in snapshot.blobs})
     problems = offline.store.blobs(cut.generation).problems(refs)
@@ -148,12 +148,12 @@ def _find_damages(
 def _preview_restores(
     offline: OfflinePipeline, shown: Mapping[SinkId, Version | None], moved: Mapping[SinkId, str]
 ) -> tuple[dict[SinkId, RestorePreview], dict[SinkId, str]]:
-    """Ask every sink what going back would do, and gather what stands against it."""
+    """Preview the restore of every sink, and collect the reasons against it."""
     previews: dict[SinkId, RestorePreview] = {}
     obstacles: dict[SinkId, str] = dict(offline.unopened)
     for sink, opened in offline.sinks.items():
         if sink in moved:
-            # The version is one of another target, and would mean something else in this one.
+            # The version belongs to another target, and would mean something else in this one.
             continue
         try:
             previews[sink] = opened.look_back(shown.get(sink))
@@ -174,9 +174,9 @@ def _find_recreated_tables(
     shown: Mapping[SinkId, Version | None],
     previews: Mapping[SinkId, RestorePreview],
 ) -> dict[SinkId, str]:
-    """Find sinks whose target has been deleted since a decision and is another one today.
+    """Find sinks whose target was deleted and recreated since a decision.
 
-    Its versions have begun again: the one that was shown then is not the one of that number now.
+    The versions of a recreated table start again: the same number is another version now.
     """
     found = {}
     for sink in previews:
@@ -202,7 +202,7 @@ def _find_lost_commits(
     shown: Mapping[SinkId, Version | None],
     previews: Mapping[SinkId, RestorePreview],
 ) -> dict[SinkId, str]:
-    """Find sinks whose target lacks what it held at a checkpoint: it cannot show that again."""
+    """Find sinks whose target lacks what it held at a checkpoint: it cannot be restored."""
     writes = {} if target.cut is None else last_writes(target.decision.slot, target.cut)
     found = {}
     for sink, recorded in recorded_of(writes, shown).items():
@@ -221,7 +221,7 @@ def _find_dropped_sinks(
 ) -> dict[SinkId, str]:
     """Find sinks that have committed since a decision and are not part of the pipeline now.
 
-    Their rows would stay, and come a second time if the sink came back.
+    Their rows would stay, and be duplicated if the sink were added again.
     """
     since = offline.store.targets.since(log, decision.generation)
     return {
@@ -235,10 +235,10 @@ def _find_dropped_sinks(
 def _find_unfenceable_sinks(
     offline: OfflinePipeline, log: LogView, previews: Mapping[SinkId, RestorePreview]
 ) -> dict[SinkId, str]:
-    """Find sinks that cannot be taken back because an older process may still begin their target.
+    """Find sinks that cannot be restored because an older process may still create their target.
 
-    Going back leaves a mark in a target, by which a process that was paused in an older commit
-    sees that it comes too late (rule F8). A table that was never made has no place for the mark.
+    A restore leaves a mark in the target, which fences a process that was paused in an older commit
+    (rule F8). A table that was never created has no place for the mark.
     """
     absent = {sink for sink, preview in previews.items() if preview.version == NO_TARGET}
     recorded = set(offline.store.commits.slots()) if absent else set()
@@ -258,7 +258,7 @@ def _find_unfenceable_sinks(
 def _find_moved_sinks(
     offline: OfflinePipeline, log: LogView, since: Mapping[SinkId, Generation]
 ) -> dict[SinkId, str]:
-    """Find sinks that have had another target since what they showed: its version is of that."""
+    """Find sinks whose target has changed since: their version belongs to the old target."""
     moved = {}
     first = min(since.values(), default=Generation(0))
     for generation, then in offline.store.targets.since(log, first).items():

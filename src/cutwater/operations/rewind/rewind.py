@@ -1,8 +1,8 @@
-"""Rewinding a pipeline: prove, claim, decide, take the sinks back, record (PROTOCOL.md section 11).
+"""Rewinds a pipeline: prove, claim, decide, restore the sinks, record (PROTOCOL.md section 11).
 
 The order of durable writes is that of a checkpoint: a claim, the sinks' targets, a number, the
-manifest, the decision, the sinks, the record. Before the decision nothing has happened but a claim;
-after it the next run, or the next rewind, finishes what is left. Upholds I7 and I8.
+manifest, the decision, the sinks, the record. Before the decision only a claim has been written;
+after the decision the next run, or the next rewind, finishes the rest. Upholds I7 and I8.
 """
 
 from dataclasses import replace
@@ -40,26 +40,26 @@ def rewind(
     leave_sinks: bool = False,
     takeover: bool = False,
 ) -> Rewind:
-    """Take a pipeline back to an older checkpoint, sinks included; needs neither Spark nor a file.
+    """Rewind a pipeline to an older checkpoint, sinks included; needs neither Spark nor a file.
 
     Args:
         pipeline: The pipeline's name.
         to: A checkpoint's number, a savepoint's name, or a time in ISO 8601 (local unless it names
             a zone), which stands for the last checkpoint that began at or before it.
         store: The address of its store.
-        yes: Do it; otherwise it is only described.
-        leave_sinks: Leave the sinks as they are: rows after the checkpoint come a second time.
-        takeover: Do it although another process seems to run the pipeline; that one ends.
+        yes: Do it; otherwise the rewind is only described.
+        leave_sinks: Leave the sinks unchanged: rows after the checkpoint are duplicated.
+        takeover: Do it although another process seems to run the pipeline; that process ends.
 
     Returns:
-        What it does, or would do, to every step, source and sink; `refused` says what stands
+        What it does, or would do, to every step, source and sink; `refused` lists the reasons
         against it.
 
     Raises:
         ConfigError: If there is no such store, pipeline or checkpoint.
         PipelineHeld: If another process runs the pipeline.
         MoveRefused: If it cannot be done; nothing was changed.
-        SinkError: If a sink could not be taken back now: the rewind is decided, and the next run
+        SinkError: If a sink could not be restored now: the rewind is decided, and the next run
             finishes it.
         StoreError: If the store cannot be read or written.
     """
@@ -81,9 +81,9 @@ def rewind(
 def resolve_rewind_target(
     pipeline: str, *, to: str, store: str | Path, option: str = "--to"
 ) -> Candidate | None:
-    """Return the checkpoint that a text means, if going there is a rewind; None if it is the head.
+    """Return the checkpoint that a text names, if it needs a rewind; None if it is the head.
 
-    Looks at nothing else: not at the objects, and not at the sinks, which may never have been.
+    Reads only the log and the manifests, not the objects and not the sinks, which may not exist.
 
     Raises:
         ConfigError: If there is no such store, pipeline or checkpoint.
@@ -99,7 +99,7 @@ def resolve_rewind_target(
 
 
 def find_target(offline: OfflinePipeline, log: LogView, text: str, option: str) -> Candidate:
-    """Return the checkpoint that a text means.
+    """Return the checkpoint that a text names.
 
     Raises:
         ConfigError: If there is none.
@@ -120,17 +120,17 @@ def perform(
 
     Args:
         offline: The pipeline.
-        log: Its log as it was just read: whoever writes to it meanwhile makes the claim fail.
-        target: The checkpoint to go back to.
-        leave_sinks: Whether the sinks are left as they are.
+        log: Its log as it was just read: if another process writes to it, the claim fails.
+        target: The checkpoint to rewind to.
+        leave_sinks: Whether the sinks are left unchanged.
 
     Raises:
         MoveRefused: If it cannot be done; nothing was changed.
         Fenced: If another process has claimed the pipeline meanwhile; if the rewind was decided
-            before that, that process sees it through.
-        Superseded: If a sink has acted on a later decision, and the log shows nobody else.
-        OutcomeUnknown: If nobody can say whether it is decided; the next run reads the truth.
-        SinkError: If a sink could not be taken back now.
+            before that, that process finishes it.
+        Superseded: If a sink has committed a later decision, and the log shows no newer claim.
+        OutcomeUnknown: If it is not known whether it is decided; the next run finds out.
+        SinkError: If a sink could not be restored now.
         StoreError: If the store cannot be read or written.
     """
     observed = observe(offline, log, target, leave_sinks=leave_sinks, held=None)
@@ -148,12 +148,12 @@ def perform(
 
     decision, cut = decide_cut(offline.store, claim, CheckpointKind.REWIND, plan)
     if leave_sinks and offline.unopened:
-        # They have nothing to do, and the next run, which can open them, records that.
+        # These sinks have nothing to do; the next run, which can open them, records that.
         return done(preview, cut.checkpoint_id)
     try:
         see_through(offline.store, offline.sinks, decision, cut)
     except Superseded as error:
-        # A sink that knows a later slot, as a rule since somebody has taken the pipeline over.
+        # The sink has a later slot, usually because another process has taken over.
         raise fenced_out(offline.store, [claim]) or error from None
     except SinkError as error:
         reason = f"{error.reason}. The rewind is decided, and the next run finishes it"

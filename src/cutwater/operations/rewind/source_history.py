@@ -1,8 +1,8 @@
-"""Whether a source still has what follows a cut: asked of files, the source that forgets by hand.
+"""Checks whether a source still has the input after a cut. Only file sources are checked.
 
-Spark's file source keeps a log of the files it has read, which is part of a snapshot. What the
-newer cut has read and the older one has not must still be there, or going back would lose it. The
-sources of this package are computed and forget nothing. Any other source is asked by nobody until
+Spark's file source keeps a log of the files it has read, which is part of a snapshot. Files that
+the newer cut has read and the older cut has not must still exist, or a rewind would lose their
+rows. The sources of this package are computed and lose nothing. Other sources are not checked until
 the run starts; a preview says so.
 """
 
@@ -21,11 +21,11 @@ from cutwater.store.backends.directories import exists, listed
 from cutwater.store.pipeline_store import PipelineStore
 
 _COMPUTED: Final = frozenset({"sequence", "nexmark"})
-"""The first words of what our own sources call their offsets."""
+"""The first words of the offsets of this package's sources."""
 
 
 def is_checked(offset: str | None) -> bool:
-    """Say whether a source has what follows an offset: it is computed, or `past_of` asks it."""
+    """Return whether a source is computed, or checked by `past_of`."""
     if offset is None:
         return False
     found = _decode(offset)
@@ -34,12 +34,12 @@ def is_checked(offset: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What is known of what sources have behind a cut, by step and stream.
+    """What is known of the input that sources have after a cut, by step and stream.
 
     Attributes:
-        forgotten: Those that no longer have what was read since, with the reason.
-        unasked: Those that read files which could not be looked for: they are not on this
-            machine, or nobody can say which they are.
+        forgotten: Streams that no longer have what was read since, with the reason.
+        unasked: Streams whose files could not be checked: the files are not on this machine, or
+            are not known.
     """
 
     forgotten: Mapping[str, str] = field(default_factory=dict)
@@ -47,12 +47,12 @@ class Past:
 
 
 def past_of(store: PipelineStore, head: Cut | None, target: Cut) -> Past:
-    """Find out whether sources still have what follows a cut.
+    """Check whether sources still have the input after a cut.
 
     Args:
         store: The pipeline in its store.
-        head: The cut the pipeline stands on: what it has read must be there to be read again.
-        target: The cut to go back to, or to begin from.
+        head: The current cut: what it has read must still exist, to be read again.
+        target: The cut to rewind to, or to fork from.
 
     Raises:
         StoreError: If the store does not answer.
@@ -69,7 +69,7 @@ def past_of(store: PipelineStore, head: Cut | None, target: Cut) -> Past:
             try:
                 read = list(_read_after(store, snapshot, number, since))
             except (Corrupt, NotFound):
-                # The head is damaged, which is why somebody leaves it; what it read is not known.
+                # The head is damaged, a usual reason for a rewind; what it has read is not known.
                 unasked.add(name)
                 continue
             files = [Path(unquote(address.path)) for address in read if address.scheme == "file"]
@@ -95,9 +95,9 @@ def _read_through(target: Cut, step: StepId, stream: str) -> int:
 
 
 def _log_number(head: Cut | None, step: StepId, stream: str) -> int:
-    """Return under which number a source of Spark's keeps its log beside the query.
+    """Return the number under which a Spark source keeps its log in the query's directory.
 
-    Spark counts its own sources only; a manifest of the first versions does not say which.
+    Spark counts only its own sources; manifests of the first versions do not record the number.
     """
     line = int(stream.partition(":")[0])
     identity = None if head is None else head.identities.get(step)
@@ -110,7 +110,7 @@ def _log_number(head: Cut | None, step: StepId, stream: str) -> int:
 def _read_after(
     store: PipelineStore, snapshot: StepSnapshot, number: int, since: int
 ) -> Iterator[SplitResult]:
-    """Give the addresses of the files that a file source's log names after an entry."""
+    """Yield the addresses of the files that a file source's log names after an entry."""
     with TemporaryDirectory() as directory:
         into = Path(directory) / "query"
         below = f"sources/{number}/"

@@ -1,8 +1,8 @@
-"""Choosing the checkpoint to go to: by number, by a savepoint's name, or by a time.
+"""Chooses the target checkpoint: by number, by a savepoint's name, or by a time.
 
-Pure: the log and the manifests have been read. Every decided cut whose manifest is still there can
-be chosen, also one that a later rewind has left behind. A time stands for the last checkpoint that
-began at or before it.
+Pure: the log and the manifests have been read. Every decided cut whose manifest still exists can be
+chosen, even if a later rewind has undone it. A time stands for the last checkpoint that began at or
+before it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _DIGITS_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A decided checkpoint that can be gone to.
+    """A decided checkpoint that can be chosen.
 
     Attributes:
         decision: Its decision.
@@ -31,12 +31,12 @@ class Candidate:
 
     @property
     def name(self) -> str | None:
-        """The savepoint's name, if it is one."""
+        """The name, if it is a savepoint."""
         return None if self.cut is None else self.cut.name
 
     @property
     def title(self) -> str:
-        """What it is called in a sentence."""
+        """Its name in a sentence."""
         number = self.decision.checkpoint_id
         if self.decision.kind is CheckpointKind.SAVEPOINT:
             return f"savepoint {self.name or '(its name is lost)'} (checkpoint {number})"
@@ -44,11 +44,11 @@ class Candidate:
 
 
 def choose(text: str, candidates: Sequence[Candidate], option: str) -> Candidate:
-    """Return the checkpoint that a text means.
+    """Return the checkpoint that a text names.
 
     Args:
         text: A number, the name of a savepoint, or a time.
-        candidates: What there is, oldest first.
+        candidates: The checkpoints that exist, oldest first.
         option: The option that the text was given as, for messages.
 
     Raises:
@@ -84,7 +84,7 @@ def choose(text: str, candidates: Sequence[Candidate], option: str) -> Candidate
 
 
 def _find_by_number(text: str, candidates: Sequence[Candidate], option: str) -> Candidate:
-    # Compared as text: Python refuses to make a number of thousands of digits.
+    # Compared as text: Python refuses to parse a number of thousands of digits.
     number = text.lstrip("0") or "0"
     for candidate in candidates:
         if str(candidate.decision.checkpoint_id) == number:
@@ -94,7 +94,7 @@ def _find_by_number(text: str, candidates: Sequence[Candidate], option: str) -> 
 
 
 def offer(candidates: Sequence[Candidate]) -> str:
-    """Say what could have been chosen."""
+    """List the checkpoints that can be chosen, for an error message."""
     if not candidates:
         return "the pipeline has no checkpoints"
     numbers = [str(candidate.decision.checkpoint_id) for candidate in candidates]
@@ -114,14 +114,14 @@ def milliseconds_of(text: str) -> int | None:
     except ValueError:
         return None
     try:
-        # A time without a zone is read as this machine's, as people write it.
+        # A time without a zone is local time.
         return int(at.astimezone(UTC).timestamp() * 1000)
     except ValueError as error:
-        # So says Python of a time without a zone; of one with a zone it says the other.
+        # Python raises ValueError for a time without a zone, OverflowError for one with a zone.
         raise OverflowError(str(error)) from error
 
 
 def time_text(at_ms: int) -> str:
-    """Write a time for people: local, with its zone's distance from UTC."""
+    """Return a time as text: local, with its offset from UTC."""
     at = datetime.fromtimestamp(at_ms / 1000, tz=UTC).astimezone()
     return at.isoformat(sep=" ", timespec="seconds")

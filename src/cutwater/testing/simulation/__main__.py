@@ -1,7 +1,7 @@
 """`python -m cutwater.testing.simulation`: run seeds, replay one, sabotage, or show the demo.
 
-Exit codes: 0 all seeds pass and everything was reached; 1 a checker objected; 2 wrong usage; 3 no
-checker objected but something that must happen never did.
+Exit codes: 0 all seeds pass and everything was reached; 1 a checker failed; 2 wrong usage; 3 no
+checker failed, but something that must happen never did.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""How a process begins: recovery as the protocol chooses it, one effect at a time.
+"""The start of a process: recovery as the protocol chooses it, one effect at a time.
 
-Also the operator's rewind, which is a process of its own: it claims, proves, decides, takes the
-tables back, records and exits. Both may die at every yield and be begun again.
+Also the operator's rewind, which is a separate process: it claims, proves, decides, rolls the
+tables back, records and exits. Both may be killed at every yield and restarted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -75,7 +75,7 @@ class Boot:
     # -- recovery
 
     def recover(self, process: Process) -> Task:
-        """Bring a process from nothing to a running generation, or let it end."""
+        """Start a process: recover to a running generation, or end the process."""
         try:
             yield from self._recover(process)
         except TargetBehind:
@@ -86,17 +86,17 @@ class Boot:
             process.die()
 
     def _check_targets(self, recorded: Mapping[SinkId, Recorded]) -> None:
-        """Look whether every table holds what is recorded of it.
+        """Check that every table holds its recorded commits.
 
         Raises:
-            TargetBehind: If one does not.
+            TargetBehind: If a table does not.
         """
         for sink, last_commit in recorded.items():
             if is_behind(last_commit, self.world.tables[sink].newest()):
                 raise TargetBehind
 
     def _check_identities(self) -> None:
-        """Refuse to go on with other tables than those that the first process wrote to."""
+        """Refuse to continue with other tables than those of the first process."""
         for sink, table in self.world.tables.items():
             name = target_name(sink)
             known = self.store.get(name)
@@ -106,7 +106,7 @@ class Boot:
                 self.world.checkers.target_refused(sink)
 
     def identity_of(self, table: SimulatedTable) -> str:
-        """Say what a table is, whatever it is called."""
+        """Return the identity of a table, which does not depend on its name."""
         return table.identity
 
     def _recover(self, process: Process) -> Task:
@@ -302,7 +302,7 @@ class Boot:
     # -- the operator's rewind
 
     def rewind(self, process: Process) -> Task:
-        """Go back to an older cut, as an operator would, and exit."""
+        """Rewind to an older cut, as an operator would, and exit."""
         try:
             yield from self._rewind(process)
         except (OutOfReach, Damaged, Superseded, TableDown):
@@ -350,7 +350,7 @@ class Boot:
         return None if isinstance(planned, Refused) else planned
 
     def _unrestorable(self, target: Decision) -> Mapping[SinkId, str]:
-        """Say which tables no longer have what they showed at a decision."""
+        """Return the tables that no longer have what they showed at a decision."""
         shown = self.world.shown_at(target)
         return {
             sink: "its files were deleted"

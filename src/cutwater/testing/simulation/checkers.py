@@ -1,8 +1,8 @@
 """Independent checkers: what must be true, judged by the record of what really happened.
 
-Nothing here asks the code under test. A decided cut is compared with the history of every step; a
-commit is compared with what the whole computation gives for the cut's source prefix; the end of a
-run is compared with the fault-free result.
+The checkers never call the code under test. A decided cut is compared with the history of every
+step; a commit is compared with the result of the whole computation over the cut's source prefix;
+the end of a run is compared with the fault-free result.
 """
 
 from collections import Counter
@@ -77,7 +77,7 @@ class Checkers:
         require(self.world.damaged, f"recovery refused without damage: {action}")
 
     def target_refused(self, sink: SinkId) -> None:
-        """No table here is ever replaced by another one; only its name may change."""
+        """No table is ever replaced by another table here; only its name may change."""
         raise Wrong(f"{sink} is taken for another table")
 
     # -- cuts
@@ -173,7 +173,7 @@ class Checkers:
     # -- commits
 
     def _check_pace(self, cut: Cut) -> None:
-        """Sinks get rows as seldom as `commit_every` says, and not more seldom."""
+        """Sinks get rows exactly as often as `commit_every` says."""
         world, options = self.world, self.world.options.commit
         last_ms = self.gave_rows_at_ms.get(cut.generation)
         early = last_ms is not None and cut.started_at_ms < last_ms + options.every_ms
@@ -214,7 +214,7 @@ class Checkers:
             self._check_tokens(tables)
 
     def _tables_at(self, slot: Slot) -> Tables:
-        """What the tables held at a commit; one that shows batches may show more by now."""
+        """What the tables held at a commit; a table that shows batches may show more by now."""
         recorded = unpack(self.world.store.objects[committed_name(slot)])
         return {
             sink: table.versions[int(recorded[sink])] if table.shows_batches else table.rows
@@ -269,7 +269,7 @@ class Checkers:
         """Memory is bounded: channels, control messages, open attempts."""
         bound = self.world.bound
         options = self.world.options
-        # One Event that lets a held barrier go out may exceed the bound.
+        # An Event that lets a held barrier be emitted may exceed the bound.
         most = bound.messages + 1
         for spec in self.world.topology.steps:
             log = process.logs.get(spec.output)
@@ -287,7 +287,7 @@ class Checkers:
             require(opened <= options.max_concurrent, f"{opened} attempts are open")
 
     def stopped(self, process: Process) -> None:
-        """A pipeline stopped with a savepoint has appended nothing behind it."""
+        """A pipeline stopped with a savepoint has appended nothing after it."""
         head = self.world.judged.read_log().head
         cut = None if head is None else self.world.judged.read_cut(head.checkpoint_id)
         if cut is None or process.stop_after != cut.checkpoint_id:

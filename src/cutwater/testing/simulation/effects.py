@@ -51,7 +51,7 @@ _TRIES: Final = 10
 
 
 class Effects:
-    """Carries out what coordinators and steps ask for."""
+    """Carries out the commands of coordinators and steps."""
 
     def __init__(self, world: "World") -> None:
         """Work in this world."""
@@ -152,7 +152,7 @@ class Effects:
         snapshot: StepSnapshot,
         ranges: tuple[InFlightRange, ...],
     ) -> Task:
-        """Store a snapshot's state and in-flight Events, then tell the step."""
+        """Store a snapshot's state and in-flight Events, then notify the step."""
         checkpoint_id = snapshot.checkpoint_id
         pins = process.engines[snapshot.step].pins
         in_flight = []
@@ -241,12 +241,12 @@ class Effects:
     # -- sinks
 
     def commit_sink(self, command: CommitSink) -> str:
-        """Let one table act on a decision.
+        """Commit a decision to one table.
 
         Raises:
-            TableDown: If it cannot now.
-            Superseded: If it has acted on a later slot instead.
-            TargetBehind: If it lacks a commit that is recorded.
+            TableDown: If the table is down now.
+            Superseded: If the table has committed a later slot instead.
+            TargetBehind: If the table lacks a recorded commit.
             OutOfReach: If the staged rows cannot be read now.
         """
         table = self.world.tables[command.sink]
@@ -276,10 +276,10 @@ class Effects:
         self.world.committed.update(blob.name for blob in blobs)
 
     def staged_rows(self, committable: Committable) -> list[Row]:
-        """Read what was staged in one batch.
+        """Read the staged rows of one batch.
 
         Raises:
-            OutOfReach: If it cannot be read now.
+            OutOfReach: If they cannot be read now.
         """
         return [row for blob in committable.blobs for row in unpack(self.store.checked(blob))]
 
@@ -367,7 +367,7 @@ class Effects:
     def _collect_staged(
         self, process: Process, keep: Mapping[SinkId, tuple[Committable, ...]]
     ) -> Task:
-        """Let each sink delete what no kept cut needs, as `sinks.retaining` does."""
+        """Delete what each sink has staged and no kept cut needs, as `sinks.retention` does."""
         for sink in self.world.topology.sinks:
             if self.store.read_log().generation != process.generation:
                 return

@@ -1,8 +1,8 @@
-"""Forks in the simulated world: a second pipeline that begins from a cut of the first.
+"""Forks in the simulated world: a second pipeline that starts from a cut of the first.
 
-The fork gets its own store, its own uuid and its own tables, which begin as copies of what the
-first one's tables showed at that cut. It runs its own course, with its own faults, and must end
-with the same rows as if it had run from the beginning; the first pipeline must not notice.
+The fork gets its own store, its own uuid and its own tables, which start as copies of what the
+first pipeline's tables showed at that cut. The fork runs with its own faults, and must end with
+the same rows as if it had run from the beginning; the first pipeline must not change.
 """
 
 from cutwater.ids import Generation, Slot
@@ -40,7 +40,7 @@ def run_fork(world: World, decision: Decision) -> World | None:
         The world of the fork, after its run; None if the cut cannot be forked.
 
     Raises:
-        Wrong: If the fork ends wrong or the first pipeline has changed.
+        Wrong: If the fork ends with wrong rows or the first pipeline has changed.
     """
     cut = world.judged.read_cut(decision.checkpoint_id)
     planned = Refused if cut is None else plan_fork(cut)

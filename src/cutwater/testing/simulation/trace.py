@@ -1,10 +1,10 @@
-"""One line for everything that happens, short enough to read a thousand of them.
+"""One line for each action, short enough to read a thousand of them.
 
     time  process  who            what
     1204  p0g1     s              append barrier 3
 
-Time is simulated milliseconds; p0g1 is process 0 in generation 1. `>` marks what a machine was
-told, `!` what it ordered. `@7` is a place in a channel: seven Events lie before it. `s@7` is that
+Time is simulated milliseconds; p0g1 is process 0 in generation 1. `>` marks an event of a
+machine, `!` a command. `@7` is a place in a channel: seven Events come before it. `s@7` is that
 place on the input from s.
 """
 

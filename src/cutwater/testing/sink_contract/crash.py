@@ -1,10 +1,10 @@
-"""A process that lets a sink act and kills itself in the middle, for `SinkContract`.
+"""A process that runs a sink's commit and kills itself midway, for `SinkContract`.
 
     python -m cutwater.testing.sink_contract.crash MODULE_FILE MODULE CLASS DIRECTORY
 
-It loads the class that describes the sink, and for every line of its input lets a fork of itself
-commit or restore. The fork counts the lines of the sink's own code that it executes, and ends with
-SIGKILL before the one it was told: nothing is flushed, closed or unwound.
+It loads the class that describes the sink, and for every line of its input forks a child that
+commits or restores. The child counts the lines of the sink's own code that it executes, and ends
+with SIGKILL before the requested line: nothing is flushed, closed or unwound.
 """
 
 import importlib.util
@@ -112,7 +112,7 @@ def _unpacked(values: dict[str, Any]) -> Committable:
 
 
 class _Countdown:
-    """Counts the lines of some modules, and ends this process before one of them."""
+    """Counts the executed lines of some modules, and ends this process before one of them."""
 
     def __init__(self, modules: frozenset[str], dies_at: int | None) -> None:
         self.lines = 0
@@ -149,7 +149,7 @@ def _perform(contract: SinkContract, directory: Path, task: dict[str, Any]) -> i
 
 
 def _in_a_fork(contract: SinkContract, directory: Path, task: dict[str, Any]) -> list[object]:
-    """Let a child act; return its exit code, the lines it counted, and its error."""
+    """Run a task in a child; return its exit code, the lines it counted, and its error."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

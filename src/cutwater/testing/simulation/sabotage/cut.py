@@ -309,7 +309,7 @@ def single_step_restart() -> list[Patch]:
 
     def init(self: Faults, world: Any) -> None:
         original(self, world)
-        # Alone: among all the others it would come too seldom to be seen.
+        # The only fault: among all other faults it would be too rare to be detected.
         self.enabled.clear()
         self.enabled.add("step failure")
 
