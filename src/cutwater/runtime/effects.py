@@ -224,7 +224,7 @@ class Effects:
         ]
         new = sum(ref.size_bytes for ref in refs if ref.sha256 not in known)
         self.uploaded[checkpoint_id] = self.uploaded.get(checkpoint_id, 0) + new
-        step.times.uploaded(checkpoint_id, new)
+        step.times.on_uploaded(checkpoint_id, new)
         step.tell(Stored(checkpoint_id, state, tuple(in_flight)))
 
     # -- the decision

@@ -192,7 +192,7 @@ class RunningStep(ABC):
         match command:
             case Append(message):
                 if isinstance(message, Barrier) and not message.is_cancel:
-                    self.times.emitted(message.checkpoint_id, self.rows)
+                    self.times.on_emitted(message.checkpoint_id, self.rows)
                 if self.wiring.channel is not None:
                     self.wiring.channel.append(message)
             case Release(checkpoint_id):
@@ -203,9 +203,9 @@ class RunningStep(ABC):
             case Pin(checkpoint_id, batch):
                 began_s = time.monotonic()
                 self.pin(checkpoint_id, batch)
-                self.times.pinned(checkpoint_id, began_s)
+                self.times.on_pinned(checkpoint_id, began_s)
             case Upload(snapshot, ranges):
-                self.times.storing(snapshot.checkpoint_id)
+                self.times.on_storing(snapshot.checkpoint_id)
                 self.callbacks.upload(self, snapshot, ranges)
             case Acknowledge(snapshot):
                 self.callbacks.post(Acknowledged(snapshot, now_ms()))
@@ -304,7 +304,7 @@ class RunningStep(ABC):
                 for placed in news:
                     if isinstance(placed.message, Barrier):
                         if not placed.message.is_cancel:
-                            self.times.seen(placed.message.checkpoint_id)
+                            self.times.on_seen(placed.message.checkpoint_id)
                         self.tell(BarrierSeen(source, placed.message, placed.place))
                     elif isinstance(placed.message, EndOfInput):
                         self.tell(EndSeen(source, placed.place))

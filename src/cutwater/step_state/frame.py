@@ -53,11 +53,11 @@ def state(
             as `0:left`.
 
     Returns:
-        Spark's columns: `key`, what is kept for it, `partition_id`. The files behind it stay
-        until this process ends; asked again, they are not fetched again.
+        Spark's columns: `key`, what is kept for it, `partition_id`. Its files stay until
+        this process ends, and later calls do not fetch them again.
 
     Raises:
-        ConfigError: If there is no such thing; it lists what there is.
+        ConfigError: If there is no such checkpoint, step or part; the message lists what exists.
         SessionError: If the session has no local master.
         StoreError: If the checkpoint cannot be read.
     """

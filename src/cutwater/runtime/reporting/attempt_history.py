@@ -87,11 +87,11 @@ class AttemptHistory:
 
     def __init__(
         self,
-        tell: Callable[[CheckpointReport], None] = lambda _: None,
+        report: Callable[[CheckpointReport], None] = lambda _: None,
         event_log: EventLog | None = None,
     ) -> None:
-        """Start empty; `tell` gets the report of each ended attempt and must not block."""
-        self._tell = tell
+        """Start empty; `report` gets the report of each ended attempt and must not block."""
+        self._report = report
         self._event_log = event_log or EventLog("", "")
         self._lock = threading.Lock()
         self._reports: OrderedDict[CheckpointId, CheckpointReport] = OrderedDict()
@@ -371,7 +371,7 @@ class AttemptHistory:
         """Report an attempt that has ended."""
         report = self._reports.get(checkpoint_id)
         if report is not None:
-            self._tell(report)
+            self._report(report)
 
     def _resolve(self, checkpoint_id: CheckpointId) -> None:
         """End the waits for an attempt whose result, commits included, is known."""

@@ -303,26 +303,26 @@ class StepTimes:
     def _of(self, checkpoint_id: CheckpointId) -> _Times:
         return self._open.setdefault(checkpoint_id, _Times())
 
-    def seen(self, checkpoint_id: CheckpointId) -> None:
+    def on_seen(self, checkpoint_id: CheckpointId) -> None:
         """Record that a barrier has arrived; only the first arrival counts."""
         times = self._of(checkpoint_id)
         times.seen_at_ms = times.seen_at_ms or now_ms()
 
-    def emitted(self, checkpoint_id: CheckpointId, rows: int) -> None:
+    def on_emitted(self, checkpoint_id: CheckpointId, rows: int) -> None:
         """Record that the barrier was emitted, after this many rows of the generation."""
         times = self._of(checkpoint_id)
         times.emitted_at_ms = now_ms()
         times.rows = rows
 
-    def pinned(self, checkpoint_id: CheckpointId, since_s: float) -> None:
+    def on_pinned(self, checkpoint_id: CheckpointId, since_s: float) -> None:
         """Record how long pinning took; `since_s` is a time of `time.monotonic`."""
         self._of(checkpoint_id).sync_s += time.monotonic() - since_s
 
-    def storing(self, checkpoint_id: CheckpointId) -> None:
+    def on_storing(self, checkpoint_id: CheckpointId) -> None:
         """Record that storing the snapshot begins."""
         self._of(checkpoint_id).stored_from_ms = now_ms()
 
-    def uploaded(self, checkpoint_id: CheckpointId, size_bytes: int) -> None:
+    def on_uploaded(self, checkpoint_id: CheckpointId, size_bytes: int) -> None:
         """Record how much was newly stored, if the attempt is still open."""
         times = self._open.get(checkpoint_id)
         if times is not None:
