@@ -18,7 +18,7 @@ from cutwater.config.settings import STORE_DEFAULT
 from cutwater.errors import ConfigError, CutwaterError, MoveRefused, RunError
 from cutwater.ids import CheckpointId, PipelineId, SinkId
 from cutwater.operations.fork import shared_targets
-from cutwater.operations.offline_pipeline import Movable
+from cutwater.operations.offline_pipeline import OfflinePipeline
 from cutwater.operations.rewind.rewind import find_target, perform
 from cutwater.planning.physical_plan import PhysicalPlan
 from cutwater.planning.planner import plan
@@ -34,7 +34,7 @@ from cutwater.runtime.reporting.status import (
     StepStatus,
 )
 from cutwater.runtime.scratch import Scratch
-from cutwater.runtime.supervisor import Supervisor, in_background
+from cutwater.runtime.supervisor import Supervisor, run_in_background
 from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext, share_disk
 from cutwater.sinks.checks import check_targets
 from cutwater.sinks.places import placed
@@ -134,7 +134,7 @@ class PipelineRun:
         self.lease = supervisor.lease
         self._ended = threading.Event()
         self._end: RunResult | BaseException | None = None
-        in_background(supervisor, self._note_end)
+        run_in_background(supervisor, self._note_end)
 
     def _note_end(self, end: RunResult | BaseException) -> None:
         self._end = end
@@ -319,7 +319,7 @@ def start(
         raise MoveRefused(name, shared)
     sinks = _open_sinks(physical, spark, identity)
     if goes_back:
-        _rewind_to_start(Movable(name, store, targets, sinks), options, physical, spark)
+        _rewind_to_start(OfflinePipeline(name, store, targets, sinks), options, physical, spark)
     scratch = Scratch.make(options.scratch, identity, shared=not share_disk(spark))
     context = RunContext(
         plan=physical,
@@ -362,24 +362,24 @@ def _require_report(report: CheckpointReport | None, timeout_s: float | None) ->
 
 
 def _rewind_to_start(
-    movable: Movable, options: RunOptions, physical: PhysicalPlan, spark: "SparkSession"
+    offline: OfflinePipeline, options: RunOptions, physical: PhysicalPlan, spark: "SparkSession"
 ) -> None:
     """Rewind to the requested start, unless the pipeline is already there.
 
     Nothing is rolled back if the current code could not resume from there.
     """
-    log = movable.store.log.read()
-    target = find_target(movable, log, options.start_from, "from")
+    log = offline.store.log.read()
+    target = find_target(offline, log, options.start_from, "from")
     if target.decision == log.head:
         return
     if not options.may_rewind:
-        reason = f"{target.title} is not where {movable.name} stands any more: this is a rewind"
+        reason = f"{target.title} is not where {offline.name} stands any more: this is a rewind"
         raise ConfigError("from", reason)
     if target.cut is not None:
         map_or_refuse(target.cut, identities(physical, spark), options.allowed)
-    identity = movable.store.pipeline
-    with held(movable.store.backend, identity, movable.name, takeover=options.takeover):
-        perform(movable, log, target, leave_sinks=False)
+    identity = offline.store.pipeline
+    with held(offline.store.backend, identity, offline.name, takeover=options.takeover):
+        perform(offline, log, target, leave_sinks=False)
 
 
 def stored_targets(physical: PhysicalPlan) -> dict[SinkId, StoredTarget]:

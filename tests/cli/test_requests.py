@@ -18,7 +18,7 @@ from tests.unit.store.cuts import PIPELINE
 from cutwater.errors import RequestFailed
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.runtime.request_server import Desk
+from cutwater.runtime.request_server import RequestServer
 from cutwater.store.records.lease import Lease, Leases
 
 GONE = "has ended"
@@ -33,7 +33,7 @@ class Running:
         now_ms = int(time.time() * 1000)
         self.lease = Lease(socket.gethostname(), os.getppid(), "nonce", now_ms + 60_000)
         self.control = FakeRunControl()
-        self.desk = Desk(stored.writer.store, self.lease.nonce, self.control)
+        self.desk = RequestServer(stored.writer.store, self.lease.nonce, self.control)
         stored.hold(self.lease)
         self.desk.start()
 

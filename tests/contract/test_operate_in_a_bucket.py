@@ -13,7 +13,7 @@ from tests.unit.runtime.fake_run_control import FakeRunControl
 
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.runtime.request_server import Desk
+from cutwater.runtime.request_server import RequestServer
 from cutwater.store.records.lease import Lease
 
 
@@ -47,7 +47,7 @@ def test_a_pipeline_is_asked_through_a_bucket(
     lease = Lease(socket.gethostname(), os.getppid(), "nonce", int(time.time() * 1000))
     stored.hold(lease)
     control = FakeRunControl()
-    desk = Desk(stored.writer.store, lease.nonce, control)
+    desk = RequestServer(stored.writer.store, lease.nonce, control)
     desk.start()
 
     taken = stored.json("savepoint", "orders", "--name", "after")["checkpoint"]

@@ -20,7 +20,7 @@ from cutwater.errors import CutwaterError, SinkError
 from cutwater.ids import BatchId, ChannelId, Generation, Slot
 from cutwater.operations.migration.plain_query import trace
 from cutwater.protocol.channel_log import Bound, ChannelLog
-from cutwater.runtime.channel import Channel, ChannelForm
+from cutwater.runtime.channel import Channel, ChannelSchema
 from cutwater.runtime.channel_file import read_entries
 from cutwater.runtime.output import ChannelOutput
 from cutwater.runtime.scratch import Scratch, clear, new_blob_cache
@@ -60,7 +60,7 @@ ROWS = UnlistedRows((1, 2, 3))
 
 
 def channel_in(directory: Path) -> Channel:
-    form = ChannelForm(StructType())
+    form = ChannelSchema(StructType())
     return Channel(ChannelLog(ChannelId("a"), {}), directory, form, Bound(9, 9**9), lambda _: None)
 
 

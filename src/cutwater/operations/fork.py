@@ -1,8 +1,8 @@
-"""Forking a pipeline: a second one, with another uuid, that begins from a cut of the first.
+"""Forks a pipeline: a second pipeline, with another uuid, that starts from a cut of the first.
 
-Everything the cut needs is copied, so that neither pipeline's retention can hurt the other. The
+Everything the cut needs is copied, so that neither pipeline's retention can affect the other. The
 first pipeline is only read. The new name is written last: until then there is no fork, only
-objects that nobody names (PROTOCOL.md section 11, rule F14).
+unreferenced objects (PROTOCOL.md section 11, rule F14).
 """
 
 import uuid
@@ -37,20 +37,21 @@ from cutwater.store.records.targets import (
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A fork that was made.
+    """A new fork.
 
     Attributes:
         pipeline: The original's name.
         new: The fork's name.
         pipeline_id: The fork's uuid.
         store: The address of the fork's store.
-        to: The checkpoint it begins from.
-        title: What that is called.
-        at_ms: When that was taken.
+        to: The checkpoint it starts from.
+        title: The checkpoint in words.
+        at_ms: When the checkpoint was taken.
         objects: How many objects were copied.
         size_bytes: How many bytes they have.
-        positions: Where its sources go on, by step and stream.
-        forgotten: What its sources no longer have of what came after, by step and stream.
+        positions: Where its sources resume, by step and stream.
+        forgotten: What its sources no longer have of the input after the checkpoint, by step and
+            stream.
         forbidden: The original's targets, which the fork must not write to.
     """
 
@@ -77,7 +78,7 @@ def fork(
     new_store: str | Path | None = None,
     allow_forgotten: bool = False,
 ) -> Fork:
-    """Make a second pipeline that begins from a cut of the first, which is only read.
+    """Create a second pipeline that starts from a cut of the first, which is only read.
 
     Its sinks must write elsewhere; that is checked whenever it runs. The first pipeline may be
     running.
@@ -87,13 +88,13 @@ def fork(
         new: The fork's name.
         start_from: A checkpoint's number, a savepoint's name or a time, as for `rewind`.
         store: The address of the pipeline's store.
-        new_store: The address of the fork's store; the same one if None.
-        allow_forgotten: Make it although a source no longer has what came after the cut: the
-            fork never sees those rows.
+        new_store: The address of the fork's store; None for the same store.
+        allow_forgotten: Fork although a source no longer has the input after the cut: the fork
+            never gets those rows.
 
     Raises:
         ConfigError: If there is no such store, pipeline or checkpoint, or the name is taken.
-        MoveRefused: If the checkpoint cannot be forked; nothing was named.
+        MoveRefused: If the checkpoint cannot be forked; no name was written.
         StoreError: If a store cannot be read or written.
     """
     backend = existing_backend(store)
@@ -106,18 +107,18 @@ def fork(
         raise ConfigError("--from", f"{pipeline} has never taken a checkpoint")
     target = choose(start_from, candidates(original, log), "--from")
     made = PipelineStore.of(into, PipelineId(str(uuid.uuid4())))
-    cut = _planned(pipeline, target)
+    cut = _plan(pipeline, target)
     targets = _all_targets(pipeline, original, log)
     past = past_of(original, read_cut(original, log.head), cut)
     if past.forgotten and not allow_forgotten:
         listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(past.forgotten.items()))
         reason = f"{target.title}: {RewindRefusal.SOURCE_FORGOT.value}: {listed}"
         raise MoveRefused(pipeline, f"{reason}; with --allow-forgotten the fork goes on without")
-    copies = _copied(pipeline, original, made, target, cut)
+    copies = _copy_objects(pipeline, original, made, target, cut)
     number = target.decision.checkpoint_id
     origin = Origin(original.pipeline, pipeline, backend.url, number, targets)
     record_origin(into, made.pipeline, origin)
-    _found(made, _renamed(cut, copies))
+    _decide_first_cut(made, _rename_blobs(cut, copies))
     if open_pipeline(into, new, lambda: uuid.UUID(made.pipeline)) != made.pipeline:
         raise ConfigError("NEW", f"{into.url} has got a pipeline {new} meanwhile")
     return Fork(
@@ -129,15 +130,15 @@ def fork(
         title=target.title,
         at_ms=cut.started_at_ms,
         objects=len(copies),
-        size_bytes=sum(one.size_bytes for one in copies),
+        size_bytes=sum(ref.size_bytes for ref in copies),
         positions=cut.stream_positions,
         forgotten=past.forgotten,
-        forbidden=tuple(sorted({one.uri for one in targets})),
+        forbidden=tuple(sorted({stored.uri for stored in targets})),
     )
 
 
 def shared_targets(backend: Backend, pipeline: PipelineId, targets: SinkTargets) -> str | None:
-    """Say which sinks of a fork write to its original's targets; None if none does.
+    """Say which sinks of a fork write to its original's targets; None for none.
 
     Raises:
         StoreError: If the store cannot be read.
@@ -145,10 +146,10 @@ def shared_targets(backend: Backend, pipeline: PipelineId, targets: SinkTargets)
     origin = read_origin(backend, pipeline)
     if origin is None:
         return None
-    # A target without an address, such as a console, is nobody's.
-    taken = [one for one in origin.targets if one.uri]
+    # A target without an address, such as a console, cannot be shared.
+    taken = [target for target in origin.targets if target.uri]
     shared: list[SinkId] = sorted(
-        sink for sink, one in targets.items() if any(map(one.is_same_as, taken))
+        sink for sink, target in targets.items() if any(map(target.is_same_as, taken))
     )
     if not shared:
         return None
@@ -157,28 +158,29 @@ def shared_targets(backend: Backend, pipeline: PipelineId, targets: SinkTargets)
 
 
 def _check_name(backend: Backend, new: str) -> None:
-    # Before anything is copied: the name's form, and that nobody has it.
+    # Before anything is copied: the name must be valid and free.
     name_path(new)
     if new in list_pipelines(backend):
         raise ConfigError("NEW", f"{backend.url} has a pipeline {new} already")
 
 
-def _planned(pipeline: str, target: Candidate) -> Cut:
+def _plan(pipeline: str, target: Candidate) -> Cut:
     if target.cut is None:
         reason = RewindRefusal.MANIFEST_UNREADABLE.value
         raise MoveRefused(pipeline, f"{target.title}: {reason}")
     planned = plan_fork(target.cut)
     if isinstance(planned, Refused):
-        listed = "".join(f": {one}" for one in planned.things[:1])
+        listed = "".join(f": {thing}" for thing in planned.things[:1])
         raise MoveRefused(pipeline, f"{target.title}: {planned.reason.value}{listed}")
     return planned
 
 
 def _all_targets(pipeline: str, original: PipelineStore, log: LogView) -> tuple[StoredTarget, ...]:
-    """Return every target the original's sinks ever had, and those it must not write to itself.
+    """Return every target of the original's sinks, past ones and forbidden ones included.
 
     Raises:
-        MoveRefused: If nobody can say: a pipeline that was adopted, before adoptions told.
+        MoveRefused: If the targets are not known: the pipeline was adopted by a version that did
+            not record them.
     """
     recorded = original.targets.possible(log)
     found = {target.place: target for targets in recorded for target in targets.values()}
@@ -186,20 +188,20 @@ def _all_targets(pipeline: str, original: PipelineStore, log: LogView) -> tuple[
     if not recorded and before is None:
         reason = "its store does not say where its sinks write, and a fork must not write there"
         raise MoveRefused(pipeline, f"{reason}; run it once")
-    found.update({one.place: one for one in (before.targets if before else ())})
+    found.update({target.place: target for target in (before.targets if before else ())})
     return tuple(found[place] for place in sorted(found))
 
 
-def _copied(
+def _copy_objects(
     pipeline: str, original: PipelineStore, made: PipelineStore, target: Candidate, cut: Cut
 ) -> Mapping[BlobRef, BlobRef]:
-    """Copy every object of the cut, each checked against its hash; return where they are now."""
+    """Copy every object of the cut and verify its hash; return the copies by original."""
     reading = original.blobs(cut.generation)
     writing = made.blobs(cut.generation)
     copies = {}
     with TemporaryDirectory() as directory:
         local_file = Path(directory) / "blob"
-        for ref in sorted({ref for one in cut.snapshots.values() for ref in one.blobs}):
+        for ref in sorted({ref for snapshot in cut.snapshots.values() for ref in snapshot.blobs}):
             try:
                 reading.fetch_file(ref, local_file)
             except StoreError as error:
@@ -212,25 +214,30 @@ def _copied(
     return copies
 
 
-def _renamed(cut: Cut, copies: Mapping[BlobRef, BlobRef]) -> Cut:
+def _rename_blobs(cut: Cut, copies: Mapping[BlobRef, BlobRef]) -> Cut:
     """Return the cut with the names of its copied objects."""
 
-    def blobs(refs: Iterable[BlobRef]) -> tuple[BlobRef, ...]:
-        return tuple(copies[one] for one in refs)
+    def rename_refs(refs: Iterable[BlobRef]) -> tuple[BlobRef, ...]:
+        return tuple(copies[ref] for ref in refs)
 
-    def events(part: InFlight) -> InFlight:
-        recorded = (RecordedEvent(one.position, one.event, blobs(one.blobs)) for one in part.events)
+    def rename_events(part: InFlight) -> InFlight:
+        recorded = (
+            RecordedEvent(event.position, event.event, rename_refs(event.blobs))
+            for event in part.events
+        )
         return InFlight(part.input, tuple(recorded))
 
-    def snapshot(one: StepSnapshot) -> StepSnapshot:
-        in_flight = tuple(events(part) for part in one.in_flight)
-        return replace(one, state=blobs(one.state), in_flight=in_flight)
+    def rename_snapshot(original: StepSnapshot) -> StepSnapshot:
+        in_flight = tuple(rename_events(part) for part in original.in_flight)
+        return replace(original, state=rename_refs(original.state), in_flight=in_flight)
 
-    return replace(cut, snapshots={step: snapshot(one) for step, one in cut.snapshots.items()})
+    return replace(
+        cut, snapshots={step: rename_snapshot(original) for step, original in cut.snapshots.items()}
+    )
 
 
-def _found(made: PipelineStore, cut: Cut) -> None:
-    """Write the fork's first claim, number, manifest and decision; nobody else knows of it yet."""
+def _decide_first_cut(made: PipelineStore, cut: Cut) -> None:
+    """Write the fork's first claim, number, manifest and decision; it has no name yet."""
 
     def first(attempt: Attempt) -> Cut:
         return replace(cut, started_at_ms=attempt.started_at_ms)
@@ -238,7 +245,7 @@ def _found(made: PipelineStore, cut: Cut) -> None:
     try:
         decide_cut(made, claim_next(made, LogView()), cut.kind, first)
     except OutcomeUnknown as error:
-        # Its uuid is nobody else's: nothing but a lost answer can have come between.
+        # The uuid is new, so no other process can have written; only the response was lost.
         raise OutcomeUnknown(
             made.backend.url, "the fork was not finished; make it again"
         ) from error

@@ -1,7 +1,6 @@
-"""Opening a pipeline that nobody runs: its store by address, its sinks by what the store remembers.
+"""Opens a stopped pipeline: its store by address, its sinks by the targets that the store records.
 
-Nothing is made here: an address without a store and a name without a pipeline are mistakes of
-whoever typed them.
+Nothing is created here: an address without a store and a name without a pipeline are user errors.
 """
 
 from collections.abc import Mapping
@@ -21,15 +20,15 @@ from cutwater.store.records.targets import IDENTITY, SinkTargets, StoredTarget
 
 
 @dataclass(frozen=True, slots=True)
-class Movable:
-    """A pipeline that can be moved: its store, and its sinks as far as they could be opened.
+class OfflinePipeline:
+    """A stopped pipeline: its store, and the sinks that could be opened.
 
     Attributes:
         name: The pipeline's name.
         store: The pipeline in its store.
-        targets: Where its sinks write today.
-        sinks: Those that are open.
-        unopened: Why the others are not.
+        targets: The current targets of its sinks.
+        sinks: The sinks that are open.
+        unopened: Why the other sinks are not.
     """
 
     name: str
@@ -39,12 +38,12 @@ class Movable:
     unopened: Mapping[SinkId, str] = field(default_factory=dict)
 
 
-def open_movable(backend: Backend, name: str) -> Movable:
-    """Open a pipeline and, without its file, its sinks.
+def open_offline(backend: Backend, name: str) -> OfflinePipeline:
+    """Open a pipeline and its sinks, without the pipeline file.
 
     Raises:
         ConfigError: If the store has no pipeline of that name.
-        MoveRefused: If it has never run far enough to say where its sinks write.
+        MoveRefused: If the store does not record where its sinks write.
         StoreError: If the store cannot be read.
     """
     name, pipeline = identify(backend, name)
@@ -58,18 +57,18 @@ def open_movable(backend: Backend, name: str) -> Movable:
     for sink, target in recorded.items():
         try:
             opened = reopen(target, store.pipeline, sink)
-            why = _another(target, opened)
+            why = _describe_replacement(target, opened)
             if why is None:
                 sinks[sink] = opened
             else:
                 unopened[sink] = f"{why}; use `cutwater run FILE --from`, with --moved {sink}"
         except (ConfigError, SinkError) as error:
             unopened[sink] = error.reason
-    return Movable(name, store, recorded, sinks, unopened)
+    return OfflinePipeline(name, store, recorded, sinks, unopened)
 
 
-def _another(target: StoredTarget, opened: object) -> str | None:
-    """Say whether an address that was recorded leads to another target than it did."""
+def _describe_replacement(target: StoredTarget, opened: object) -> str | None:
+    """Say that a recorded address now leads to another target; None if it does not."""
     if target.identity is None or not isinstance(opened, IdentifiedSink):
         return None
     now = replace(target, options={IDENTITY: (opened.identity,)})
@@ -77,26 +76,26 @@ def _another(target: StoredTarget, opened: object) -> str | None:
 
 
 def candidates(store: PipelineStore, log: LogView) -> tuple[Candidate, ...]:
-    """Read all decided checkpoints that are still there, oldest first.
+    """Read all decided checkpoints that still exist, oldest first.
 
     Raises:
         NewerFormat: If a manifest is of a newer Cutwater.
         Unavailable: If the store does not answer.
     """
     there = set(store.manifests.ids())
-    decided = (one for one in log.decisions if one.checkpoint_id in there)
-    return tuple(Candidate(one, read_cut(store, one)) for one in decided)
+    decided = (decision for decision in log.decisions if decision.checkpoint_id in there)
+    return tuple(Candidate(decision, read_cut(store, decision)) for decision in decided)
 
 
 def check_still_there(pipeline: str, store: PipelineStore, target: Candidate) -> None:
-    """Read a checkpoint's manifest again, once something may have been deleted.
+    """Read a checkpoint's manifest again, after retention may have deleted it.
 
-    Retention deletes a manifest before the objects it names, and looks for a newer claim before
-    each. So a manifest that is there after a claim proves that its objects stay; and objects that
-    are gone together with their manifest were deleted, not damaged.
+    Retention deletes a manifest before the objects it names, and checks for a newer claim before
+    each. So a manifest that exists after a claim proves that its objects stay; and objects that are
+    missing together with their manifest were deleted, not damaged.
 
     Raises:
-        MoveRefused: If it is not there any more.
+        MoveRefused: If the manifest no longer exists.
         StoreError: If the store cannot be read.
     """
     if read_cut(store, target.decision) != target.cut:
@@ -105,7 +104,7 @@ def check_still_there(pipeline: str, store: PipelineStore, target: Candidate) ->
 
 
 def read_cut(store: PipelineStore, decision: Decision) -> Cut | None:
-    """Read a decided manifest; None if it is gone or damaged.
+    """Read a decided manifest; None if it is missing or damaged.
 
     Raises:
         NewerFormat: If it is of a newer Cutwater.

@@ -29,17 +29,17 @@ from cutwater.store.blobs.blobs import Blobs
 
 
 class Signal:
-    """What one step waits on: something happened on one of its inputs, or it must end."""
+    """Wakes one step when an input has changed or the step must end."""
 
     def __init__(self) -> None:
-        """Nothing has happened yet."""
+        """Start open, with a count of zero."""
         self._changed = threading.Condition()
         self._count = 0
         self._closed = False
 
     @property
     def count(self) -> int:
-        """How often something has happened; take it before looking, pass it to `wait`."""
+        """How many changes there were; read it before checking the inputs, pass it to `wait`."""
         return self._count
 
     @property
@@ -48,19 +48,19 @@ class Signal:
         return self._closed
 
     def notify(self) -> None:
-        """Wake whoever waits."""
+        """Wake the waiting threads."""
         with self._changed:
             self._count += 1
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wake whoever waits, for good."""
+        """Wake the waiting threads; from now on `wait` returns at once."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def wait(self, seen: int, timeout_s: float) -> None:
-        """Return when more has happened than was seen, when closed, or when time is up."""
+        """Return when the count is no longer `seen`, when closed, or after the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._count != seen, timeout_s)
 
@@ -72,16 +72,16 @@ class Columns(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelForm:
-    """What the rows of a channel look like.
+class ChannelSchema:
+    """The schema of a channel's rows, their watermark, and where they come from.
 
     Attributes:
         schema: The columns, all of them nullable and without metadata.
         watermark: The event-time column and its delay (such as `10000 milliseconds`), which
-            every reader applies again; None without one.
-        merged_by: The step, here or further up, that reads several channels; empty for none.
-            Holding one of those makes its rows come late.
-        origins: The outside sources that the rows come from, however far up.
+            every reader applies again; None for no watermark.
+        merged_by: The step, this or an upstream one, that reads several channels; empty for none.
+            Blocking one of these channels makes its rows late.
+        origins: The outside sources of the rows, through any number of upstream steps.
     """
 
     schema: Columns
@@ -97,7 +97,7 @@ class Channel:
         self,
         log: ChannelLog,
         directory: Path,
-        form: ChannelForm,
+        form: ChannelSchema,
         bound: Bound,
         on_control: Callable[[ChannelId], None],
     ) -> None:
@@ -106,9 +106,9 @@ class Channel:
         Args:
             log: Its index: empty, or as restored.
             directory: Where its files are.
-            form: What its rows look like.
-            bound: How far the slowest reader may lie behind.
-            on_control: Told the channel's name after every control message; must not block.
+            form: The schema of its rows.
+            bound: The max lag of the slowest reader.
+            on_control: Called with the channel's name after every control message; must not block.
         """
         self.id = log.channel
         self.form = form
@@ -128,25 +128,25 @@ class Channel:
 
     @property
     def empty(self) -> Path:
-        """A directory without files: what a scan of no Events reads."""
+        """A directory without files, which a scan of no Events reads."""
         return self.directory / "empty"
 
     def carry(self, columns: Columns) -> None:
-        """Carry only these of its columns; called before the first write or read."""
+        """Write only these columns; called before the first write or read."""
         self.carried = columns
 
     def subscribe(self, reader: ReaderId, signal: Signal) -> None:
-        """Wake this signal when something happens that concerns the reader."""
+        """Wake this signal when something changes for the reader."""
         self._signals[reader] = signal
 
     def restore(self, log: ChannelLog) -> None:
-        """Begin with another index, before anybody writes or reads; its files are in place."""
+        """Replace the index, before the first write or read; the files are in place."""
         self._log = log
 
     # -- the producer
 
     def append(self, message: Message) -> None:
-        """Put a message at the end, under the producer's lock."""
+        """Append a message; called under the producer's lock."""
         with self._lock:
             place = self._log.append(message)
             self._file.append(place, message)
@@ -163,7 +163,7 @@ class Channel:
             return self._log.has_room(self._bound, lets_barrier_out=lets_barrier_out)
 
     def wait_for_change(self, timeout_s: float) -> None:
-        """Wait until a reader has moved, or time is up."""
+        """Wait until a reader has moved, or until the timeout."""
         with self._lock:
             self._lock.wait(timeout_s)
 
@@ -175,9 +175,9 @@ class Channel:
             return self._log.limit(reader).position
 
     def end_within(self, start: int, limit: int, size_bytes: int | None) -> int:
-        """Return where a batch ends that begins at `start`: at the limit, or the size before it.
+        """Return the end of a batch that begins at `start`: the limit, or less to stay in the size.
 
-        One Event is always taken, however large.
+        A batch always takes at least one Event, however large.
         """
         if size_bytes is None or limit - start <= 1:
             return limit
@@ -194,10 +194,10 @@ class Channel:
             return self._log.place(position)
 
     def events(self, start: int, end: int) -> tuple[Event, ...]:
-        """Return the Events between two positions; none of what is freed already.
+        """Return the Events between two positions, without those that are freed already.
 
-        After a restore Spark asks once for the range of the last committed batch and throws it
-        away; a slower reader of the channel may have kept a part of it.
+        After a restore Spark requests the range of the last committed batch once and discards it;
+        a slower reader of the channel may have kept a part of it.
         """
         with self._lock:
             base = self._log.base.position
@@ -210,10 +210,10 @@ class Channel:
         return [self.data / name for event in events for name in event.files]
 
     def problem(self, events: Iterable[Event]) -> str:
-        """Say which file of Events is not as it was appended; empty if all of them are.
+        """Say which file of Events has changed since it was appended; empty for none.
 
         Raises:
-            OSError: If they cannot be looked at.
+            OSError: If the files cannot be examined.
         """
         for event in events:
             found = [(path, status(path)) for path in self.paths([event])]
@@ -238,7 +238,7 @@ class Channel:
             self._lock.notify_all()
 
     def settle(self, reader: ReaderId) -> None:
-        """Note that the reader's batch is committed, and free what nobody needs."""
+        """Record that the reader's batch is committed, and free what is no longer needed."""
         with self._lock:
             self._log.settle(reader)
         self.free()
@@ -251,7 +251,7 @@ class Channel:
             self._signals[reader].notify()
 
     def news(self, reader: ReaderId) -> tuple[Place, tuple[Placed, ...]]:
-        """Return how far the reader would record, and the control messages it has not seen."""
+        """Return the place up to which the reader would record, and its new control messages."""
         with self._lock:
             return self._log.recordable(reader), self._log.news(reader)
 
@@ -269,7 +269,7 @@ class Channel:
         self.free()
 
     def free(self) -> None:
-        """Delete the files of Events that nobody needs any more."""
+        """Delete the files of Events that are no longer needed."""
         with self._lock:
             freed = self._log.free()
             self._file.free(self._log.base, self._log.controls_freed)
@@ -277,7 +277,7 @@ class Channel:
             try_to_remove_tree(self.data / directory)
 
     def close(self) -> None:
-        """Close the log and wake everybody."""
+        """Close the log and wake all waiting threads."""
         with self._lock:
             self._file.close()
             self._lock.notify_all()
@@ -285,17 +285,17 @@ class Channel:
     # -- facts
 
     def watermark_ms(self, reader: ReaderId, position: int) -> int | None:
-        """Return the newest watermark that the reader will have passed at a position."""
+        """Return the newest watermark before a position of the reader."""
         with self._lock:
             return self._log.watermark_ms(reader, position)
 
     def backlogs(self) -> Mapping[ReaderId, Bound]:
-        """Return how far each reader lies behind."""
+        """Return the lag of each reader."""
         with self._lock:
             return {reader: self._log.backlog(reader) for reader in self._signals}
 
     def position(self, reader: ReaderId) -> Place:
-        """Return how far the reader has come."""
+        """Return the reader's position."""
         with self._lock:
             return self._log.position(reader)
 
@@ -306,25 +306,25 @@ class Channel:
 
 
 def restore_channel(channel: Channel, readers: Iterable[ReaderId], cut: Cut, blobs: Blobs) -> None:
-    """Put what was in flight into a channel, and every reader to its own place.
+    """Restore the Events in flight of a channel, and the position of every reader.
 
     Raises:
-        StoreError: If it cannot be fetched.
+        StoreError: If the Events cannot be fetched.
     """
     places = {reader: cut.snapshots[reader.step].positions[reader.input] for reader in readers}
     lowest = min(places.values())
     slowest = next(reader for reader in places if places[reader] == lowest)
     recorded = _recorded(cut, slowest)
-    log = ChannelLog(channel.id, places, base=lowest, events=[one.event for one in recorded])
-    # Watermarks are not recorded with Events: the producer's newest one comes after them all.
+    log = ChannelLog(channel.id, places, base=lowest, events=[entry.event for entry in recorded])
+    # Watermarks are not recorded with Events: the producer's newest follows all of the Events.
     watermark_ms = cut.snapshots[StepId(channel.id)].watermark_ms
     if watermark_ms is not None:
         log.append(Watermark(watermark_ms))
     channel.restore(log)
     files = {
         channel.data / name: ref
-        for one in recorded
-        for name, ref in zip(one.event.files, one.blobs, strict=True)
+        for entry in recorded
+        for name, ref in zip(entry.event.files, entry.blobs, strict=True)
     }
     blobs.fetch_files(files)
 
@@ -335,15 +335,15 @@ def _recorded(cut: Cut, reader: ReaderId) -> tuple[RecordedEvent, ...]:
 
 
 def check_in_flight(channel: Channel, reader: ReaderId, read: frozenset[str] | None) -> None:
-    """Check that the rows a reader has before it have the columns that it reads.
+    """Check that the rows in flight to a reader have the columns that the reader needs.
 
     Args:
         channel: The channel, restored.
-        reader: Who reads it.
-        read: The columns that it reads; None for all.
+        reader: The reader.
+        read: The columns that the reader needs; None for all.
 
     Raises:
-        RecoveryError: If one is missing.
+        RecoveryError: If a column is missing.
     """
     wanted = frozenset(channel.form.schema.names) if read is None else read
     begin = channel.position(reader)

@@ -38,12 +38,12 @@ _PACKED: Final = struct.Struct(f">BQ{BARRIER_BYTES}s")
 
 @dataclass(slots=True)
 class _Segment:
-    """One file of the log, and how much of the channel lies up to its end.
+    """One file of the log, and how much of the channel comes before its end.
 
     Attributes:
         path: The file.
         end: How many Events.
-        controls: How many control messages, of those that were written here.
+        controls: How many control messages, counted since the log was created.
     """
 
     path: Path
@@ -55,7 +55,7 @@ class ChannelFile:
     """The writer of one channel's log."""
 
     def __init__(self, directory: Path) -> None:
-        """Begin a log in a directory that is there and empty."""
+        """Create a log in an existing, empty directory."""
         self._directory = directory
         self._segments: deque[_Segment] = deque()
         self._entries = 0
@@ -64,10 +64,10 @@ class ChannelFile:
         self._file: BinaryIO | None = None
 
     def append(self, place: Place, message: Message) -> None:
-        """Write one message behind the others.
+        """Append one message.
 
         Args:
-            place: The end of the channel after it.
+            place: The end of the channel after the message.
             message: The message.
         """
         if self._file is None or self._entries == SEGMENT_ENTRIES:
@@ -82,7 +82,7 @@ class ChannelFile:
 
     def _roll(self) -> None:
         self.close()
-        # Numbered, since a segment of barriers alone begins where the one before it began.
+        # Numbered: a segment that holds only barriers begins at the same Event as its predecessor.
         path = self._directory / f"{self._rolled:08d}{_SUFFIX}"
         self._rolled += 1
         self._file = path.open("xb")
@@ -90,13 +90,13 @@ class ChannelFile:
         self._entries = 0
 
     def free(self, base: Place, controls: int) -> None:
-        """Drop segments of which everything has been passed; the one that is written stays.
+        """Delete segments that no reader needs any more, except the one that is being written.
 
-        A pipeline that is silent has barriers all the same, so they count as Events do.
+        A pipeline without data still has barriers, so barriers count as Events do.
 
         Args:
-            base: The place of the first Event that somebody needs.
-            controls: How many control messages nobody needs any more.
+            base: The place of the first Event that is still needed.
+            controls: How many control messages are no longer needed.
         """
         while len(self._segments) > 1:
             first = self._segments[0]
@@ -113,7 +113,7 @@ class ChannelFile:
 
 
 def read_entries(directory: Path) -> list[dict[str, object]]:
-    """Return what a channel's log holds, oldest first, as JSON values.
+    """Return the entries of a channel's log, oldest first, as JSON values.
 
     Raises:
         Corrupt: If an entry is damaged.
@@ -173,14 +173,14 @@ def framed(payload: bytes) -> bytes:
 
 
 def payloads(data: bytes, name: str) -> Iterator[bytes]:
-    """Take framed entries apart, as far as they are complete.
+    """Split framed entries, up to the first incomplete one.
 
     Args:
-        data: What a log file holds.
+        data: The content of a log file.
         name: The file, for the error.
 
     Raises:
-        Corrupt: If a complete entry is not what was written.
+        Corrupt: If a complete entry has a wrong checksum.
     """
     at = 0
     while at + _HEAD.size <= len(data):

@@ -1,6 +1,6 @@
 """What a pipeline runs with: the session, its store, its sinks, its options.
 
-Made once per process by whoever starts the pipeline; every generation uses the same.
+Created once per process, when the pipeline is started; all generations share it.
 """
 
 from collections.abc import Mapping
@@ -29,13 +29,13 @@ class RunContext:
         store: The pipeline in its store.
         sinks: All sinks, opened.
         options: The protocol's options.
-        bound: How far a channel's slowest reader may lie behind.
+        bound: The max lag of a channel's slowest reader.
         scratch: A directory for generations; its content may be lost at any time.
-        available_now: Run until what is there now is processed.
-        targets: Where the sinks write, as the store remembers it.
-        is_fork: Whether it began from another pipeline's cut, which may run at the same time.
+        available_now: Run until all data that is available now is processed.
+        targets: Where the sinks write, as the store records it.
+        is_fork: Whether the pipeline started from a cut of another one, which may run as well.
         allowed: What a restore into changed code may do.
-        blob_cache: What recovery has brought to this machine for the generation that is built next.
+        blob_cache: The objects that recovery has fetched for the next generation.
     """
 
     plan: PhysicalPlan

@@ -1,8 +1,8 @@
 """The durable effects of a generation, in the background: each posts its result.
 
 Nothing here decides anything. A task is one of the coordinator's commands. It runs in a pool,
-retries where repeating is safe, and always posts an answer, so that the coordinator never waits for
-ever.
+retries where repeating is safe, and always posts an answer, so that the coordinator never waits
+forever.
 """
 
 import logging
@@ -49,11 +49,11 @@ _LOG: Final = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5
 _TRIES: Final = 6
 _TRYING_S: Final = 3.0
-"""No further try begins after this: a bucket has patience of its own, which would add up."""
+"""No further try begins after this: an object store has its own timeouts, which would add up."""
 
 _WORKERS: Final = 8
 _ATTEMPTS_REMEMBERED: Final = 100
-"""More attempts than can be open or have uploads that still run."""
+"""More attempts than can be open or still have uploads running."""
 
 
 class Effects:
@@ -71,8 +71,8 @@ class Effects:
         Args:
             context: What the pipeline runs with.
             generation: The generation.
-            post: Takes what came of each command; must not block.
-            failed: Told of a defect: a task that ended in a way nobody foresaw.
+            post: Receives the result of each command; must not block.
+            failed: Called with the error of a task that failed in an unexpected way: a defect.
         """
         self._context = context
         self._generation = generation
@@ -85,7 +85,7 @@ class Effects:
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="effect")
         self.collector = Collector(context.store, generation, context.options.retained)
         self._retention = SinkRetention(self.collector, context.sinks)
-        # By attempt: uploads of one that was given up may still run when the next one begins.
+        # By attempt: uploads of an aborted attempt may still run when the next attempt begins.
         self._reusable: OrderedDict[CheckpointId, Mapping[str, BlobRef]] = OrderedDict()
         self._bundles = BundleMemory()
         self._restored: CheckpointId | None = None
@@ -94,19 +94,19 @@ class Effects:
         self.behind: TargetBehind | None = None
         self.doubt: StoreError | None = None
 
-    def restored(self, cut: Cut, slot: Slot) -> None:
-        """Note the cut that recovery has checked, and seen through with all before it."""
+    def note_restored(self, cut: Cut, slot: Slot) -> None:
+        """Record the cut that recovery has verified; it and all cuts before it are committed."""
         self.collector.know(cut)
         self.collector.committed_through = slot
         self._restored = cut.checkpoint_id
 
     def close(self) -> None:
-        """Let what runs finish, start nothing more, and wait."""
+        """Start nothing more, and wait for the running tasks."""
         self._closed.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def start(self, command: events.CoordinatorCommand) -> None:
-        """Start what carries out a command of the coordinator."""
+        """Start a task that carries out a command of the coordinator."""
         match command:
             case events.ReserveId():
                 self._submit(lambda: self._reserve(command))
@@ -117,7 +117,7 @@ class Effects:
             case CommitSink():
                 self._asked.append(command)
             case RecordCommit(permit):
-                # Asked for again while it is being tried: whoever tries answers.
+                # Requested again while a task is trying it: that task posts the result.
                 if permit.slot not in self._recording:
                     self._recording.add(permit.slot)
                     self._submit(lambda: self._record(command))
@@ -151,11 +151,11 @@ class Effects:
             else:
                 self._post(events.Reserved(command.checkpoint_id, won, now_ms()))
                 return
-        # A store that is full or away stays so for a while: people must be told.
+        # A full or unavailable store stays so for a while: the status must show it.
         self._post(events.ReserveFailed(command.checkpoint_id, now_ms(), why))
 
     def _tries(self) -> Iterator[None]:
-        """Let something be tried that may be repeated: some seconds long, with pauses."""
+        """Yield once for each try of an operation that may be repeated, with pauses between."""
         end_s = time.monotonic() + _TRYING_S
         for number in range(_TRIES):
             if number and (time.monotonic() >= end_s or self._closed.wait(_RETRY_S)):
@@ -163,13 +163,13 @@ class Effects:
             yield
 
     def begin_attempt(self, barrier: Barrier) -> None:
-        """Note which objects the attempt need not store again."""
+        """Record which objects the attempt need not store again."""
         incremental = self._context.options.incremental
-        # What nobody has checked in this generation may be damaged, and would be named for ever.
+        # Objects not verified in this generation may be damaged; all later cuts would name them.
         trusted = [
-            one
-            for one in self.collector.cuts
-            if one.generation == self._generation or one.checkpoint_id == self._restored
+            cut
+            for cut in self.collector.cuts
+            if cut.generation == self._generation or cut.checkpoint_id == self._restored
         ]
         self._reusable[barrier.checkpoint_id] = reusable(trusted, barrier, incremental=incremental)
         self.uploaded[barrier.checkpoint_id] = 0
@@ -188,7 +188,7 @@ class Effects:
     ) -> None:
         checkpoint_id = snapshot.checkpoint_id
         blobs = self._context.store.blobs(self._generation, attempt=checkpoint_id)
-        # An attempt that is long over reuses nothing: whatever it stores, no cut will name.
+        # An attempt that ended long ago reuses nothing: no cut will name what it stores.
         known = self._reusable.get(checkpoint_id, {})
         try:
             pinned = step.pinned(checkpoint_id)
@@ -200,7 +200,8 @@ class Effects:
                 channel = step.wiring.inputs[part.input]
                 positions = range(part.start.position, part.end.position)
                 found = [
-                    channel.read(channel.place(one), channel.place(one + 1))[0] for one in positions
+                    channel.read(channel.place(position), channel.place(position + 1))[0]
+                    for position in positions
                 ]
                 names = [channel.data / name for event in found for name in event.files]
                 stored = iter(blobs.store_files(names, known))
@@ -210,17 +211,20 @@ class Effects:
                 )
                 in_flight.append(InFlight(part.input, recorded))
         except (StoreError, OSError, CutwaterError) as error:
-            # Also what was unpinned because the attempt is over: then nobody minds the decline.
+            # Also raised if the attempt is over and its files are unpinned; the decline is ignored.
             _LOG.info("checkpoint %s of %s: %s", checkpoint_id, step.name, error)
             reason, why = FailureReason.SNAPSHOT_FAILED, _why(error)
             self._post(
                 events.Declined(step.name, self._generation, checkpoint_id, reason, now_ms(), why)
             )
             return
-        refs = [*state, *(ref for part in in_flight for one in part.events for ref in one.blobs)]
+        refs = [
+            *state,
+            *(ref for part in in_flight for event in part.events for ref in event.blobs),
+        ]
         new = sum(ref.size_bytes for ref in refs if ref.sha256 not in known)
         self.uploaded[checkpoint_id] = self.uploaded.get(checkpoint_id, 0) + new
-        step.times.uploaded(checkpoint_id, new)
+        step.times.on_uploaded(checkpoint_id, new)
         step.tell(Stored(checkpoint_id, state, tuple(in_flight)))
 
     # -- the decision
@@ -259,15 +263,15 @@ class Effects:
 
     # -- sinks
 
-    def commit_asked(self) -> None:
-        """Let the sinks act that were asked at this moment, those of a group together."""
+    def commit_requested_sinks(self) -> None:
+        """Commit the sinks requested by the last event, the sinks of a group together."""
         asked, self._asked = self._asked, []
         groups = self._groups.of(asked)
         if groups:
             self._submit(partial(self._commit_all, groups))
 
     def _commit_all(self, groups: list[tuple[CommitSink, ...]]) -> None:
-        """Look at all targets first: if one lacks a commit, none of the sinks acts (F43)."""
+        """Check all targets first: if a target lacks a commit, no sink commits (F43)."""
         for together in groups:
             try:
                 recorded = recorded_by(together)
@@ -275,9 +279,9 @@ class Effects:
             except TargetBehind as error:
                 self._refuse(together[0].permit.slot, error)
                 return
-            except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
-                self._failed_together(together, error)
-                groups = [one for one in groups if one != together]
+            except Exception as error:  # noqa: BLE001 - a user's sink may raise anything; retried
+                self._report_failed_group(together, error)
+                groups = [group for group in groups if group != together]
         for together in groups:
             self._submit(partial(self._commit, together))
 
@@ -295,21 +299,21 @@ class Effects:
             self._post(events.SinkFenced(slot, error.sink, now_ms()))
         except TargetBehind as error:
             self._refuse(slot, error)
-        except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
-            self._failed_together(together, error)
+        except Exception as error:  # noqa: BLE001 - a user's sink may raise anything; retried
+            self._report_failed_group(together, error)
         else:
-            for one, version in versions.items():
-                self._post(events.SinkCommitted(slot, one, version, now_ms()))
+            for sink, version in versions.items():
+                self._post(events.SinkCommitted(slot, sink, version, now_ms()))
 
-    def _failed_together(self, together: tuple[CommitSink, ...], error: Exception) -> None:
+    def _report_failed_group(self, together: tuple[CommitSink, ...], error: Exception) -> None:
         slot, sink = together[0].permit.slot, together[0].sink
         culprit = error.sink if isinstance(error, SinkError) else sink
         _LOG.warning("sink %s, slot %s: %s", culprit, slot, error)
-        # The one that stands against it first; whichever a person is told of, all is said.
-        waiting = sorted((one.sink for one in together), key=lambda one: one != culprit)
-        for one in waiting:
-            prefix = "" if one == culprit else f"it acts together with sink {culprit}: "
-            self._post(events.SinkFailed(slot, one, f"{prefix}{error}", now_ms()))
+        # The sink that failed comes first; every message names it, whichever message is shown.
+        waiting = sorted((commit.sink for commit in together), key=lambda name: name != culprit)
+        for member in waiting:
+            prefix = "" if member == culprit else f"it acts together with sink {culprit}: "
+            self._post(events.SinkFailed(slot, member, f"{prefix}{error}", now_ms()))
 
     def _record(self, command: RecordCommit) -> None:
         slot, why = command.permit.slot, ""
@@ -318,7 +322,7 @@ class Effects:
             try:
                 self._context.store.commits.record(committed)
             except (Unavailable, OutcomeUnknown) as error:
-                # A record never changes, so that writing it again is safe whatever has happened.
+                # A record never changes, so writing it again is safe in every case.
                 _LOG.info("commit of slot %s: %s", slot, error)
                 why = _why(error)
             else:
@@ -343,6 +347,6 @@ class Effects:
 
 
 def _why(error: CutwaterError | OSError) -> str:
-    """Give an error in words that can stand in brackets."""
+    """Return the text of an error in a form that fits in brackets."""
     text = error.message if isinstance(error, CutwaterError) else str(error)
     return text.rstrip(".")

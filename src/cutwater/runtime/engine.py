@@ -1,6 +1,6 @@
 """The engine port: what runs the steps that the driver coordinates.
 
-`cutwater.spark` implements it. The driver knows an engine by these types alone: it asks for the
+`cutwater.spark` implements it. The driver uses an engine only through these types: it builds the
 steps and channels of a generation, starts them, and closes them. `RunningStep` (`runtime.step`) is
 the part of the port that is one step. Nothing here imports pyspark.
 """
@@ -31,11 +31,11 @@ class Built:
     """A generation that is ready to start.
 
     Attributes:
-        topology: Its shape.
+        topology: Its topology.
         steps: Its steps, in plan order.
         channels: Its channels.
         standing: What was decided before it, in terms of its steps.
-        change: How the cut was mapped into the steps of today; None without a cut.
+        change: How the cut was mapped to the current steps; None without a cut.
         close: Ends what the engine runs for the generation besides its steps; called once, after
             the steps have ended.
     """
@@ -49,12 +49,12 @@ class Built:
 
     @property
     def has_staged(self) -> bool:
-        """Whether sinks have staged what no decided cut holds yet."""
+        """Whether sinks have staged rows that no decided cut holds yet."""
         return any(step.machine.staged for step in self.steps.values())
 
     @property
     def has_backlog(self) -> bool:
-        """Whether something lies in a channel that a reader has not read yet."""
+        """Whether a channel holds Events that a reader has not read yet."""
         return any(
             backlog.messages
             for channel in self.channels.values()
@@ -86,7 +86,7 @@ class Engine(Protocol):
 
         Raises:
             PlanError: If a step cannot run on this engine.
-            CodeChanged: If the cut cannot be restored into the steps of today.
+            CodeChanged: If the cut cannot be restored into the current steps.
             StoreError: If state cannot be fetched.
         """
         ...

@@ -3,7 +3,7 @@
 Everything that concerns the coordinator happens on the thread of this loop: events arrive through
 one inbox, commands are carried out here or handed to the effects. Steps have their own threads and
 locks; the loop announces attempts to them, lets them read control messages on their inputs, and
-gives them the time. The loop ends with an outcome. The supervisor decides what follows.
+passes the time to them. The loop ends with an outcome. The supervisor decides what follows.
 """
 
 import logging
@@ -33,7 +33,7 @@ from cutwater.runtime.context import RunContext
 from cutwater.runtime.effects import Effects
 from cutwater.runtime.engine import Built
 from cutwater.runtime.outcome import End, Outcome
-from cutwater.runtime.reporting.attempt_history import AttemptBook
+from cutwater.runtime.reporting.attempt_history import AttemptHistory
 from cutwater.runtime.reporting.recovery_timing import FirstBatch, Phase, Phases
 from cutwater.runtime.step import DriverCallbacks, RunningStep
 from cutwater.store.records.reports import RecoveryReport
@@ -41,11 +41,11 @@ from cutwater.store.records.reports import RecoveryReport
 _LOG: Final = logging.getLogger(__name__)
 _TICK_S: Final = 0.1
 _LOOK_S: Final = 0.5
-"""How often steps are asked whether they are done."""
+"""How often the loop checks whether steps are done."""
 
 _ASK_S: Final = 2.0
-"""How often queries are asked whether they live: a call into the JVM each. What fails inside a
-batch is told at once."""
+"""How often the loop checks that queries are alive: one call into the JVM each. A failure inside a
+batch is reported at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Generation:
         self,
         context: RunContext,
         restore: Restore,
-        book: AttemptBook,
+        history: AttemptHistory,
         phases: Phases,
         tell: Callable[[RecoveryReport], None],
     ) -> None:
@@ -88,17 +88,17 @@ class Generation:
         """
         self._context = context
         self.number = restore.generation
-        self.book = book
-        book.generation = restore.generation
+        self.history = history
+        history.generation = restore.generation
         self.phases = phases
         self.blocked = ""
-        self.on_going_on: Callable[[], None] = lambda: None
+        self.on_resume: Callable[[], None] = lambda: None
         self._inbox: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-        self._effects = Effects(context, restore.generation, self._inbox.put, self._defect)
+        self._effects = Effects(context, restore.generation, self._inbox.put, self._report_defect)
         callbacks = DriverCallbacks(
             post=self._inbox.put,
             upload=self._effects.upload,
-            failed=self._step_failed,
+            failed=self._report_step_failure,
             generation=restore.generation,
             pipeline=context.pipeline,
         )
@@ -112,17 +112,17 @@ class Generation:
             self._effects.close()
             raise
         if restore.cut is not None:
-            self._effects.restored(restore.cut, restore.standing.slot)
+            self._effects.note_restored(restore.cut, restore.standing.slot)
         standing = self.built.standing
         self._coordinator = Coordinator(
             context.pipeline,
             self.built.topology,
             context.options,
             restore.generation,
-            # Also above numbers that the store did not take: people have been told of them.
-            replace(standing, highest_id=max(standing.highest_id, book.highest)),
+            # Also above numbers that the store did not accept: they have been reported.
+            replace(standing, highest_id=max(standing.highest_id, history.highest)),
         )
-        self._told: deque[events.CoordinatorEvent] = deque()
+        self._pending_events: deque[events.CoordinatorEvent] = deque()
         self._outcome: Outcome | None = None
         self._failure: _Failed | None = None
         self._stopping = Stopping()
@@ -133,26 +133,26 @@ class Generation:
     # -- from any thread
 
     def ask_to_stop(self, request: CheckpointRequest | None, *, insists: bool = False) -> None:
-        """Ask for the end, with a last checkpoint or without.
+        """Request a stop, with or without a last checkpoint.
 
         Args:
             request: The last checkpoint; None for none.
-            insists: Do not end without it: if it fails, go on as before.
+            insists: Do not stop without the checkpoint: if it fails, resume.
         """
         self._inbox.put(_StopAsked(request, insists))
 
     def request(self, request: CheckpointRequest) -> None:
-        """Ask for a checkpoint; the book tells what becomes of it."""
+        """Request a checkpoint; the history reports its result."""
         self._inbox.put(events.Requested(request, now_ms()))
 
     def cancel(self, cancel: events.Cancelled) -> None:
-        """Abort an attempt; the book tells what becomes of it."""
+        """Abort an attempt; the history reports the result."""
         self._inbox.put(cancel)
 
-    def _step_failed(self, step: RunningStep, error: BaseException) -> None:
+    def _report_step_failure(self, step: RunningStep, error: BaseException) -> None:
         self._inbox.put(_Failed(step.name, error))
 
-    def _defect(self, error: BaseException) -> None:
+    def _report_defect(self, error: BaseException) -> None:
         self._inbox.put(_Failed(None, error))
 
     # -- the loop
@@ -187,7 +187,7 @@ class Generation:
                 if now >= next_look:
                     next_look = now + _LOOK_S
                     self._look()
-                # Counted from the end: a slow tick must not keep the inbox from being read.
+                # Counted from the end of the tick: slow ticks must not starve the inbox.
                 next_tick = time.monotonic() + _TICK_S
 
     def _take(self, item: _Item) -> None:
@@ -213,7 +213,7 @@ class Generation:
         self.recovery.look()
 
     def _look(self) -> None:
-        """Look after steps: who has died, who is done, and whether sinks wait for nothing."""
+        """Check which steps have failed or are done, and whether all channels are drained."""
         now = time.monotonic()
         asks = now - self._asked_s >= _ASK_S
         if asks:
@@ -226,15 +226,15 @@ class Generation:
                 self._fail(_Failed(step.name, error))
                 return
             if step.try_to_end():
-                # Its engine has nothing more to do; a query that only polls would cost.
+                # The engine is not needed any more; a query that only polls would waste resources.
                 step.wiring.signal.close()
                 threading.Thread(target=step.try_to_halt, name="halt", daemon=True).start()
         if all(step.machine.finished for step in self.built.steps.values()):
             self._stop(stopping.InputEnded(self.blocked))
         self._stop(stopping.RetryDue())
-        batches = [one.machine.last for one in self.built.steps.values()]
+        batches = [step.machine.last for step in self.built.steps.values()]
         still, self._batches = batches == self._batches, batches
-        idle = still and not any(one.busy for one in self.built.steps.values())
+        idle = still and not any(step.busy for step in self.built.steps.values())
         drained = self._output_waits and idle and not self.built.has_backlog
         self._coordinate(events.Drained(drained, now_ms()))
 
@@ -252,17 +252,17 @@ class Generation:
         self._coordinate(events.StepFailed(name, now_ms()))
 
     def _stop(self, event: stopping.StopEvent) -> None:
-        """Hand an event to the machine of the stop and carry out what it returns."""
+        """Pass an event to the stop machine and carry out the commands it returns."""
         for command in self._stopping.handle(event):
             match command:
                 case stopping.RequestLast(request, at_once):
                     self._coordinate(events.Requested(request, now_ms(), at_once))
                 case stopping.RefuseStop(request, why):
-                    self.book.refuse(request, why)
+                    self.history.refuse(request, why)
                 case stopping.ResumePipeline(request):
                     _LOG.warning("resuming: the checkpoint to stop with failed")
-                    self.book.refuse(request, stopping.NO_ROOM)
-                    self.on_going_on()
+                    self.history.refuse(request, stopping.NO_ROOM)
+                    self.on_resume()
                 case stopping.EndPipeline(unsaved):
                     if unsaved:
                         _LOG.warning("stopping without a last checkpoint: %s", unsaved)
@@ -288,28 +288,28 @@ class Generation:
     # -- the coordinator
 
     def _coordinate(self, event: events.CoordinatorEvent) -> None:
-        """Tell the coordinator; what carrying out its commands tells it comes after them all."""
-        self._told.append(event)
-        if len(self._told) > 1:
+        """Pass an event to the coordinator; events from its commands follow after all of them."""
+        self._pending_events.append(event)
+        if len(self._pending_events) > 1:
             return
-        while self._told:
-            self._coordinate_one(self._told[0])
-            self._told.popleft()
+        while self._pending_events:
+            self._handle(self._pending_events[0])
+            self._pending_events.popleft()
 
-    def _coordinate_one(self, event: events.CoordinatorEvent) -> None:
-        self.book.heard(event)
+    def _handle(self, event: events.CoordinatorEvent) -> None:
+        self.history.on_event(event)
         if isinstance(event, events.Acknowledged):
             snapshot = event.snapshot
             report = partial(self.built.steps[snapshot.step].times.report, snapshot)
-            self.book.acknowledged(snapshot.checkpoint_id, snapshot.step, report)
+            self.history.on_acknowledged(snapshot.checkpoint_id, snapshot.step, report)
         for command in self._coordinator.handle(event):
             self._carry_out(command)
-        self._effects.commit_asked()
+        self._effects.commit_requested_sinks()
         if self._coordinator.committer_state is CommitterState.IDLE:
             self.blocked = ""
 
     def _carry_out(self, command: events.CoordinatorCommand) -> None:
-        self.book.ordered(command, self._effects.uploaded)
+        self.history.on_command(command, self._effects.uploaded)
         match command:
             case events.StartAttempt(barrier):
                 self._effects.begin_attempt(barrier)
@@ -319,12 +319,12 @@ class Generation:
             case events.EndAttempt(checkpoint_id, decided, reason):
                 for step in self.built.steps.values():
                     step.tell(Ended(checkpoint_id, decided))
-                why = "" if decided else self.book.failure_of(checkpoint_id)
+                why = "" if decided else self.history.failure_of(checkpoint_id)
                 self._stop(
                     stopping.AttemptEnded(checkpoint_id, decided, reason, why, self._output_waits)
                 )
             case CommitBlocked(_, sink, reason):
-                self.blocked = self.book.blocked(sink, reason)
+                self.blocked = self.history.on_blocked(sink, reason)
                 self._stop(stopping.SinksBlocked(self.blocked))
             case events.RestartPipeline(reason, detail):
                 failure = self._failure
@@ -332,9 +332,9 @@ class Generation:
                 who, error = (failure.step, failure.error) if failure else (None, None)
                 self._outcome = Outcome(End.FAILED, who, error, detail)
             case events.Halt(reason):
-                self._outcome = self._halted(reason)
+                self._outcome = self._conclude_halt(reason)
             case events.AnswerRequest(request, result):
-                self.book.answered(command)
+                self.history.on_reply(command)
                 if result is RequestResult.QUEUE_FULL:
                     self._stop(stopping.RequestRefused(request))
             case events.AnswerAck() | events.AnswerCancel():
@@ -348,10 +348,10 @@ class Generation:
                     self.blocked = ""
                 self._effects.start(command)
 
-    def _halted(self, reason: events.HaltReason) -> Outcome:
+    def _conclude_halt(self, reason: events.HaltReason) -> Outcome:
         match reason:
             case events.HaltReason.STOPPED:
-                return self._stopped()
+                return self._conclude_stop()
             case events.HaltReason.FENCED:
                 return Outcome(End.FENCED, error=self._effects.superseded, detail=reason.value)
             case events.HaltReason.TARGET_BEHIND:
@@ -359,7 +359,7 @@ class Generation:
             case events.HaltReason.OUTCOME_UNKNOWN:
                 return Outcome(End.FAILED, error=self._effects.doubt, detail=reason.value)
 
-    def _stopped(self) -> Outcome:
+    def _conclude_stop(self) -> Outcome:
         failure, stop = self._failure, self._stopping
         if failure is not None and (stop.input_ended or not stop.is_requested):
             return Outcome(End.FAILED, failure.step, failure.error)

@@ -17,7 +17,7 @@ _CAUSES_MAX: Final = 20
 def is_starved(error: BaseException | None) -> bool:
     """Say whether an error comes from a lack of file descriptors, memory or threads.
 
-    That is a state of the process or the machine, not of the pipeline, and it passes.
+    That is a temporary state of the process or the machine, not of the pipeline.
     """
     for _ in range(_CAUSES_MAX):
         if error is None:
@@ -34,16 +34,16 @@ class End(Enum):
     FINISHED = auto()
     """Every step has ended by itself and everything is committed."""
     STOPPED = auto()
-    """It was asked to stop."""
+    """A stop was requested."""
     FAILED = auto()
-    """A step failed, or attempts did too often: begin again from the last checkpoint."""
+    """A step failed, or too many attempts failed: restart from the last checkpoint."""
     FENCED = auto()
-    """Another generation has claimed the pipeline, or a sink has refused us as if one had."""
+    """Another generation has claimed the pipeline, or a sink has refused this generation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of a generation, with its cause where there is one."""
+    """The end of a generation, with its cause if there is one."""
 
     end: End
     step: StepId | None = None
@@ -52,5 +52,5 @@ class Outcome:
 
     @property
     def is_starved(self) -> bool:
-        """Whether the driver itself failed, for lack of something that the system shares out."""
+        """Whether the driver itself failed for lack of a system resource."""
         return self.end is End.FAILED and self.step is None and is_starved(self.error)

@@ -1,7 +1,7 @@
 """Where a step's rows go: Parquet files of its channel, or what its sink stages.
 
 Writing is the batch's one and only action (rule F32): counts come from the files themselves. A
-batch without rows leaves nothing behind and is no Event (F23).
+batch without rows leaves no files and is no Event (F23).
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from cutwater.sinks.base import OpenSink, Rows, ShowingSink
 from cutwater.store.backends.directories import matching, remove_tree
 
 SMALL_BYTES: Final = 64 * 1024
-"""A result below this is written as one file where the plan allows it: by one task, so it must be
-small enough that a second core would not have helped."""
+"""A result below this size is written as one file where the plan allows it. One task writes it, so
+it must be so small that a second core would not have helped."""
 
 _WRITE_OPTIONS: Final = {
     # The directory belongs to one batch of one generation and is read after the job has ended.
@@ -32,7 +32,7 @@ _WRITE_OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of one batch's rows."""
+    """The result of writing one batch's rows."""
 
     rows: int = 0
     event: Event | None = None
@@ -41,7 +41,7 @@ class Written:
     @property
     def size_bytes(self) -> int:
         """How many bytes were written."""
-        staged = sum(blob.size_bytes for one in self.staged for blob in one.blobs)
+        staged = sum(blob.size_bytes for committable in self.staged for blob in committable.blobs)
         return staged + (self.event.size_bytes if self.event else 0)
 
 
@@ -53,12 +53,12 @@ class Output(Protocol):
         ...
 
     def appended(self, written: Written) -> None:
-        """Note that what was written belongs to a batch of the step now; cuts hold it."""
+        """Called after the batch was appended to the step; cuts hold what was written."""
         ...
 
 
 class ChannelOutput:
-    """Writes into the step's channel; the Event is appended by somebody else, when it may be."""
+    """Writes into the step's channel; the step appends the Event once the gate is open."""
 
     def __init__(self, channel: Channel) -> None:
         """Write into this channel's directory."""
@@ -69,7 +69,7 @@ class ChannelOutput:
 
         Raises:
             RunError: If the files do not hold as many rows as the executors wrote.
-            OSError: If the directory cannot be looked at; nothing is deleted then.
+            OSError: If the directory cannot be examined; nothing is deleted then.
         """
         directory = self._channel.data / f"b{batch:012d}"
         remove_tree(directory)
@@ -85,7 +85,7 @@ class ChannelOutput:
         return Written(rows=count, event=Event(batch, count, size, names))
 
     def appended(self, written: Written) -> None:
-        """Nothing is left to do."""
+        """Do nothing: the Event is the batch."""
 
     def _check_count(self, written: int, found: int) -> None:
         if written != found:
@@ -107,7 +107,7 @@ class SinkOutput:
         Args:
             sink: The sink.
             generation: The generation.
-            shows: Its permit to show batches before their checkpoint, if the sink is to.
+            shows: Its permit to show batches before their checkpoint; None if the sink does not.
         """
         self._sink = sink
         self._generation = generation
@@ -122,11 +122,11 @@ class SinkOutput:
         """Show the rows, if the sink shows batches.
 
         Raises:
-            Superseded: If a successor has taken the sink back.
+            Superseded: If a successor has rolled the sink back.
         """
         if self._shows is not None and isinstance(self._sink, ShowingSink):
-            for one in written.staged:
-                self._sink.show(self._shows, one)
+            for committable in written.staged:
+                self._sink.show(self._shows, committable)
 
 
 def _files_with_rows(directory: Path) -> list[tuple[Path, int]]:

@@ -56,12 +56,12 @@ class Recovery:
 
     Attributes:
         context: What the pipeline runs with.
-        claims: All that this process has tried to write. Once it has claimed the pipeline, it
-            does not claim it back from a process that has taken it over, unless that one is known
-            to be gone; then the list begins anew.
-        nonce: That of this recovery's claim.
-        blob_cache: What the cut's objects hold, once they are verified.
-        phases: Told how long everything takes.
+        claims: All claims that this process has tried to write. Once this process has claimed the
+            pipeline, it does not claim it again from a process that took over, unless that process
+            is known to have ended; then the list is cleared.
+        nonce: The nonce of this recovery's claim.
+        blob_cache: The content of the cut's objects, once they are verified.
+        phases: Measures how long each phase takes.
     """
 
     context: RunContext
@@ -78,15 +78,15 @@ class Recovery:
     blob_cache: BlobCache = field(init=False)
 
     def __post_init__(self) -> None:
-        """Look at what is left on this machine before anything new is there."""
+        """List the files of earlier generations before this one writes any."""
         self.blob_cache = new_blob_cache(self.context.scratch)
 
     def run(self) -> Restore:
-        """Claim the pipeline and bring its sinks up to its last decision.
+        """Claim the pipeline and commit its sinks up to the last decision.
 
         Raises:
-            Fenced: If another process claimed the pipeline after us.
-            Superseded: If a sink has acted on a later decision than one that is repeated.
+            Fenced: If another process claimed the pipeline later.
+            Superseded: If a sink has committed a later decision than the repeated one.
             RecoveryError: If the last checkpoint cannot be used; nothing was changed.
             StoreError: If the store does not answer.
             TargetBehind: If a target lacks a commit that is recorded.
@@ -105,7 +105,7 @@ class Recovery:
                 case ReadManifest(decision):
                     self._manifests[decision.checkpoint_id] = self._read(decision)
                 case VerifyObjects(decision, cut, committed):
-                    # First: looked for at another target, what was staged would seem to be gone.
+                    # First: at another target, the staged rows would seem to be lost.
                     self._check_targets(decision, cut, committed)
                     self._verified[decision.checkpoint_id] = self._damages(cut, committed)
                 case RepeatCommit(decision, cut):
@@ -114,7 +114,7 @@ class Recovery:
                         see_through(self.context.store, self.context.sinks, decision, cut, options)
                     self.phases.repeated_commits += 1
                 case CheckTargets(recorded):
-                    # Before anything is processed: a commit would refuse it later, after work.
+                    # Before any batch runs: a commit would refuse it later, after work was done.
                     check_targets_hold(self.context.store, self.context.sinks, recorded)
                     self._targets_checked = True
                 case TakeBack(_, sink):
@@ -127,11 +127,11 @@ class Recovery:
                     raise Fenced(self.context.pipeline, Generation(newer - 1), newer)
 
     def _claim(self, claim: Claim) -> None:
-        """Try to claim the pipeline; whoever reads the log again sees whether it is ours.
+        """Try to claim the pipeline; the next read of the log shows whether the claim succeeded.
 
         Raises:
-            OutcomeUnknown: If the store does not take the claim: to try again at once, for ever,
-                would be all that a full disk gets to see, and nobody would be told.
+            OutcomeUnknown: If the store does not accept the claim. On a full disk, retrying here
+                would loop forever without a report.
         """
         self.claims.append(claim)
         log = self.context.store.log
@@ -146,10 +146,10 @@ class Recovery:
     def _facts(self) -> RecoveryFacts:
         store = self.context.store
         newest = store.commits.newest(store.log.read())
-        # Read again: what is committed was decided before, perhaps by somebody else just now.
+        # Read again: a commit follows its decision, which another process may just have written.
         log = store.log.read()
         if self._highest is None and own_claim(log, self.nonce) is not None:
-            # Once: an older generation that takes one more now is passed over when numbers are.
+            # Only once: numbers that an older generation reserves from now on are skipped later.
             self._highest = store.attempts.highest(log.highest_id)
         return RecoveryFacts(
             log=log,
@@ -167,14 +167,14 @@ class Recovery:
         )
 
     def _showing(self) -> frozenset[SinkId]:
-        """Return the sinks that show batches, now or in the generation before."""
+        """Return the sinks that show batches, now or in the previous generation."""
         if self._before is None:
             self._before = self.context.store.targets.last_recorded()
         both = (*self._before.items(), *self.context.targets.items())
         return frozenset(sink for sink, target in both if target.shows_batches)
 
     def _moved(self, log: LogView) -> frozenset[SinkId]:
-        """Return the sinks that write to another target than the one they wrote to last."""
+        """Return the sinks whose target is not the one of their last commit."""
         head = log.head
         cut = None if head is None else self._manifests.get(head.checkpoint_id)
         if head is None or cut is None:
@@ -192,7 +192,7 @@ class Recovery:
         before, now = self._targets_of(generation).get(sink), self.context.targets.get(sink)
         if before is None or now is None or not before.is_same_as(now):
             return False
-        # A target that showed batches holds the slots of claims, and none of decisions.
+        # A target that showed batches holds slots of claims instead of decisions.
         return now.shows_batches or not before.shows_batches
 
     def _comparable(self, cut: Cut) -> Cut:
@@ -207,11 +207,11 @@ class Recovery:
         return self._targets[generation]
 
     def _take_back(self, action: TakeBack) -> Version | None:
-        """Take a sink back, wherever it wrote before; shut predecessors out of where it writes.
+        """Roll a sink back at its previous target, and fence predecessors at its current target.
 
         Raises:
-            Superseded: If another process has done so in the name of a later claim.
-            SinkError: If it cannot be done now, or never.
+            Superseded: If another process has done so for a later claim.
+            SinkError: If the sink cannot be rolled back, now or ever.
         """
         sink, claim = action.sink, action.claim
         permit = grant_shows(self.context.pipeline, claim.slot, claim.generation)
@@ -222,7 +222,7 @@ class Recovery:
         if before is not None and before.shows_batches and (moved or not shows):
             left = reopen(before, self.context.pipeline, sink)
             assert isinstance(left, ShowingSink)
-            # A sink that shows nothing any more commits what is carried like all the rest.
+            # A sink that no longer shows batches commits carried output as other sinks do.
             version = left.take_back(permit, action.version, ())
         if not shows:
             return version
@@ -246,28 +246,35 @@ class Recovery:
         waiting = [*cut.carried.items(), *(() if committed else cut.commit.items())]
         for sink, committables in waiting:
             opened = self.context.sinks.get(sink)
-            for one in committables if opened else ():
+            for committable in committables if opened else ():
                 assert opened is not None
-                problem = opened.problem(one)
+                problem = opened.problem(committable)
                 if problem is not None:
-                    found.append(Damage(f"what sink {sink} staged in batch {one.batch}", problem))
+                    found.append(
+                        Damage(f"what sink {sink} staged in batch {committable.batch}", problem)
+                    )
         return tuple(found)
 
     def _check_targets(self, decision: Decision, cut: Cut, committed: bool) -> None:
-        """Refuse to finish at one target what was decided, or staged, at another.
+        """Refuse to commit at one target what was decided or staged at another.
 
-        A sink that has nothing to commit is asked too: the version it would name for this decision
-        is one of the target it had then.
+        A sink that has nothing to commit is checked too: the version that it would report for this
+        decision belongs to the target of that time.
         """
         number = decision.checkpoint_id
         for sink, staged in cut.carried.items():
-            for one in staged:
-                self._check_target(sink, one.generation, f"checkpoint {number} holds rows for")
+            for committable in staged:
+                self._check_target(
+                    sink, committable.generation, f"checkpoint {number} holds rows for"
+                )
         for sink, staged in () if committed else cut.commit.items():
             about = f"checkpoint {number} is not committed yet by"
             if sink in cut.restores:
                 about = "an unfinished rewind takes back"
-            for generation in {decision.generation, *(one.generation for one in staged)}:
+            for generation in {
+                decision.generation,
+                *(committable.generation for committable in staged),
+            }:
                 self._check_target(sink, generation, about)
 
     def _check_target(self, sink: SinkId, generation: Generation, about: str) -> None:
@@ -284,15 +291,15 @@ class Recovery:
             raise RecoveryError(message)
 
     def _taken(self, cut: Cut) -> dict[BlobRef, str]:
-        """Bring what the cut holds to this machine, and say what is wrong with it."""
+        """Fetch the objects of the cut to this machine, and return the problems found."""
         blobs = self.context.store.blobs(cut.generation)
-        trees = [one.state for one in cut.snapshots.values()]
+        trees = [snapshot.state for snapshot in cut.snapshots.values()]
         files = {
             ref
             for snapshot in cut.snapshots.values()
             for part in snapshot.in_flight
-            for one in part.events
-            for ref in one.blobs
+            for event in part.events
+            for ref in event.blobs
         }
         with self.phases.during(Phase.FETCH):
             found = self.blob_cache.problems(blobs, trees, files)
@@ -307,11 +314,11 @@ def _refusal(action: Refuse) -> str:
         case RefusalReason.MANIFEST_UNREADABLE:
             return f"{name} cannot be restored: its manifest is missing or damaged."
         case RefusalReason.OBJECTS_DAMAGED:
-            listed = "; ".join(f"{one.name}: {one.problem}" for one in action.damages[:3])
+            listed = "; ".join(f"{damage.name}: {damage.problem}" for damage in action.damages[:3])
             more = f" and {len(action.damages) - 3} more" if len(action.damages) > 3 else ""
             return f"{name} cannot be restored: {listed}{more}."
         case RefusalReason.SINK_MISSING:
-            sinks = "; ".join(f"sink {one.name}: {one.problem}" for one in action.damages)
+            sinks = "; ".join(f"sink {damage.name}: {damage.problem}" for damage in action.damages)
             return (
                 f"{name} waits for what the pipeline no longer has: {sinks}. Run the code that has "
                 "it once more, and stop it, so that it can act."

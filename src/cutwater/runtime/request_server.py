@@ -1,9 +1,9 @@
-"""The desk of a running pipeline: requests come in through the store, reports go out to it.
+"""The request server of a running pipeline: reads requests from the store, writes reports to it.
 
-One thread looks about once a second; while nothing is asked that is one list of an empty directory.
-Each request is carried out in a thread of its own, so that a stop is heard while a savepoint is
-being taken. Nothing here is on the way to a decision: a store that refuses a report or an answer
-costs the report or the answer.
+One thread polls about once a second; without requests a poll is one listing of an empty directory.
+Each request is carried out in its own thread, so that a stop is served while a savepoint is being
+taken. No decision depends on this module: if the store refuses a report or an answer, only that
+report or answer is lost.
 """
 
 import logging
@@ -43,58 +43,58 @@ _STILL_ENDING: Final = "it has not ended in time; it will, as soon as its batche
 _CLOSING_S: Final = 10.0
 
 
-class Office(Protocol):
-    """What a running pipeline can be asked for. All of it waits."""
+class RunControl(Protocol):
+    """The requests that a running pipeline serves. Every method blocks."""
 
     def checkpoint(
         self, request: CheckpointRequest, timeout_s: float | None
     ) -> CheckpointReport | None:
-        """Take a checkpoint or savepoint; None if it is not known in time what became of it."""
+        """Take a checkpoint or savepoint; None if its result is not known in time."""
         ...
 
     def stop(self, *, checkpoint: bool) -> None:
-        """Ask for the end."""
+        """Request a stop."""
         ...
 
     def stop_with(
         self, request: CheckpointRequest, timeout_s: float | None
     ) -> CheckpointReport | None:
-        """Take a last checkpoint and end; go on as before if it fails."""
+        """Take a last checkpoint and stop; resume if the checkpoint fails."""
         ...
 
     def abort_checkpoint(
         self, checkpoint_id: CheckpointId | None, reason: str, timeout_s: float | None
     ) -> CheckpointReport | None:
-        """Abort a pending checkpoint; None if it is not known in time what became of that.
+        """Abort a pending checkpoint; None if the result is not known in time.
 
         Raises:
-            RequestFailed: If it was not aborted; says why.
+            RequestFailed: If it was not aborted; the message says why.
         """
         ...
 
     def wait_for_end(self, timeout_s: float | None) -> bool:
-        """Wait until the pipeline has ended; say whether it has."""
+        """Wait until the pipeline has ended; return whether it has."""
         ...
 
     def status(self) -> RunStatus:
-        """Return how things are."""
+        """Return the current status."""
         ...
 
 
-class Desk:
-    """Serves one run of one pipeline."""
+class RequestServer:
+    """Serves the requests of one run of one pipeline."""
 
-    def __init__(self, store: PipelineStore, holder: str, office: Office) -> None:
+    def __init__(self, store: PipelineStore, holder: str, control: RunControl) -> None:
         """Prepare to serve.
 
         Args:
             store: The pipeline in its store.
-            holder: The nonce of this process's lease: what requests are addressed to.
-            office: Carries requests out.
+            holder: The nonce of this process's lease, to which requests are addressed.
+            control: Carries out the requests.
         """
         self._store = store
         self._holder = holder
-        self._office = office
+        self._control = control
         self._reports: queue.SimpleQueue[AttemptReport | RecoveryReport] = queue.SimpleQueue()
         self._served: dict[str, threading.Thread] = {}
         self._left_until_ms: dict[str, int] = {}
@@ -103,15 +103,15 @@ class Desk:
         self._thread = threading.Thread(target=self._run, name="desk", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start the thread."""
         self._thread.start()
 
     def report(self, report: AttemptReport | RecoveryReport) -> None:
-        """Write a report in a while; from any thread, never waits."""
+        """Queue a report to be written; may be called from any thread, never blocks."""
         self._reports.put(report)
 
     def close(self) -> None:
-        """Answer what is left, write what is left, and wait for both; the run is over."""
+        """Answer the remaining requests, write the remaining reports, and wait for both."""
         self._closing.set()
         self._thread.join()
 
@@ -139,7 +139,7 @@ class Desk:
         try:
             task()
         except (StoreError, OSError) as error:
-            # Said once: it is asked every second, and a store may be away for hours.
+            # Logged once: it is tried every second, and a store may be unavailable for hours.
             if self._problems.get(what) != str(error):
                 _LOG.warning("%s: %s", what, error)
             self._problems[what] = str(error)
@@ -161,7 +161,7 @@ class Desk:
                 case Treatment.REMOVE:
                     requests.remove(token)
                 case Treatment.LEAVE:
-                    # Its answer waits to be read; who has died will not come for it.
+                    # The answer has not been read yet; if the client has died, it never will be.
                     self._left_until_ms[token] = at_ms + FORGET_MS
 
     # -- carrying out
@@ -182,7 +182,7 @@ class Desk:
             result = self._carry_out(request)
         except CutwaterError as error:
             result = _Result(AnswerState.FAILED, error.message)
-        except Exception as error:  # noqa: BLE001 - whoever waits gets it
+        except Exception as error:  # noqa: BLE001 - the client gets it
             result = _Result(AnswerState.FAILED, f"{type(error).__name__}: {error}")
         self._quietly("answer", lambda: self._answer(request.token, result))
 
@@ -192,7 +192,7 @@ class Desk:
         if request.wish is Wish.ABORT:
             if abort is UNSET:
                 return _Result(AnswerState.FAILED, "it does not say what to abort, nor why")
-            aborted = self._office.abort_checkpoint(abort.checkpoint_id, abort.reason, timeout_s)
+            aborted = self._control.abort_checkpoint(abort.checkpoint_id, abort.reason, timeout_s)
             return _Result(
                 AnswerState.FAILED if aborted is None else AnswerState.DONE,
                 _ABORT_NOT_IN_TIME if aborted is None else aborted.failure,
@@ -200,21 +200,21 @@ class Desk:
             )
         wanted = checkpoint_request(request)
         if request.wish is not Wish.STOP:
-            return _judged(self._office.checkpoint(wanted, timeout_s))
+            return _judge(self._control.checkpoint(wanted, timeout_s))
         if request.name is None and not request.drain:
-            self._office.stop(checkpoint=True)
+            self._control.stop(checkpoint=True)
             result = _Result(AnswerState.DONE)
         else:
-            result = _judged(self._office.stop_with(wanted, timeout_s))
+            result = _judge(self._control.stop_with(wanted, timeout_s))
         if result.state is not AnswerState.DONE:
             return result
-        if not self._office.wait_for_end(timeout_s):
+        if not self._control.wait_for_end(timeout_s):
             return _Result(AnswerState.FAILED, _STILL_ENDING, result.report)
-        return self._ended(result.report)
+        return self._describe_end(result.report)
 
-    def _ended(self, asked_for: CheckpointReport | None) -> "_Result":
-        """Say how the pipeline ended, and with which checkpoint."""
-        status = self._office.status()
+    def _describe_end(self, asked_for: CheckpointReport | None) -> "_Result":
+        """Describe how the pipeline ended, and with which checkpoint."""
+        status = self._control.status()
         if status.state == "FAILED":
             return _Result(AnswerState.FAILED, status.detail, asked_for)
         last = asked_for or next(iter(status.checkpoints[-1:]), None)
@@ -237,14 +237,14 @@ class Desk:
 
 
 class _Result(NamedTuple):
-    """What is to be answered."""
+    """The answer to a request."""
 
     state: AnswerState
     message: str = ""
     report: CheckpointReport | None = None
 
 
-def _judged(report: CheckpointReport | None) -> _Result:
+def _judge(report: CheckpointReport | None) -> _Result:
     if report is None:
         return _Result(AnswerState.FAILED, _NOT_IN_TIME)
     if report.status == "COMPLETED":
@@ -253,7 +253,7 @@ def _judged(report: CheckpointReport | None) -> _Result:
 
 
 def checkpoint_request(request: Request) -> CheckpointRequest:
-    """Return the checkpoint that a request asks for."""
+    """Return the checkpoint that a request wants."""
     if request.name is not None:
         kind = CheckpointKind.SAVEPOINT
     else:

@@ -1,7 +1,7 @@
 """The scratch directory of one run: owned by one process, held by a lock, removed at the end.
 
 A killed process cannot clean up. The next start of the same pipeline below the same directory does,
-once it has taken what it needs of the files (`store.blobs.local_cache`). The lock on a file in the
+once it has moved the files that it can reuse (`store.blobs.local_cache`). The lock on a file in the
 directory shows whether its process lives: the operating system releases it when the process ends.
 A directory gets its name together with its lock. A directory of that name without the lock file was
 removed in part by a process that was killed meanwhile, or Spark recreated it: Spark may write a
@@ -34,10 +34,10 @@ from cutwater.store.blobs.local_cache import BlobCache, LeftFiles
 _LOCK = "lock"
 _PRIVATE: Final = "scratch"
 _SWEPT_S: Final = 90.0
-"""How long a removal is seen to: Spark maintains state once a minute where nobody sets it."""
+"""How long a removal is repeated: Spark's state maintenance runs once a minute by default."""
 _LEFT_BY_OTHERS: Final = "left-"
 _LEFT: Final = ("g*", "stock-*", f"{_LEFT_BY_OTHERS}*")
-"""What is in a scratch directory beside its lock: generations, blob caches, those of the dead."""
+"""The content of a scratch directory: generations, blob caches, files of ended processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +54,19 @@ class Scratch:
 
     @classmethod
     def make(cls, given: Path | None, pipeline: PipelineId, *, shared: bool) -> "Scratch":
-        """Make a directory of our own below what was given, or below the user's private one.
+        """Create a new directory below the given one, or below the user's private directory.
 
-        It is closed to other users, unless executors must see it: they may run as another user, so
-        its mode is then the one that the umask gives.
+        The new directory is closed to other users, unless executors must see it. Executors may run
+        as another user, so the umask then sets the mode.
 
         Args:
-            given: Where the user wants it; None for no wish.
+            given: The directory that the user has set; None for the default.
             pipeline: The pipeline.
-            shared: Whether executors run elsewhere and must see the directory too.
+            shared: Whether executors run on other machines and must see the directory too.
 
         Raises:
-            ConfigError: If none was given although it must be shared, it cannot be written, or
-                the private directory is open to other users.
+            ConfigError: If no directory was given although it must be shared, the directory cannot
+                be written, or the private directory is open to other users.
         """
         if given is None and shared:
             raise ConfigError("scratch", "name a directory that the driver and all executors share")
@@ -74,7 +74,7 @@ class Scratch:
         try:
             root.mkdir(parents=True, exist_ok=True)
             abandoned = matching(root, f"{pipeline}-*", f".{pipeline}-*")
-            made = cls._made(root, pipeline, 0o777 if shared else 0o700)
+            made = cls._create(root, pipeline, 0o777 if shared else 0o700)
             for left in abandoned:
                 _take_if_abandoned(left, made.path)
         except OSError as error:
@@ -82,8 +82,8 @@ class Scratch:
         return made
 
     @classmethod
-    def _made(cls, root: Path, pipeline: PipelineId, mode: int) -> "Scratch":
-        """Make a directory and lock it; once more if another start took it for a dead one's."""
+    def _create(cls, root: Path, pipeline: PipelineId, mode: int) -> "Scratch":
+        """Create and lock a directory; retry if another start removed it as abandoned."""
         while True:
             path = root / f"{pipeline}-{uuid.uuid4().hex[:8]}"
             nameless = root / f".{path.name}"
@@ -99,7 +99,7 @@ class Scratch:
                 return cls(path, lock)
 
     def remove(self) -> None:
-        """Delete the directory and let the lock go; see to it that it stays away."""
+        """Delete the directory and release the lock; delete it again if Spark recreates it."""
         try_to_remove_tree(self.path)
         self.lock.close()
         root, (pipeline, _, _) = self.path.parent, self.path.name.rpartition("-")
@@ -108,10 +108,10 @@ class Scratch:
 
 
 def _private_root() -> Path:
-    """Return the directory for scratch of a user who has named none.
+    """Return the default directory for scratch.
 
     Raises:
-        ConfigError: If it cannot be made, or is open to other users.
+        ConfigError: If it cannot be created, or is open to other users.
     """
     try:
         return private_directory(_PRIVATE)
@@ -129,7 +129,7 @@ def _keep_swept(root: Path, pipeline: str) -> None:
 
 def _sweep(root: Path, pipeline: str) -> None:
     """Delete the directories of a pipeline that were removed before."""
-    # Others may clean up too.
+    # Other processes may clean up at the same time.
     with suppress(OSError):
         for directory in matching(root, f"{pipeline}-*"):
             if not exists(directory / _LOCK):
@@ -137,7 +137,7 @@ def _sweep(root: Path, pipeline: str) -> None:
 
 
 def _take_if_abandoned(directory: Path, into: Path) -> None:
-    """Move what generations of a dead process have left, and delete the rest."""
+    """Move the files that generations of an ended process have left, and delete the rest."""
     try:
         with (directory / _LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -146,7 +146,7 @@ def _take_if_abandoned(directory: Path, into: Path) -> None:
             try_to_remove_tree(directory)
     except FileNotFoundError:
         if directory.name.startswith("."):
-            # Perhaps in the making: then it is empty now, and has its lock and its name soon.
+            # It may be being created: then it is empty now, and gets its lock and its name soon.
             with suppress(OSError):
                 directory.rmdir()
         else:
@@ -164,7 +164,7 @@ def generation_directory(scratch: Path, generation: Generation) -> Path:
 
 
 def new_blob_cache(scratch: Path) -> BlobCache:
-    """Return an empty cache that looks first at what earlier generations have left here."""
+    """Return an empty cache that first searches the files of earlier generations."""
     left = LeftFiles(matching(scratch, *_LEFT))
     return BlobCache(scratch / f"stock-{uuid.uuid4().hex[:8]}", left)
 
@@ -181,7 +181,7 @@ _OTHERS: Final = 0o077
 
 
 def private_path(name: str = "") -> Path:
-    """Return where this user's directory, or one below it, is; it may not exist yet."""
+    """Return the path of this user's directory, or of one below it; it may not exist yet."""
     return Path(tempfile.gettempdir()).absolute() / f"cutwater-{os.getuid()}" / name
 
 
@@ -209,7 +209,7 @@ def private_directory(name: str = "") -> Path:
 def private_problem() -> str:
     """Say why this user's directory must not be used, and the next step; empty if it may be.
 
-    One that does not exist may be created, so nothing is wrong with it.
+    A directory that does not exist is no problem: it will be created.
     """
     path = private_path()
     try:

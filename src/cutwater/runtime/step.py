@@ -2,8 +2,8 @@
 
 Everything that happens to a step is an event under its lock. The machine's commands are carried out
 in the same critical section, so that "append Event N" and "append barrier c" have one order (rule
-F1). Waiting for room happens outside of it, so that barriers and a stop always get through. How
-batches run is the engine's business (`RunningStep` is the engine's port for one step).
+F1). Waiting for room happens outside of it, so that barriers and a stop always get through. The
+engine decides how batches run (`RunningStep` is the engine's port for one step).
 """
 
 import threading
@@ -49,7 +49,7 @@ from cutwater.protocol.step.machine import Step
 from cutwater.runtime.channel import Channel, Signal
 from cutwater.runtime.output import Output, Written
 from cutwater.runtime.reporting.failed_batch import FailedBatch
-from cutwater.runtime.reporting.step_times import StepTimes
+from cutwater.runtime.reporting.status import StepTimes
 
 _ROOM_POLL_S: Final = 0.2
 
@@ -67,7 +67,7 @@ class DriverCallbacks:
         upload: Stores a snapshot in the background.
         failed: Reports that a step has failed.
         generation: The generation.
-        pipeline: The pipeline's uuid, for names that must not meet those of another pipeline.
+        pipeline: The pipeline's uuid, for names that must differ from those of other pipelines.
     """
 
     post: Callable[[CoordinatorEvent], None]
@@ -83,7 +83,7 @@ class PinnedFiles:
 
     Attributes:
         directory: Where they are.
-        files: Their paths below it: all that the snapshot consists of.
+        files: Their paths below it: the whole snapshot.
     """
 
     directory: Path
@@ -91,15 +91,15 @@ class PinnedFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring:
+class StepConnections:
     """What a step is connected to.
 
     Attributes:
-        inputs: The channel behind each input.
-        channel: Its own channel; None if nobody reads it.
-        output: Takes the rows of its batches.
-        directory: Where it may keep its files in scratch.
-        signal: What it waits on.
+        inputs: The channel of each input.
+        channel: Its own channel; None if it has no readers.
+        output: Writes the rows of its batches.
+        directory: Its directory in scratch.
+        signal: Wakes it.
     """
 
     inputs: Mapping[InputId, Channel]
@@ -110,12 +110,12 @@ class Wiring:
 
 
 class RunningStep(ABC):
-    """A step in one generation; subclasses are the engines that make its batches."""
+    """A step in one generation; subclasses are the engines that run its batches."""
 
     kind: str = ""
 
     def __init__(
-        self, plan: PhysicalStep, machine: Step, wiring: Wiring, callbacks: DriverCallbacks
+        self, plan: PhysicalStep, machine: Step, wiring: StepConnections, callbacks: DriverCallbacks
     ) -> None:
         """Connect a step; nothing runs yet."""
         self.plan = plan
@@ -135,14 +135,14 @@ class RunningStep(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Let batches run."""
+        """Start running batches."""
 
     @abstractmethod
     def halt(self) -> None:
-        """End the engine and wait until nothing of it runs any more; it was closed before."""
+        """End the engine and wait until it has ended; the step was closed before."""
 
     def try_to_halt(self) -> BaseException | None:
-        """The same, and return what kept it from ending cleanly."""
+        """Call `halt`, and return the error if it did not end cleanly."""
         try:
             self.halt()
         except Exception as error:  # noqa: BLE001 - Spark's stop may raise anything; all must end
@@ -155,7 +155,7 @@ class RunningStep(ABC):
 
     @abstractmethod
     def unpin(self, checkpoint_id: CheckpointId) -> None:
-        """Drop a pin, if there is one."""
+        """Drop a pin, if it exists."""
 
     @abstractmethod
     def pinned(self, checkpoint_id: CheckpointId) -> PinnedFiles | None:
@@ -166,7 +166,7 @@ class RunningStep(ABC):
         """
 
     def failed_batch(self) -> FailedBatch | None:
-        """Say what the batch that has failed was reading; None if that is not known."""
+        """Return what the failed batch was reading; None if that is not known."""
         return None
 
     @abstractmethod
@@ -174,16 +174,16 @@ class RunningStep(ABC):
         """Say whether the outside sources of a source step have ended."""
 
     def problem(self) -> BaseException | None:
-        """Return why the engine has died by itself, if it has."""
+        """Return the error that ended the engine, if it has failed."""
         return None
 
     def count_late_rows(self) -> None:  # noqa: B027 - most engines drop none
-        """Add what was dropped as late since the last call to `late_rows`."""
+        """Add the rows dropped as late since the last call to `late_rows`."""
 
     # -- the critical section
 
     def tell(self, event: StepEvent) -> None:
-        """Hand an event to the machine and carry out what it answers."""
+        """Pass an event to the machine and carry out the commands it returns."""
         with self.lock:
             for command in self.machine.handle(event):
                 self._carry_out(command)
@@ -192,7 +192,7 @@ class RunningStep(ABC):
         match command:
             case Append(message):
                 if isinstance(message, Barrier) and not message.is_cancel:
-                    self.times.emitted(message.checkpoint_id, self.rows)
+                    self.times.on_emitted(message.checkpoint_id, self.rows)
                 if self.wiring.channel is not None:
                     self.wiring.channel.append(message)
             case Release(checkpoint_id):
@@ -203,9 +203,9 @@ class RunningStep(ABC):
             case Pin(checkpoint_id, batch):
                 began_s = time.monotonic()
                 self.pin(checkpoint_id, batch)
-                self.times.pinned(checkpoint_id, began_s)
+                self.times.on_pinned(checkpoint_id, began_s)
             case Upload(snapshot, ranges):
-                self.times.storing(snapshot.checkpoint_id)
+                self.times.on_storing(snapshot.checkpoint_id)
                 self.callbacks.upload(self, snapshot, ranges)
             case Acknowledge(snapshot):
                 self.callbacks.post(Acknowledged(snapshot, now_ms()))
@@ -225,11 +225,11 @@ class RunningStep(ABC):
 
     @property
     def title(self) -> str:
-        """A name for what runs in Spark, which no other step of any pipeline or generation has."""
+        """A name for Spark, unique among the steps of all pipelines and generations."""
         return f"{self.name} of {self.callbacks.pipeline} g{self.callbacks.generation}"
 
     def reader(self, source: InputId) -> ReaderId:
-        """Return who reads an input of this step."""
+        """Return the reader of an input of this step."""
         return ReaderId(self.name, source)
 
     # -- batches
@@ -252,7 +252,7 @@ class RunningStep(ABC):
                 if self.wiring.signal.closed or self.machine.finished:
                     raise Closed
                 if not waits_for_room and self.machine.may_append:
-                    # First: a barrier that goes out with this batch comes behind its rows.
+                    # First: a barrier that is emitted with this batch comes after its rows.
                     self.rows += written.rows
                     self._append(appended)
                     break
@@ -274,7 +274,7 @@ class RunningStep(ABC):
             return aligner is not None and aligner.would_align(moved)
 
     def committed(self, batch: BatchId, *, owes_batch: bool | None = None) -> None:
-        """Note that the engine has made a batch durable; saying it twice changes nothing."""
+        """Record that the engine has made a batch durable; idempotent."""
         with self.lock:
             if self.machine.committed >= batch or self.wiring.signal.closed:
                 return
@@ -285,14 +285,14 @@ class RunningStep(ABC):
     # -- what the generation's loop does
 
     def poll(self) -> None:
-        """Let a source take a waiting barrier: a batch that is computing comes after it."""
+        """Let a source emit a waiting barrier; a batch that is being computed comes after it."""
         if self.machine.barrier_waiting:
             with self.lock:
                 if not self.machine.finished:
                     self.tell(Poll())
 
     def notice(self) -> None:
-        """Let the aligner see what is new on its inputs."""
+        """Pass new control messages on the inputs to the aligner."""
         aligner = self.machine.aligner
         if aligner is None:
             return
@@ -304,13 +304,13 @@ class RunningStep(ABC):
                 for placed in news:
                     if isinstance(placed.message, Barrier):
                         if not placed.message.is_cancel:
-                            self.times.seen(placed.message.checkpoint_id)
+                            self.times.on_seen(placed.message.checkpoint_id)
                         self.tell(BarrierSeen(source, placed.message, placed.place))
                     elif isinstance(placed.message, EndOfInput):
                         self.tell(EndSeen(source, placed.place))
 
     def try_to_end(self) -> bool:
-        """End the step if nothing will follow; say whether it ended now."""
+        """End the step if no more input will follow; return whether it ended now."""
         with self.lock:
             if not self.machine.may_end:
                 return False
@@ -320,7 +320,7 @@ class RunningStep(ABC):
         return True
 
     def close(self) -> None:
-        """Let nothing be appended any more and wake the engine; does not wait for it."""
+        """Refuse all further appends and wake the engine; does not wait for it."""
         with self.lock:
             self.tell(Close())
         self.wiring.signal.close()

@@ -45,15 +45,13 @@ from cutwater.runtime.context import RunContext
 from cutwater.runtime.event_loop import Generation
 from cutwater.runtime.outcome import End, Outcome, is_starved
 from cutwater.runtime.recovery import Recovery
-from cutwater.runtime.reporting.attempt_history import AttemptBook, Waiter
-from cutwater.runtime.reporting.causes import cause_of, failing_place
-from cutwater.runtime.reporting.event_log import EventName, Journal
-from cutwater.runtime.reporting.failed_batch import FailedBatch, Failures
-from cutwater.runtime.reporting.late_rows import LateRows
-from cutwater.runtime.reporting.rates import Rates, channels_of, steps_of
+from cutwater.runtime.reporting.attempt_history import AttemptHistory, Waiter
+from cutwater.runtime.reporting.event_log import EventLog, EventName
+from cutwater.runtime.reporting.failed_batch import FailedBatch, Failures, cause_of, failing_place
+from cutwater.runtime.reporting.rates import LateRows, Rates, channels_of, steps_of
 from cutwater.runtime.reporting.recovery_timing import Phases
 from cutwater.runtime.reporting.status import CheckpointReport, RunResult, RunStatus
-from cutwater.runtime.request_server import Desk
+from cutwater.runtime.request_server import RequestServer
 from cutwater.runtime.scratch import clear
 from cutwater.runtime.step import RunningStep
 from cutwater.store.maintenance.offline_decision import fenced_out
@@ -69,7 +67,7 @@ _STARVED_PAUSE_MS: Final = 1_000
 
 
 class Supervisor:
-    """One run of one pipeline in one process. `run` belongs to one thread, the rest to any."""
+    """One run of one pipeline in one process. Only `run` is bound to one thread."""
 
     def __init__(self, context: RunContext, restart: RestartConfig, lease: Lease) -> None:
         """Prepare a run."""
@@ -78,9 +76,9 @@ class Supervisor:
         self.lease = lease
         leases = Leases(context.store.backend, context.pipeline)
         self._heartbeat = Heartbeat(leases, lease)
-        self._desk = Desk(context.store, lease.nonce, self)
-        self._journal = Journal(context.plan.pipeline, context.pipeline)
-        self._book = AttemptBook(lambda one: self._desk.report(one.record()), self._journal)
+        self._requests = RequestServer(context.store, lease.nonce, self)
+        self._event_log = EventLog(context.plan.pipeline, context.pipeline)
+        self._history = AttemptHistory(self._store_report, self._event_log)
         self._late_rows = LateRows(self._running_steps)
         self._takes_requests = False
         self._named: dict[str, Waiter] = {}
@@ -100,25 +98,25 @@ class Supervisor:
 
     @property
     def change(self) -> Change | None:
-        """What became of the cut that the newest generation was built from."""
+        """How the cut of the newest generation was mapped to its steps."""
         return self._generation.built.change if self._generation else None
 
     # -- the run
 
     def run(self) -> RunResult:
-        """Run until every source has ended, somebody stops it, or it cannot go on.
+        """Run until every source has ended, a stop is requested, or the pipeline cannot continue.
 
         Raises:
             StepError: If a step failed more often than the restart strategy allows.
             Fenced: If another process has claimed the pipeline.
-            Superseded: If a sink has acted on a later decision, and the log shows nobody else.
+            Superseded: If a sink has committed a later decision, and the log shows no newer claim.
             TargetBehind: If a target lacks a commit that is recorded.
-            CutwaterError: Whatever else keeps it from running.
+            CutwaterError: If the pipeline cannot run for another reason.
         """
         end = "the pipeline has ended"
         try:
             self._heartbeat.start()
-            self._desk.start()
+            self._requests.start()
             self._late_rows.start()
             result = self._run()
             self._enter("FINISHED")
@@ -130,29 +128,29 @@ class Supervisor:
             self._over.set()
             self._late_rows.close()
             self.started.set()
-            self._book.abandon(end)
-            # Everybody is answered before the lease is released: who waits looks at both.
-            self._desk.close()
+            self._history.abandon(end)
+            # Answer all requests before the lease is released: clients look at both.
+            self._requests.close()
             self._heartbeat.stop()
         return result
 
     def _run(self) -> RunResult:
         while True:
             outcome = self._run_generation()
-            shut_out = shut_out_by(outcome, self._context.store, self._claims)
-            if shut_out is not None:
-                if not self._outlives(shut_out):
-                    raise shut_out
-                self._succeed(shut_out)
+            fencing_error = find_fencing_error(outcome, self._context.store, self._claims)
+            if fencing_error is not None:
+                if not self._outlives(fencing_error):
+                    raise fencing_error
+                self._succeed(fencing_error)
                 continue
             if outcome.end is not End.FAILED:
                 break
             if isinstance(outcome.error, TargetBehind):
-                # A restart would find the same, and a rewind needs the pipeline to have ended.
+                # A restart would fail in the same way, and a rewind needs a stopped pipeline.
                 raise outcome.error
-            # In this order: whoever begins to wait after that sees it (`_ask`).
+            # In this order: a request that arrives after this sees the flag (`_ask`).
             self._takes_requests = False
-            self._book.abandon(outcome.detail or "the generation failed")
+            self._history.abandon(outcome.detail or "the generation failed")
             pause_ms = self._pause_ms(outcome)
             self._restarts += 1
             self._enter("RESTARTING", self._detail)
@@ -162,19 +160,19 @@ class Supervisor:
         return RunResult(
             self._context.plan.pipeline,
             outcome.end is End.FINISHED,
-            self._book.completed,
+            self._history.completed,
             self._restarts,
-            self._book.last_completed,
+            self._history.last_completed,
             self._stop_problem(outcome),
         )
 
     def _outlives(self, error: BaseException) -> bool:
-        """Say whether the process that has fenced this one out is known not to run any more."""
+        """Return whether the process that has fenced this one is known to have ended."""
         if not isinstance(error, Fenced) or self._stop is not None:
             return False
         store = self._context.store
         try:
-            claims = [one for one in store.log.read().entries if isinstance(one, Claim)]
+            claims = [entry for entry in store.log.read().entries if isinstance(entry, Claim)]
             holder = claimant(claims[-1].nonce)
             if holder is None:
                 return False
@@ -184,9 +182,9 @@ class Supervisor:
             return False
 
     def _succeed(self, fenced: BaseException) -> None:
-        """Prepare to claim the pipeline again, after a process that has claimed it and died."""
+        """Prepare to claim the pipeline again, after another process has claimed it and died."""
         self._takes_requests = False
-        self._book.abandon(str(fenced))
+        self._history.abandon(str(fenced))
         self._claims.clear()
         self._restarts += 1
         self._enter("RESTARTING", f"a process that has died had claimed the pipeline: {fenced}")
@@ -194,17 +192,17 @@ class Supervisor:
         self._heartbeat.begin_again()
 
     def _stop_problem(self, outcome: Outcome) -> str:
-        """Say what a stop with a last checkpoint has left undone; empty for nothing."""
+        """Return what a stop with a last checkpoint has left undone; empty for nothing."""
         if not self._stop or outcome.end is End.FINISHED:
             return ""
-        # A generation that failed had no last checkpoint; the stop kept the next from starting.
+        # A failed generation took no last checkpoint; the stop prevented the next generation.
         return self._detail if outcome.end is End.FAILED else outcome.detail
 
     def _pause_ms(self, outcome: Outcome) -> int:
-        """Return the pause before the next generation, or raise why there is none.
+        """Return the pause before the next generation; raise the error if there is none.
 
-        A run that has begun does not end for lack of file descriptors or memory: such a failure
-        of the driver is not counted, and tried again until there are some.
+        A run that has started does not end for lack of file descriptors or memory: such a failure
+        of the driver is not counted, and the driver retries until it succeeds.
         """
         error = self._error(outcome)
         if outcome.is_starved and self._generation is not None and self._restart.restarts:
@@ -219,14 +217,14 @@ class Supervisor:
         return pause_ms
 
     def _failed_batch(self, outcome: Outcome) -> FailedBatch | None:
-        """Look at what the failed batch was reading, while its scratch is still there."""
+        """Find what the failed batch was reading, while its scratch still exists."""
         generation = self._generation
         if generation is None or outcome.step is None:
             return None
         try:
             return generation.built.steps[outcome.step].failed_batch()
         except (CutwaterError, OSError, ValueError) as error:
-            # Only a help to people: it must not stand in the way of the restart.
+            # Only for the error message: it must not prevent the restart.
             _LOG.warning("nobody can say what the failed batch was reading: %s", error)
             return None
 
@@ -252,28 +250,28 @@ class Supervisor:
             nonce = claim_nonce(self.lease.nonce)
             recovery = Recovery(self._context, self._claims, nonce, phases=phases)
             restore = recovery.run()
-            # Before anything is staged there: a rewind must find what this generation wrote to.
+            # Before anything is staged: a rewind must find the targets of this generation.
             self._context.store.targets.record(restore.generation, self._context.targets)
             context = replace(self._context, blob_cache=recovery.blob_cache)
-            generation = Generation(context, restore, self._book, phases, self._recovered)
-            # Only now: until then what an earlier one has left may be taken instead of fetched.
+            generation = Generation(context, restore, self._history, phases, self._report_recovery)
+            # Only now: until here, files of earlier generations may be reused instead of fetched.
             clear(self._context.scratch, restore.generation)
         except (PlanError, TargetBehind):
-            # The same again after a restart, until a person has decided what to do.
+            # A restart would fail in the same way until an operator intervenes.
             raise
         except (Superseded, Fenced) as error:
             return Outcome(End.FENCED, error=error)
         except (SinkError, OSError) as error:
             return Outcome(End.FAILED, error=error)
         except (Unavailable, OutcomeUnknown) as error:
-            # A recovery may be repeated from its beginning, whatever of it has happened.
+            # A recovery may be repeated from its beginning at any point.
             return Outcome(End.FAILED, error=error)
         except Exception as error:
-            # Py4J, too, needs a file descriptor for each connection.
+            # Py4J needs a file descriptor for each connection too.
             if not is_starved(error):
                 raise
             return Outcome(End.FAILED, error=error)
-        generation.on_going_on = self._go_on
+        generation.on_resume = self._resume
         self._generation = generation
         self._rates.clear()
         if self._stop is not None:
@@ -283,8 +281,8 @@ class Supervisor:
         self.started.set()
         return generation.run()
 
-    def _recovered(self, report: RecoveryReport) -> None:
-        """Tell how a recovery went; called on the generation's loop."""
+    def _report_recovery(self, report: RecoveryReport) -> None:
+        """Report a recovery; called on the generation's loop."""
         first = f"{report.first_batch_ms} ms" if report.first_batch_ms is not None else "none"
         _LOG.info(
             "generation %s from checkpoint %s: choose %s ms, commit replay %s ms (%s commits), "
@@ -300,19 +298,19 @@ class Supervisor:
             report.start_ms,
             first,
         )
-        self._desk.report(report)
+        self._requests.report(report)
         phases = msgspec.structs.asdict(report)
         number, checkpoint = int(phases.pop("generation")), phases.pop("checkpoint_id")
         where = "nothing" if checkpoint is None else f"checkpoint {checkpoint}"
         text = f"generation {number} runs, {report.total_ms} ms after it began from {where}"
-        self._journal.note(
+        self._event_log.note(
             EventName.RECOVERED, text, generation=number, checkpoint=checkpoint, **phases
         )
 
     def _enter(self, state: str, detail: str = "") -> None:
-        """Be in another state, and say so."""
+        """Change the state, and log the change."""
         self._state, self._detail = state, detail
-        self._journal.note(
+        self._event_log.note(
             EventName.STATE,
             f"{self._context.plan.pipeline} is {state}" + (f": {detail}" if detail else ""),
             generation=self._generation.number if self._generation else 0,
@@ -321,6 +319,9 @@ class Supervisor:
             detail=detail or None,
             restarts=self._restarts,
         )
+
+    def _store_report(self, report: CheckpointReport) -> None:
+        self._requests.report(report.record())
 
     def _running_steps(self) -> tuple[RunningStep, ...]:
         generation = self._generation
@@ -331,7 +332,7 @@ class Supervisor:
     # -- from any thread
 
     def stop(self, *, checkpoint: bool) -> None:
-        """Ask for the end; does not wait for it."""
+        """Request a stop; does not wait for it."""
         self._stop = checkpoint
         self._wake.set()
         if self._state in {"RUNNING", "STARTING"}:
@@ -343,10 +344,10 @@ class Supervisor:
     def stop_with(
         self, request: CheckpointRequest, timeout_s: float | None
     ) -> CheckpointReport | None:
-        """Take a last checkpoint and end; go on as before if it fails. Waits for it alone.
+        """Take a last checkpoint and stop; resume if it fails. Waits only for the checkpoint.
 
         Returns:
-            What became of it; None if that is not known in time.
+            The checkpoint's report; None if the result is not known in time.
 
         Raises:
             ConfigError: If a savepoint has that name already.
@@ -360,30 +361,30 @@ class Supervisor:
 
         report = self._ask(request, timeout_s, ask)
         if report is not None and report.status != "COMPLETED":
-            self._go_on()
+            self._resume()
         return report
 
-    def _go_on(self) -> None:
-        """Run as before: the checkpoint to stop with failed, whether or not its asker waits."""
+    def _resume(self) -> None:
+        """Return to running: the checkpoint to stop with failed."""
         if self._stop is None and self._state == "STOPPING":
             self._enter("RUNNING")
 
     def wait_for_end(self, timeout_s: float | None) -> bool:
-        """Wait until the pipeline has ended; say whether it has."""
+        """Wait until the pipeline has ended; return whether it has."""
         return self._over.wait(timeout_s)
 
     def checkpoint(
         self, request: CheckpointRequest, timeout_s: float | None
     ) -> CheckpointReport | None:
-        """Ask for a checkpoint and wait until it is decided and committed, or has failed.
+        """Request a checkpoint and wait until it is decided and committed, or has failed.
 
         Returns:
-            What became of it; None if that is not known in time.
+            The checkpoint's report; None if the result is not known in time.
 
         Raises:
             ConfigError: If a savepoint has that name already.
         """
-        return self._ask(request, timeout_s, lambda one: one.request(request))
+        return self._ask(request, timeout_s, lambda generation: generation.request(request))
 
     def abort_checkpoint(
         self, checkpoint_id: CheckpointId | None, reason: str, timeout_s: float | None
@@ -393,20 +394,20 @@ class Supervisor:
         Args:
             checkpoint_id: The checkpoint; None for the only one that is pending.
             reason: Why; it is stored with the attempt.
-            timeout_s: How long to wait; None for as long as it takes.
+            timeout_s: How long to wait; None for no limit.
 
         Returns:
-            The attempt, which has failed for this reason; None if that is not known in time.
+            The attempt, which has failed for this reason; None if the result is not known in time.
 
         Raises:
             ConfigError: If the reason cannot be stored.
-            RequestFailed: If nothing was aborted; says why.
+            RequestFailed: If nothing was aborted; the message says why.
         """
         cancel = events.Cancelled(checkpoint_id, now_ms(), abort_reason(reason))
-        waiter = self._book.wait_for_abort(cancel)
+        waiter = self._history.wait_for_abort(cancel)
         generation = self._generation
         if generation is None or self._over.is_set() or not self._takes_requests:
-            self._book.refuse_abort(waiter, "the pipeline does not run now")
+            self._history.refuse_abort(waiter, "the pipeline does not run now")
         else:
             generation.cancel(cancel)
         waiter.done.wait(timeout_s)
@@ -423,41 +424,43 @@ class Supervisor:
         waiter = self._waiter(request)
         generation = self._generation
         if generation is None or self._over.is_set() or not self._takes_requests:
-            self._book.refuse(request, "the pipeline does not run now")
+            self._history.refuse(request, "the pipeline does not run now")
         else:
             ask(generation)
         waiter.done.wait(timeout_s)
         return waiter.report
 
     def _waiter(self, request: CheckpointRequest) -> Waiter:
-        """Begin to wait; keeps a savepoint's name for it until it is known what became of it."""
+        """Create a waiter; reserves a savepoint's name until the result is known."""
         name = request.name
         if request.kind is not CheckpointKind.SAVEPOINT or name is None:
-            return self._book.wait_for(request)
+            return self._history.wait_for(request)
         savepoint_name(name)
         with self._named_lock:
             store = self._context.store
-            asked = {one for one, waiter in self._named.items() if not waiter.done.is_set()}
+            asked = {
+                savepoint for savepoint, waiter in self._named.items() if not waiter.done.is_set()
+            }
             if name in {*store.savepoints.names(store.log.read()).values(), *asked}:
                 raise ConfigError("savepoint name", f"there is a savepoint {name} already")
-            self._named[name] = self._book.wait_for(request)
+            self._named[name] = self._history.wait_for(request)
             return self._named[name]
 
     @property
     def state(self) -> tuple[str, str]:
-        """The state and what is to be said of it; takes no lock."""
+        """The state and its detail; takes no lock."""
         state, generation = self._state, self._generation
         if generation is not None and generation.blocked and state == "RUNNING":
             return "COMMIT_BLOCKED", generation.blocked
         return state, self._detail
 
     def status(self) -> RunStatus:
-        """Return how things are."""
+        """Return the current status."""
         generation = self._generation
         state, detail = self.state
         if generation is None:
             return RunStatus(self._context.plan.pipeline, 0, state, detail=detail)
-        reports = self._book.reports
+        reports = self._history.reports
         steps = steps_of(generation.built, reports, self._rates)
         channels = channels_of(generation.built)
         return RunStatus(
@@ -470,38 +473,38 @@ class Supervisor:
             self._restarts,
             detail,
             generation.recovery.report,
-            self._book.completed,
-            self._book.failed,
+            self._history.completed,
+            self._history.failed,
         )
 
 
-def in_background(
+def run_in_background(
     supervisor: Supervisor, done: Callable[[RunResult | BaseException], None]
 ) -> None:
-    """Run in a thread of its own and tell how it ended."""
+    """Run in a new thread and pass the result or error to `done`."""
 
     def run() -> None:
         try:
             done(supervisor.run())
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - the waiting thread gets it
             done(error)
 
     threading.Thread(target=run, name="supervisor", daemon=True).start()
 
 
-def shut_out_by(
+def find_fencing_error(
     outcome: Outcome, store: PipelineStore, tried: Collection[Claim]
 ) -> BaseException | None:
-    """Return what a run ends with if its generation ended because of a newer one.
+    """Return the error that ends a run if its generation ended because of a newer generation.
 
     Args:
         outcome: How the generation ended.
         store: The pipeline in its store.
-        tried: All claims of this process, whatever became of them.
+        tried: All claims that this process has tried to write.
 
     Returns:
-        `Fenced` if the log shows a newer claim; else what refused the generation, if something
-        did as if there were one; None for an end that has nothing to do with it.
+        `Fenced` if the log shows a newer claim; otherwise the error of the sink that refused the
+        generation, if there is one; None if the generation ended for another reason.
     """
     if outcome.end not in {End.FAILED, End.FENCED}:
         return None

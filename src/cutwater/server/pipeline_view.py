@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from cutwater.errors import Corrupt, MoveRefused, NewerFormat, NotFound
 from cutwater.ids import CheckpointId, StepId
-from cutwater.operations.offline_pipeline import open_movable
+from cutwater.operations.offline_pipeline import open_offline
 from cutwater.operations.rewind.facts import observe
 from cutwater.operations.rewind.preview import Rewind, preview_of
 from cutwater.operations.rewind.rewind import find_target
@@ -300,9 +300,9 @@ class PipelineView:
 
     def _preview(self, to: str) -> Rewind:
         backend = self.store.backend
-        movable = open_movable(backend, self.name)
+        offline = open_offline(backend, self.name)
         held = holder_of(backend, self.store.pipeline, self.name)
-        log = movable.store.log.read()
-        target = find_target(movable, log, to, "to")
+        log = offline.store.log.read()
+        target = find_target(offline, log, to, "to")
         refusal = None if held is None else held.message.rstrip(".")
-        return preview_of(observe(movable, log, target, leave_sinks=False, held=refusal))
+        return preview_of(observe(offline, log, target, leave_sinks=False, held=refusal))

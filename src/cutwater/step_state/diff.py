@@ -1,7 +1,7 @@
-"""What has changed in a step's state from one checkpoint to another, key by key.
+"""Compares a step's state at two checkpoints, key by key.
 
-Rows are compared as JSON, within Spark, so that state of any size and type can be. The result is
-bounded; the counts are of everything.
+Rows are compared as JSON, within Spark, so that state of any size and type can be compared. The
+number of returned changes is limited; the counts cover all keys.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from cutwater.step_state.reading import Rows
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """What happened to one key from one checkpoint to another.
+    """The change of one key from one checkpoint to another.
 
     Attributes:
         key: The key, as JSON.
@@ -39,8 +39,8 @@ class StateDiff:
     """How a part of a step's state has changed.
 
     Attributes:
-        counts: How many keys were added, removed, changed, and are as they were.
-        changes: The first of them, by key.
+        counts: How many keys were added, removed, changed, and are the same.
+        changes: The first changes, by key.
     """
 
     counts: dict[str, int]
@@ -48,12 +48,12 @@ class StateDiff:
 
     @classmethod
     def of_nothing(cls) -> "StateDiff":
-        """Return what there is to say if nothing was kept at either."""
+        """Return the diff of two empty states."""
         return cls({"added": 0, "removed": 0, "changed": 0, "same": 0}, ())
 
     @property
     def total(self) -> int:
-        """How many keys are not as they were."""
+        """How many keys differ."""
         return sum(count for kind, count in self.counts.items() if kind != "same")
 
 
@@ -61,11 +61,11 @@ def diff_state(before: Rows | None, after: Rows | None, limit: int) -> StateDiff
     """Compare a part of the state of a step at two checkpoints, key by key.
 
     Args:
-        before: The rows at one; None if there were none yet.
-        after: The rows at the other, likewise.
+        before: The rows at the first checkpoint; None if the step had no state yet.
+        after: The rows at the second checkpoint, likewise.
         limit: How many keys to return; all are counted.
     """
-    old, new = (None if one is None else one.by_key() for one in (before, after))
+    old, new = (None if rows is None else rows.by_key() for rows in (before, after))
     known = old if old is not None else new
     if known is None:
         return StateDiff.of_nothing()
@@ -88,12 +88,12 @@ def diff_state(before: Rows | None, after: Rows | None, limit: int) -> StateDiff
     counts = StateDiff.of_nothing().counts
     for row in joined.groupBy("kind").count().collect():
         counts[row["kind"]] = row["count"]
-    order = [one for one in ("key", "id") if one in joined.columns]
+    order = [name for name in ("key", "id") if name in joined.columns]
     first = joined.where("kind != 'same'").orderBy(*order).limit(limit)
     rows = first.select("id", "before", "after").collect()
     return StateDiff(counts, tuple(KeyChange(*row) for row in rows))
 
 
 def _same_keys(left: DataFrame, right: DataFrame) -> bool:
-    """Say whether keys of both can be compared, and so be sorted as what they are."""
+    """Say whether the keys of both have one type, and so can be sorted by value."""
     return left.schema["key"].dataType == right.schema["key"].dataType

@@ -1,7 +1,7 @@
 """`cutwater.state`: the keyed state of a step at a checkpoint, as a DataFrame.
 
-For programs and notebooks; `cutwater state` is the same on the command line. What is read is
-rebuilt from the store in a temporary directory of this process, and nothing else is written.
+For programs and notebooks; `cutwater state` is the same on the command line. The state
+is rebuilt from the store in a temporary directory of this process, and nothing else is written.
 """
 
 import atexit
@@ -53,11 +53,11 @@ def state(
             as `0:left`.
 
     Returns:
-        Spark's columns: `key`, what is kept for it, `partition_id`. The files behind it stay
-        until this process ends; asked again, they are not fetched again.
+        Spark's columns: `key`, what is kept for it, `partition_id`. Its files stay until
+        this process ends, and later calls do not fetch them again.
 
     Raises:
-        ConfigError: If there is no such thing; it lists what there is.
+        ConfigError: If there is no such checkpoint, step or part; the message lists what exists.
         SessionError: If the session has no local master.
         StoreError: If the checkpoint cannot be read.
     """
@@ -65,7 +65,7 @@ def state(
     _, identity = identify(backend, pipeline)
     opened = PipelineStore.of(backend, identity)
     cut = cut_at(opened, str(checkpoint))
-    found = _fetched(opened, cut, step)
+    found = _fetch_once(opened, cut, step)
     if found.is_empty:
         raise ConfigError(
             "checkpoint", f"{step} had not run a batch at checkpoint {cut.checkpoint_id}"
@@ -74,7 +74,7 @@ def state(
 
 
 def cut_at(store: PipelineStore, text: str, option: str = "checkpoint") -> Cut:
-    """Return the cut that a text means: `latest`, a number, a savepoint's name, or a time.
+    """Return the cut that a text names: `latest`, a number, a savepoint's name, or a time.
 
     Raises:
         ConfigError: If there is none.
@@ -84,26 +84,26 @@ def cut_at(store: PipelineStore, text: str, option: str = "checkpoint") -> Cut:
     log = store.log.read()
     found = candidates(store, log)
     if text == LATEST:
-        chosen = next((one for one in found if one.decision == log.head), None)
+        chosen = next((candidate for candidate in found if candidate.decision == log.head), None)
         if chosen is None:
             raise ConfigError(option, "the pipeline has no checkpoint yet")
     else:
         chosen = choose(text, found, option)
-    return _readable(store, chosen)
+    return _require_cut(store, chosen)
 
 
-def _readable(store: PipelineStore, chosen: Candidate) -> Cut:
+def _require_cut(store: PipelineStore, chosen: Candidate) -> Cut:
     if chosen.cut is None:
         path = PipelinePaths(store.pipeline).manifest(chosen.decision.checkpoint_id)
         raise Corrupt(path, f"the manifest of {chosen.title} cannot be read")
     return chosen.cut
 
 
-def _fetched(store: PipelineStore, cut: Cut, step: str) -> "StepState":
+def _fetch_once(store: PipelineStore, cut: Cut, step: str) -> "StepState":
     from cutwater.step_state.reading import fetch_state  # noqa: PLC0415 - imports Spark
 
     with _LOCK:
-        # A number is given once in the life of a pipeline, so what it stands for never changes.
+        # A checkpoint number is never reused within a pipeline, so its state never changes.
         wanted = (store.pipeline, cut.checkpoint_id, step)
         if wanted not in _FETCHED:
             _FETCHED[wanted] = fetch_state(store, cut, step, _root() / f"{len(_FETCHED)}")
@@ -111,7 +111,7 @@ def _fetched(store: PipelineStore, cut: Cut, step: str) -> "StepState":
 
 
 def _root() -> Path:
-    """Return this process's directory for state; removed when it ends."""
+    """Return this process's directory for state; it is removed when the process ends."""
     if not _ROOTS:
         _ROOTS.append(Path(tempfile.mkdtemp(prefix="cutwater-state-")))
         atexit.register(try_to_remove_tree, _ROOTS[0])

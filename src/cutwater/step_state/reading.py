@@ -1,29 +1,42 @@
 """A step's keyed state at a checkpoint, read from the store without the pipeline running.
 
-The query's directory is rebuilt somewhere temporary, exactly as a restore does it, and read by
+The query's directory is rebuilt in a temporary directory, exactly as a restore does it, and read by
 Spark's own `statestore` source. Neither the store nor a pipeline is ever written to. Rows are
 Spark's: `key`, what is kept for it, `partition_id`.
+
+A query has stateful operators, numbered in the order of its plan, and each has one or more parts.
+An aggregation or a deduplication keeps one value for a key; a join keeps the rows of two sides;
+`transformWithState` keeps the variables that its author declared, and timers. A user names a part
+by the operator's number or name, by its name within the operator, or by both: `0`, `left`,
+`0:left`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from cutwater.errors import ConfigError, SessionError
+from cutwater.errors import ConfigError, RecoveryError, SessionError
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, StepId
 from cutwater.protocol.cut import Cut
 from cutwater.sinks.base import STRICT_READING, share_disk
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir.state_files import Operator, operators
-from cutwater.step_state.parts import StatePart, choose_part, parts_of
 from cutwater.store.pipeline_store import PipelineStore
 
+TIMERS: Final = "timers"
+_JOIN: Final = "symmetricHashJoin"
+_VARIABLES: Final = "transformWithState"
+_MAP: Final = "MapState"
+_TIMER: Final = "TimerState"
+_KEY: Final = "key"
+_MAP_KEY: Final = "user_map_key"
 _DOCUMENTS: Final = (StructType, ArrayType, MapType)
 _FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _PARTITION: Final = "partition_id"
@@ -35,6 +48,112 @@ _ROW: Final = "row"
 
 
 @dataclass(frozen=True, slots=True)
+class StatePart:
+    """One part of the state of one operator.
+
+    Attributes:
+        operator: The operator's number in the plan.
+        operator_name: What Spark calls it.
+        name: The side of a join, the variable, or `timers`; empty if the operator has one part.
+        options: The options with which Spark's state reader reads it.
+        keys: The columns that identify a row; the others hold what is kept for it.
+        partitions: How many partitions the state has; None if not known.
+    """
+
+    operator: str
+    operator_name: str
+    name: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    keys: tuple[str, ...] = (_KEY,)
+    partitions: int | None = None
+
+    @property
+    def title(self) -> str:
+        """Its name in messages and options: `0:left`, or `0`."""
+        return f"{self.operator}:{self.name}" if self.name else self.operator
+
+    def answers_to(self, text: str) -> bool:
+        """Say whether a text names this part; it may name others too."""
+        operators = (self.operator, self.operator_name)
+        if text in operators or (self.name and text == self.name):
+            return True
+        return bool(self.name) and text in {f"{operator}:{self.name}" for operator in operators}
+
+
+class _Variable(msgspec.Struct, frozen=True):
+    name: str = msgspec.field(name="stateName")
+    kind: str = msgspec.field(name="stateVariableType", default="")
+
+
+class _Properties(msgspec.Struct, frozen=True):
+    time_mode: str = msgspec.field(name="timeMode", default="")
+    variables: tuple[_Variable, ...] = msgspec.field(name="stateVariables", default=())
+
+
+_PROPERTIES: Final = msgspec.json.Decoder(_Properties)
+
+
+def parts_of(operators: Sequence[Operator]) -> tuple[StatePart, ...]:
+    """Return the readable parts of these operators, in their order.
+
+    Raises:
+        RecoveryError: If the description of an operator cannot be decoded.
+    """
+    return tuple(part for operator in operators for part in _parts(operator))
+
+
+def _parts(operator: Operator) -> list[StatePart]:
+    if operator.name == _JOIN:
+        return [_part(operator, side, {"joinSide": side}) for side in ("left", "right")]
+    if not operator.name.startswith(_VARIABLES):
+        return [_part(operator, "", {})]
+    try:
+        properties = _PROPERTIES.decode(operator.properties)
+    except msgspec.DecodeError as error:
+        reason = f"operator {operator.id} does not say which variables it has: {error}."
+        raise RecoveryError(reason) from error
+    found = [
+        _part(
+            operator,
+            variable.name,
+            {
+                "stateVarName": variable.name,
+                # A list is read whole, since its order counts; a map one entry at a time.
+                "flattenCollectionTypes": str(variable.kind == _MAP).lower(),
+            },
+            (_KEY, _MAP_KEY) if variable.kind == _MAP else (_KEY,),
+        )
+        for variable in properties.variables
+        if variable.kind != _TIMER
+    ]
+    if properties.time_mode not in {"", "NoTime"}:
+        found.append(_part(operator, TIMERS, {"readRegisteredTimers": "true"}))
+    return found
+
+
+def _part(
+    operator: Operator, name: str, options: Mapping[str, str], keys: tuple[str, ...] = (_KEY,)
+) -> StatePart:
+    all_options = {"operatorId": operator.id, **options}
+    return StatePart(operator.id, operator.name, name, all_options, keys, operator.partitions)
+
+
+def choose_part(parts: Sequence[StatePart], text: str | None, step: str) -> StatePart:
+    """Return the part that a text names; without a text, the only part.
+
+    Raises:
+        ConfigError: If no part or several parts match; the message lists the parts.
+    """
+    found = [part for part in parts if text is None or part.answers_to(text)]
+    if len(found) == 1:
+        return found[0]
+    listed = ", ".join(f"{part.title} ({part.operator_name})" for part in found or parts)
+    if found:
+        raise ConfigError("--operator", f"{step} keeps several things; name one of {listed}")
+    raise ConfigError("--operator", f"{step} keeps nothing called {text}; it has {listed}")
+
+
+@dataclass(frozen=True, slots=True)
 class StepState:
     """The state of one step at one checkpoint, on this machine.
 
@@ -42,7 +161,7 @@ class StepState:
         step: The step.
         checkpoint_id: The checkpoint.
         batch: The last batch whose changes are in it; `NO_BATCH` if there was none.
-        in_flight_events: How many Events in front of the step are not in it yet.
+        in_flight_events: How many Events in flight to the step are not in it yet.
         directory: Where the query's files are.
         operators: The operators that keep state.
     """
@@ -56,19 +175,19 @@ class StepState:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the step had not run a batch, so that nothing was kept yet."""
+        """Whether the step had not run a batch yet and so has no state."""
         return self.batch == NO_BATCH
 
     def part(self, text: str | None) -> StatePart:
-        """Return the part of the state that a text means; without a text, the only one.
+        """Return the part of the state that a text names; without a text, the only part.
 
         Raises:
-            ConfigError: If there is none, or more than one.
+            ConfigError: If no part or several parts match.
         """
         return choose_part(parts_of(self.operators), text, self.step)
 
     def frame(self, spark: SparkSession, part: StatePart) -> DataFrame:
-        """Return a part as rows; `directory` must stay while they are used.
+        """Return a part as rows; `directory` must exist while the rows are used.
 
         Raises:
             SessionError: If the session's executors cannot see the directory.
@@ -84,7 +203,7 @@ class StepState:
 
 
 def fetch_state(store: PipelineStore, cut: Cut, step: str, into: Path) -> StepState:
-    """Rebuild the query of a step, as a checkpoint has it, in a directory that is not there yet.
+    """Rebuild the query of a step, as a checkpoint has it, in a directory that does not exist yet.
 
     Raises:
         ConfigError: If the checkpoint has no such step, or the step keeps no state.
@@ -100,7 +219,7 @@ def fetch_state(store: PipelineStore, cut: Cut, step: str, into: Path) -> StepSt
     if snapshot.step in cut.without_state:
         reason = f"checkpoint {cut.checkpoint_id} is damaged: it has no file of step {step}"
         raise ConfigError("STEP", f"{reason}; `cutwater checkpoints verify` finds a sound one")
-    waiting = sum(len(one.events) for one in snapshot.in_flight)
+    waiting = sum(len(part.events) for part in snapshot.in_flight)
     found: tuple[Operator, ...] = ()
     if snapshot.batch != NO_BATCH and snapshot.state:
         # Reading needs no generation of its own.
@@ -110,13 +229,14 @@ def fetch_state(store: PipelineStore, cut: Cut, step: str, into: Path) -> StepSt
     identity = cut.identities.get(StepId(step))
     expected = identity is not None and bool(identity.operators)
     if not found and not (snapshot.batch == NO_BATCH and expected):
-        keeping = ", ".join(sorted(name for name, one in cut.identities.items() if one.operators))
+        stateful = (name for name, known in cut.identities.items() if known.operators)
+        keeping = ", ".join(sorted(stateful))
         raise ConfigError("STEP", f"{step} keeps no state; steps that do: {keeping or 'none'}")
     return StepState(snapshot.step, cut.checkpoint_id, snapshot.batch, waiting, into, found)
 
 
 def _session_for(spark: SparkSession, directory: Path, batch: BatchId) -> SparkSession:
-    """Return a session that can read the state: an adopted query's may be of an older format."""
+    """Return a session that can read the state: an adopted query may have an older format."""
     if query_log.state_ids(directory, batch) is not None:
         return spark
     other = spark.newSession()
@@ -125,14 +245,14 @@ def _session_for(spark: SparkSession, directory: Path, batch: BatchId) -> SparkS
 
 
 def _without_hidden_fields(frame: DataFrame) -> DataFrame:
-    """Cut a join's rows to the fields that they are said to have.
+    """Reduce a join's rows to the fields of their schema.
 
-    Spark's reader hands out rows with one field more, whether the row has met a partner; whoever
-    goes over a row by its length, as `to_json` does, falls over it.
+    Spark's reader returns rows with one extra field: whether the row has been matched. Code that
+    iterates over a row by its length, as `to_json` does, fails on that field.
     """
     value = frame.schema[_VALUE].dataType
     assert isinstance(value, StructType)
-    fields = [F.col(_VALUE).getField(one).alias(one) for one in value.names]
+    fields = [F.col(_VALUE).getField(name).alias(name) for name in value.names]
     whole = F.when(F.col(_VALUE).isNotNull(), F.struct(*fields))
     return frame.withColumn(_VALUE, whole)
 
@@ -141,13 +261,13 @@ def _without_hidden_fields(frame: DataFrame) -> DataFrame:
 
 
 def with_key(frame: DataFrame, part: StatePart, wanted: Sequence[str]) -> DataFrame:
-    """Keep the rows of keys that people wrote down.
+    """Keep the rows whose keys match what the user wrote.
 
     Args:
         frame: The rows.
-        part: What they are of.
-        wanted: `field=value`, where the field may be one within another (`window.start`), or only
-            a value if the key has one field. All must hold.
+        part: The part that the rows belong to.
+        wanted: `field=value`, where the field may be nested (`window.start`), or only a value if
+            the key has one field. All must match.
 
     Raises:
         ConfigError: If the key has no such field.
@@ -168,27 +288,27 @@ def _condition(frame: DataFrame, part: StatePart, text: str) -> Column:
                 "--key", f"{text!r} names no field of the key; write FIELD=VALUE: {known}"
             )
         name, value = fields[0], text
-    column = F.col(".".join(f"`{one}`" for one in (part.keys[0], *name.split("."))))
+    column = F.col(".".join(f"`{level}`" for level in (part.keys[0], *name.split("."))))
     return column.cast("string").eqNullSafe(F.lit(value))
 
 
 def _fields(struct: StructType, before: str = "") -> list[str]:
     found: list[str] = []
-    for one in struct.fields:
-        if isinstance(one.dataType, StructType):
-            found += _fields(one.dataType, f"{before}{one.name}.")
+    for column in struct.fields:
+        if isinstance(column.dataType, StructType):
+            found += _fields(column.dataType, f"{before}{column.name}.")
         else:
-            found.append(f"{before}{one.name}")
+            found.append(f"{before}{column.name}")
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of state that were read once and lie on this machine, since opening state costs.
+    """Rows of state, read once and kept on this machine because opening state is slow.
 
     Attributes:
-        frame: Their keys, what is kept for them (`kept`) and all of them (`row`), as JSON.
-        part: What they are of.
+        frame: Their keys, what is kept for each key (`kept`) and the whole row (`row`), as JSON.
+        part: The part that the rows belong to.
     """
 
     frame: DataFrame
@@ -196,27 +316,27 @@ class Rows:
 
     @classmethod
     def of(cls, frame: DataFrame, part: StatePart, into: Path) -> "Rows":
-        """Read them into a directory that is not there yet, and must stay while they are used."""
+        """Read rows into a new directory, which must exist while the rows are used."""
         row = F.to_json(F.struct("*"), _JSON)
         kept = _kept_json(frame, part)
         frame.select(*part.keys, kept.alias(_KEPT), row.alias(_ROW)).write.parquet(str(into))
         return cls(frame.sparkSession.read.options(**STRICT_READING).parquet(str(into)), part)
 
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of rows."""
         return self.frame.count()
 
     def first(self, limit: int) -> list[str]:
-        """Return some as JSON, sorted by key, and rows of one key by what they hold."""
+        """Return the first rows as JSON, sorted by key and then by what is kept."""
         ordered = self.frame.orderBy(*self.part.keys, _KEPT).limit(limit)
         return [row[0] for row in ordered.select(_ROW).collect()]
 
     def by_key(self) -> DataFrame:
-        """Return one row for each key: its JSON (`id`), itself, and all that is `held` for it."""
+        """Return one row for each key: its JSON (`id`), the `key`, and what is `held` for it."""
         keys = self.part.keys
         key = F.struct(*keys) if len(keys) > 1 else F.col(keys[0])
         found = self.frame.select(F.to_json(key, _JSON).alias("id"), key.alias("key"), _KEPT)
-        # A join keeps any number of rows for a key, in an order that means nothing.
+        # A join keeps any number of rows for a key, in no particular order.
         held = F.array_join(F.sort_array(F.collect_list(_KEPT)), ",")
         return found.groupBy("id").agg(
             F.first("key").alias("key"), F.concat(F.lit("["), held, F.lit("]")).alias("held")
@@ -224,9 +344,9 @@ class Rows:
 
 
 def _kept_json(frame: DataFrame, part: StatePart) -> Column:
-    """Return what is kept for a key as JSON, never null: a key with nothing beside it is there."""
-    names = [one for one in frame.columns if one not in {*part.keys, _PARTITION}]
+    """Return what is kept for a key as JSON, never null: a key may have no other columns."""
+    names = [name for name in frame.columns if name not in {*part.keys, _PARTITION}]
     only = frame.schema[names[0]].dataType if len(names) == 1 else None
-    # JSON begins with an object, a list or a map; anything else gets its column's name.
+    # `to_json` needs a struct, a list or a map; any other value is wrapped with its column name.
     kept = F.col(names[0]) if isinstance(only, _DOCUMENTS) else F.struct(*names)
     return F.coalesce(F.to_json(kept, _JSON), F.lit("null"))

@@ -1,7 +1,7 @@
 """Fixtures for pytest: `pytest_plugins = ["cutwater.testing.fixtures"]` in your `conftest.py`.
 
 `cutwater_spark` is a small session with the settings that a pipeline runs with, one for all tests
-of a run, so that a test meets the same Spark as the pipeline does.
+of a run, so that tests and the pipeline use the same Spark settings.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from cutwater.spark.session.session import embedded_session
 
 @pytest.fixture(scope="session")
 def cutwater_spark() -> Iterator[SparkSession]:
-    """Give a session on two cores of this machine; one that is there already is left running."""
+    """Provide a session on two cores of this machine; an existing session is left running."""
     existing = SparkSession.getActiveSession()
     session = embedded_session("local[2]", app_name="cutwater tests")
     yield session

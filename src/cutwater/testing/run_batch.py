@@ -1,7 +1,7 @@
-"""A pipeline's functions on plain DataFrames: what every sink would get, in seconds.
+"""Runs a pipeline's functions on static DataFrames: what every sink would get, in seconds.
 
-For unit tests of what a user writes. Sources are replaced, every other function is called once, in
-the order of the plan, and Spark runs nothing until a result is looked at; no stream is started, no
+For unit tests of user code. Sources are replaced, every other function is called once, in
+the order of the plan, and Spark runs nothing until a result is read; no stream is started, no
 sink is opened and nothing is stored.
 """
 
@@ -24,23 +24,23 @@ def run_batch(
     """Call a pipeline's functions on static DataFrames and return what each sink would get.
 
     It is the result over all rows at once, which differs from that of a stream where time matters:
-    a watermark does nothing, so late rows count too and windows that a stream still holds back
-    appear; a step in update or complete mode gives its final table once, one row for each key, and
-    `updates=` has nothing left to do. `transformWithState` sees all rows of a key in one call (its
-    timers fire after that); what Spark refuses in batch, such as `applyInPandasWithState`, raises
-    here. An error of a function comes through as it is.
+    a watermark has no effect, so late rows count too and windows that a stream would still hold
+    back appear; a step in update or complete mode gives its final table once, one row for each key,
+    and `updates=` has nothing left to do. `transformWithState` gets all rows of a key in one call
+    (its timers fire after that); what Spark refuses in batch, such as `applyInPandasWithState`,
+    raises here. An error of a function is raised unchanged.
 
     Args:
-        pipeline: The pipeline; it is planned, so whatever `cutwater plan` finds raises here.
+        pipeline: The pipeline; it is planned, so the errors of `cutwater plan` are raised here.
         frames: For every source, by its name, the rows it has.
-        spark: The session for functions that ask for it; that of the first frame by default.
+        spark: The session for functions that take one; that of the first frame by default.
 
     Returns:
         For every sink, by its name, its rows.
 
     Raises:
-        ConfigError: If a source has no DataFrame, or something else was given; all are named.
-        PlanError: If the pipeline cannot be planned, or a function gives no batch DataFrame.
+        ConfigError: If a source has no DataFrame, or another name was given; the message lists all.
+        PlanError: If the pipeline cannot be planned, or a function returns no batch DataFrame.
     """
     planned = plan(pipeline)
     nodes = [node for step in planned.steps for node in step.nodes]

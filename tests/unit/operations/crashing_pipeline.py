@@ -16,7 +16,7 @@ from tests.trees import stored_tree
 
 from cutwater.errors import SinkError, Superseded
 from cutwater.ids import BatchId, CheckpointId, SinkId, Slot, StepId
-from cutwater.operations.offline_pipeline import Movable, candidates
+from cutwater.operations.offline_pipeline import OfflinePipeline, candidates
 from cutwater.operations.rewind.rewind import perform
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import CheckpointKind, Committable, Cut, StepSnapshot, Version
@@ -166,7 +166,7 @@ class CrashingPipeline:
         is_committed = target.decision.slot in store.commits.slots()
         if target.decision.commit_point and not is_committed:
             return None
-        movable = Movable("p", store, self.targets, self.sinks)
+        movable = OfflinePipeline("p", store, self.targets, self.sinks)
         perform(movable, log, target, leave_sinks=leave_sinks)
         return target.decision
 

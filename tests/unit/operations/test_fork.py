@@ -8,7 +8,7 @@ from tests.unit.store.cuts import PIPELINE, sample_cut
 
 from cutwater.errors import OutcomeUnknown, Unavailable
 from cutwater.ids import Slot
-from cutwater.operations.fork import _found, _renamed
+from cutwater.operations.fork import _decide_first_cut, _rename_blobs
 from cutwater.protocol.cut import BlobRef, Cut
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.protocol.rewind import plan_fork
@@ -31,14 +31,14 @@ def test_state_and_rows_in_flight_are_named_by_their_copies() -> None:
         for ref in event.blobs
     }
 
-    renamed = _renamed(cut, {ref: copy_of(ref) for ref in refs})
+    renamed = _rename_blobs(cut, {ref: copy_of(ref) for ref in refs})
 
     assert recorded
     assert {ref for one in renamed.snapshots.values() for ref in one.blobs} == {
         copy_of(ref) for ref in refs
     }
     back = {copy_of(ref): ref for ref in refs}
-    assert _renamed(renamed, back) == cut
+    assert _rename_blobs(renamed, back) == cut
 
 
 def test_a_fork_begins_with_a_claim_and_one_decision() -> None:
@@ -46,7 +46,7 @@ def test_a_fork_begins_with_a_claim_and_one_decision() -> None:
     cut = plan_fork(replace(sample_cut(), carried={}))
     assert isinstance(cut, Cut)
 
-    _found(store, cut)
+    _decide_first_cut(store, cut)
 
     claim, decision = store.log.read().entries
     assert isinstance(claim, Claim)
@@ -69,5 +69,5 @@ def test_a_fork_whose_first_entry_may_not_be_written_was_not_made() -> None:
     store = PipelineStore.of(Forgetful(), PIPELINE)
 
     with pytest.raises(OutcomeUnknown, match="make it again"):
-        _found(store, sample_cut())
+        _decide_first_cut(store, sample_cut())
     assert store.log.read().last_slot == Slot(0)

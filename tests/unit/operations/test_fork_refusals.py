@@ -11,9 +11,9 @@ from tests.unit.operations.rewind.test_source_history import cut_at, files
 
 from cutwater.errors import MoveRefused
 from cutwater.ids import CheckpointId, Generation, PipelineId, SinkId
-from cutwater.operations.fork import Fork, _copied, fork
+from cutwater.operations.fork import Fork, _copy_objects, fork
 from cutwater.operations.offline_pipeline import candidates
-from cutwater.operations.rewind.rewind import behind
+from cutwater.operations.rewind.rewind import resolve_rewind_target
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.store.backends.local import LocalBackend
 from cutwater.store.maintenance.offline_decision import claim_next, decide_cut
@@ -108,8 +108,8 @@ def test_a_pipeline_that_never_ran_can_start_from_where_it_stands(
     for generation in (1, 2):
         store.backend.delete(PipelinePaths(store.pipeline).targets(Generation(generation)))
 
-    assert behind("files", to="2", store=tmp_path / "store") is None
-    older = behind("files", to="1", store=tmp_path / "store")
+    assert resolve_rewind_target("files", to="2", store=tmp_path / "store") is None
+    older = resolve_rewind_target("files", to="1", store=tmp_path / "store")
     assert older is not None
     assert older.title == "checkpoint 1"
 
@@ -123,7 +123,7 @@ def test_objects_that_went_with_their_manifest_are_not_called_damaged(store: Pip
             store.backend.delete(ObjectPath(ref.name))
 
     with pytest.raises(MoveRefused, match="objects of the checkpoint are missing or damaged"):
-        _copied("files", store, made, target, target.cut)
+        _copy_objects("files", store, made, target, target.cut)
     store.backend.delete(PipelinePaths(store.pipeline).manifest(CheckpointId(1)))
     with pytest.raises(MoveRefused, match="checkpoint 1 is no longer kept, and was deleted"):
-        _copied("files", store, made, target, target.cut)
+        _copy_objects("files", store, made, target, target.cut)

@@ -10,12 +10,12 @@ from cutwater.ids import BatchId, ChannelId, CheckpointId, Generation, InputId, 
 from cutwater.protocol.channel_log import Bound, ChannelLog
 from cutwater.protocol.messages import START, Barrier, Event, Place
 from cutwater.runtime import channel_file
-from cutwater.runtime.channel import Channel, ChannelForm
+from cutwater.runtime.channel import Channel, ChannelSchema
 from cutwater.runtime.channel_file import read_entries
 
 CHANNEL = ChannelId("rows")
 FAST, SLOW = (ReaderId(StepId(name), InputId(0, CHANNEL)) for name in ("fast", "slow"))
-FORM = ChannelForm(StructType([StructField("value", LongType())]))
+FORM = ChannelSchema(StructType([StructField("value", LongType())]))
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ class Pinned:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.told: queue.Queue[Stored] = queue.Queue()
-        self.times = SimpleNamespace(uploaded=lambda *_: None)
+        self.times = SimpleNamespace(on_uploaded=lambda *_: None)
 
     def pinned(self, checkpoint_id: CheckpointId) -> PinnedFiles:
         del checkpoint_id

@@ -71,12 +71,12 @@ def run_while(running: Generation, task: Callable[[], None]) -> Outcome:
 
 
 def pending(running: Generation) -> list[CheckpointId]:
-    return [one.id for one in running.book.reports if one.status == "IN_PROGRESS"]
+    return [one.id for one in running.history.reports if one.status == "IN_PROGRESS"]
 
 
 def abort(running: Generation) -> str:
     """Abort what is pending; return why not, or nothing."""
-    waiter = running.book.wait_for_abort(events.Cancelled(None, 0, WHY))
+    waiter = running.history.wait_for_abort(events.Cancelled(None, 0, WHY))
     running.cancel(waiter.cancel)
     wait_for(waiter.done.is_set)
     return waiter.refusal
@@ -87,7 +87,7 @@ def test_an_aborted_savepoint_gives_the_reason_and_the_pipeline_goes_on(
 ) -> None:
     """Also with `tolerable_failed=0`: an abort is no failure that counts."""
     refusals = []
-    waiter = running.book.wait_for(SAVED)
+    waiter = running.history.wait_for(SAVED)
 
     def abort_twice_and_end() -> None:
         wait_for(lambda: pending(running))
@@ -104,7 +104,7 @@ def test_an_aborted_savepoint_gives_the_reason_and_the_pipeline_goes_on(
     assert refusals == ["", "", "no checkpoint is pending"]
     assert waiter.report is not None
     assert (waiter.report.name, waiter.report.failure) == ("saved", ABORTED)
-    assert [one.failure for one in running.book.reports] == [ABORTED, ABORTED]
+    assert [one.failure for one in running.history.reports] == [ABORTED, ABORTED]
 
 
 def test_a_stop_whose_last_checkpoint_is_aborted_ends_without_it(running: Generation) -> None:
@@ -118,14 +118,14 @@ def test_a_stop_whose_last_checkpoint_is_aborted_ends_without_it(running: Genera
     ended = run_while(running, stop_and_abort)
 
     assert ended == Outcome(End.STOPPED, detail=ABORTED)
-    assert [one.failure for one in running.book.reports] == [ABORTED, ABORTED]
+    assert [one.failure for one in running.history.reports] == [ABORTED, ABORTED]
 
 
 def test_a_pipeline_goes_on_if_the_savepoint_to_stop_with_is_aborted(running: Generation) -> None:
     goes_on = threading.Event()
-    running.on_going_on = goes_on.set
+    running.on_resume = goes_on.set
     last = replace(SAVED, is_last=True)
-    waiter = running.book.wait_for(last)
+    waiter = running.history.wait_for(last)
 
     def stop_and_abort() -> None:
         wait_for(lambda: pending(running))
@@ -157,7 +157,7 @@ STUCK = "it gave way to the last checkpoint of a stop"
 
 
 def test_a_stop_does_not_wait_behind_an_attempt_that_is_stuck(running: Generation) -> None:
-    waiter = running.book.wait_for(SAVED)
+    waiter = running.history.wait_for(SAVED)
     running.request(SAVED)
 
     def stop() -> None:
@@ -171,12 +171,12 @@ def test_a_stop_does_not_wait_behind_an_attempt_that_is_stuck(running: Generatio
     assert ended == Outcome(End.STOPPED, detail=ABORTED)
     assert waiter.report is not None
     assert waiter.report.failure == STUCK
-    assert [one.failure for one in running.book.reports[-2:]] == [STUCK, ABORTED]
+    assert [one.failure for one in running.history.reports[-2:]] == [STUCK, ABORTED]
 
 
 def test_a_stop_does_not_wait_behind_the_savepoint_of_another_stop(running: Generation) -> None:
     last = replace(SAVED, is_last=True)
-    waiter = running.book.wait_for(last)
+    waiter = running.history.wait_for(last)
 
     def stop_twice() -> None:
         running.ask_to_stop(last, insists=True)
@@ -194,20 +194,20 @@ def test_a_stop_does_not_wait_behind_the_savepoint_of_another_stop(running: Gene
 
 def test_a_stop_comes_before_all_that_wait_for_their_turn(running: Generation) -> None:
     """Each of them may be stuck for as long as its deadline allows."""
-    waiters = [running.book.wait_for(replace(SAVED, name=f"n{at}")) for at in range(16)]
+    waiters = [running.history.wait_for(replace(SAVED, name=f"n{at}")) for at in range(16)]
 
     def stop() -> None:
         wait_for(lambda: pending(running))
         for waiter in waiters:
             running.request(waiter.request)
         running.ask_to_stop(LAST)
-        wait_for(lambda: len(running.book.reports) == 2 and pending(running))
+        wait_for(lambda: len(running.history.reports) == 2 and pending(running))
         assert abort(running) == ""
 
     ended = run_while(running, stop)
 
     assert ended == Outcome(End.STOPPED, detail=ABORTED)
-    assert [one.failure for one in running.book.reports[:2]] == [STUCK, ABORTED]
+    assert [one.failure for one in running.history.reports[:2]] == [STUCK, ABORTED]
     assert all(waiter.done.is_set() for waiter in waiters)
 
 
@@ -218,13 +218,13 @@ def test_a_stop_whose_last_checkpoint_expires_ends_without_it(context: RunContex
 
     def stop() -> None:
         running.ask_to_stop(LAST)
-        wait_for(lambda: any("deadline" in one.failure for one in running.book.reports))
+        wait_for(lambda: any("deadline" in one.failure for one in running.history.reports))
 
     ended = run_while(running, stop)
 
     assert ended.end is End.STOPPED
     assert "deadline" in ended.detail
-    (report,) = running.book.reports
+    (report,) = running.history.reports
     assert "the deadline passed" in report.failure
 
 
@@ -234,7 +234,7 @@ def test_a_run_whose_input_has_ended_lets_a_pending_savepoint_complete_first(
     """Nobody has asked for a stop, so nothing has to give way."""
     step = Standstill()
     running = begun(context, step)
-    waiter = running.book.wait_for(SAVED)
+    waiter = running.history.wait_for(SAVED)
     running.request(SAVED)
 
     def end_input() -> None:

@@ -45,7 +45,7 @@ from cutwater.runtime.effects import Effects
 from cutwater.runtime.engine import Built
 from cutwater.runtime.outcome import End, Outcome
 from cutwater.runtime.recovery import Recovery
-from cutwater.runtime.reporting.attempt_history import AttemptBook, Waiter
+from cutwater.runtime.reporting.attempt_history import AttemptHistory, Waiter
 from cutwater.runtime.reporting.recovery_timing import Phases
 from cutwater.runtime.supervisor import Supervisor
 from cutwater.store.backends.memory import MemoryBackend
@@ -283,14 +283,14 @@ def with_steps(context: RunContext, *steps: Standstill, topology: Topology = LIN
 def begun(
     context: RunContext,
     *steps: Standstill,
-    book: AttemptBook | None = None,
+    book: AttemptHistory | None = None,
     topology: Topology = LINE,
 ) -> generation.Generation:
     """A generation of these steps; without any all have ended."""
     return generation.Generation(
         with_steps(context, *steps, topology=topology),
         Restore(ONE, None, STANDING),
-        book or AttemptBook(),
+        book or AttemptHistory(),
         Phases(""),
         lambda _: None,
     )
@@ -320,7 +320,7 @@ def test_a_stop_ends_although_no_number_is_taken_and_others_wait_for_their_turn(
     backend.full = True
     one = begun(context, Standstill())
     one.ask_to_stop(CheckpointRequest(is_last=True))
-    waiters = [one.book.wait_for(CheckpointRequest(CheckpointKind.FULL)) for _ in range(3)]
+    waiters = [one.history.wait_for(CheckpointRequest(CheckpointKind.FULL)) for _ in range(3)]
     for waiter in waiters:
         one.request(waiter.request)
 
@@ -329,7 +329,7 @@ def test_a_stop_ends_although_no_number_is_taken_and_others_wait_for_their_turn(
     assert ended.end is End.STOPPED
     assert "No space left on device" in ended.detail
     assert all(waiter.done.is_set() for waiter in waiters)
-    assert {one.status for one in one.book.reports} == {"FAILED"}
+    assert {one.status for one in one.history.reports} == {"FAILED"}
 
 
 def test_a_stop_ends_although_the_commit_before_it_is_blocked_meanwhile(
@@ -357,7 +357,7 @@ def test_a_stop_ends_although_the_commit_before_it_is_blocked_meanwhile(
     assert came
     assert ended == Outcome(End.STOPPED, detail=one.blocked)
     assert "the store takes no record of a commit" in one.blocked
-    assert [report.status for report in one.book.reports] == ["COMPLETED"]
+    assert [report.status for report in one.history.reports] == ["COMPLETED"]
 
 
 def test_a_pipeline_goes_on_if_the_savepoint_to_stop_with_finds_no_room(
@@ -369,11 +369,11 @@ def test_a_pipeline_goes_on_if_the_savepoint_to_stop_with_finds_no_room(
     request = CheckpointRequest(CheckpointKind.SAVEPOINT, "end", drain=True, is_last=True)
     waiters: list[Waiter] = []
     goes_on = threading.Semaphore(0)
-    one.on_going_on = goes_on.release
+    one.on_resume = goes_on.release
 
     def ask_twice() -> None:
         for _ in range(2):
-            waiters.append(one.book.wait_for(request))
+            waiters.append(one.history.wait_for(request))
             one.ask_to_stop(request, insists=True)
             assert goes_on.acquire(timeout=DEADLINE_S)
         one.ask_to_stop(None)
@@ -395,7 +395,7 @@ def test_a_pipeline_that_is_killed_before_its_last_checkpoint_has_not_finished(
     one = begun(context)
 
     def kill() -> None:
-        wait_for(lambda: one.book.reports)
+        wait_for(lambda: one.history.reports)
         one.ask_to_stop(None)
 
     assert run_while(one, kill) == Outcome(End.STOPPED)
@@ -419,11 +419,11 @@ def test_a_number_that_people_were_told_of_is_not_told_again(
 ) -> None:
     """The store did not take it, so the next generation would find it free."""
     backend.full = True
-    book = AttemptBook()
+    book = AttemptHistory()
     for number in (4, 5):
-        book.ordered(events.ReserveId(CheckpointId(number), CheckpointKind.CHECKPOINT), {})
+        book.on_command(events.ReserveId(CheckpointId(number), CheckpointKind.CHECKPOINT), {})
         failed = events.EndAttempt(CheckpointId(number), False, FailureReason.STORE_FAILED)
-        book.ordered(failed, {})
+        book.on_command(failed, {})
     one = begun(context, Standstill(), book=book)
 
     def stop() -> None:

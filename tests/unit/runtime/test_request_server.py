@@ -15,7 +15,7 @@ from cutwater.errors import ConfigError, RequestFailed, Unavailable
 from cutwater.ids import CheckpointId
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.runtime.request_server import Desk
+from cutwater.runtime.request_server import RequestServer
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.requests import Abort, Answer, AnswerState, Request, Wish
 
@@ -39,8 +39,8 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def desk(store: PipelineStore, control: FakeRunControl) -> Iterator[Desk]:
-    made = Desk(store, US, control)
+def desk(store: PipelineStore, control: FakeRunControl) -> Iterator[RequestServer]:
+    made = RequestServer(store, US, control)
     made.start()
     yield made
     control.may_proceed.set()
@@ -291,7 +291,7 @@ def test_an_idle_look_is_one_list(store: PipelineStore) -> None:
 def test_who_asks_while_the_pipeline_ends_is_told(
     store: PipelineStore, control: FakeRunControl
 ) -> None:
-    desk = Desk(store, US, control)
+    desk = RequestServer(store, US, control)
     desk.start()
     store.requests.ask(request(name="before", expires_at_ms=wall_ms() + 60_000))
 
@@ -305,7 +305,7 @@ def test_who_asks_while_the_pipeline_ends_is_told(
 
 
 def test_reports_are_written_and_a_store_that_is_away_costs_only_reports(
-    store: PipelineStore, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    store: PipelineStore, desk: RequestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = store.backend
     write, failures = backend.put, [Unavailable("reports", "away")]
@@ -326,7 +326,7 @@ def test_reports_are_written_and_a_store_that_is_away_costs_only_reports(
 def test_a_report_of_the_last_moment_is_written(
     store: PipelineStore, control: FakeRunControl
 ) -> None:
-    desk = Desk(store, US, control)
+    desk = RequestServer(store, US, control)
     desk.start()
     desk.report(attempt_report(1))
     desk.close()

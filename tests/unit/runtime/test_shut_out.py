@@ -24,7 +24,7 @@ from cutwater.protocol.decisions import Claim
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.outcome import End, Outcome
-from cutwater.runtime.supervisor import Supervisor, shut_out_by
+from cutwater.runtime.supervisor import Supervisor, find_fencing_error
 from cutwater.store.paths import ObjectPath, PipelinePaths
 from cutwater.store.records.lease import Lease
 
@@ -80,7 +80,7 @@ def test_a_pipeline_that_goes_on_is_not_stopping_any_more_unless_somebody_stops_
     states = []
     for _ in range(2):
         one._enter("STOPPING")
-        one._go_on()
+        one._resume()
         states.append(one.status().state)
         one.stop(checkpoint=True)
 
@@ -124,7 +124,7 @@ def test_whatever_a_driver_met_the_log_says_that_it_was_fenced(outcome: Outcome)
     never_written = replace(claim(pipeline, "theirs"), nonce="never written")
     claim(pipeline, "another's")
 
-    fenced = shut_out_by(outcome, pipeline.opened(), [ours, never_written])
+    fenced = find_fencing_error(outcome, pipeline.opened(), [ours, never_written])
 
     assert isinstance(fenced, Fenced)
     assert (fenced.generation, fenced.newer) == (2, 4)
@@ -136,7 +136,7 @@ def test_without_a_newer_claim_what_was_met_is_told() -> None:
     ours = claim(pipeline, "ours")
 
     def told(outcome: Outcome) -> BaseException | None:
-        return shut_out_by(outcome, pipeline.opened(), [ours])
+        return find_fencing_error(outcome, pipeline.opened(), [ours])
 
     assert told(Outcome(End.FENCED, error=REFUSED)) is REFUSED
     assert told(Outcome(End.FAILED, StepId("numbers"), REFUSED)) is None
@@ -156,5 +156,5 @@ def test_a_log_that_cannot_be_read_now_hides_nothing(caplog: pytest.LogCaptureFi
     ours, store = claim(pipeline, "ours"), pipeline.opened()
     pipeline.backend.__class__ = Away
 
-    assert shut_out_by(Outcome(End.FENCED, error=REFUSED), store, [ours]) is REFUSED
+    assert find_fencing_error(Outcome(End.FENCED, error=REFUSED), store, [ours]) is REFUSED
     assert "nobody can say whether another process runs the pipeline" in caplog.text

@@ -6,7 +6,7 @@ import pytest
 
 from cutwater.errors import ConfigError, RecoveryError
 from cutwater.spark.checkpoint_dir.state_files import Operator
-from cutwater.step_state.parts import StatePart, choose_part, parts_of
+from cutwater.step_state.reading import StatePart, choose_part, parts_of
 
 AGGREGATION = Operator("0", "stateStoreSave", ("default",), 2)
 JOIN = Operator("1", "symmetricHashJoin", ("left-keyToNumValues",), 2)

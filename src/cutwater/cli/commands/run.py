@@ -50,7 +50,7 @@ from cutwater.cli.process import ending_signals, raise_open_files, received_sign
 from cutwater.config.options import CheckpointConfig, Unaligned
 from cutwater.config.settings import MASTER_DEFAULT, Settings, read_settings
 from cutwater.errors import ConfigError, CutwaterError
-from cutwater.operations.rewind.rewind import behind
+from cutwater.operations.rewind.rewind import resolve_rewind_target
 from cutwater.planning.planner import plan
 from cutwater.units import milliseconds
 
@@ -282,7 +282,9 @@ def run_command(arguments: RunArguments) -> int:
 
 def _check_consent(arguments: RunArguments, pipeline: str) -> None:
     """Refuse a rewind without --yes, before Spark starts."""
-    target = behind(pipeline, to=arguments.start_from, store=arguments.store, option="--from")
+    target = resolve_rewind_target(
+        pipeline, to=arguments.start_from, store=arguments.store, option="--from"
+    )
     if target is not None:
         reason = f"{target.title} is not the current checkpoint of {pipeline}: this is a rewind"
         number = target.decision.checkpoint_id

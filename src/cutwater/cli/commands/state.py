@@ -24,8 +24,7 @@ from cutwater.step_state.frame import LATEST, cut_at
 if TYPE_CHECKING:
     from cutwater.protocol.cut import Cut
     from cutwater.step_state.diff import KeyChange, StateDiff
-    from cutwater.step_state.parts import StatePart
-    from cutwater.step_state.reading import StepState
+    from cutwater.step_state.reading import StatePart, StepState
 
 HELP: Final = "Show the state of steps by key, at any checkpoint."
 SHOW_HELP: Final = """Show a step's state by key, at a checkpoint.

@@ -1,10 +1,10 @@
-"""Adopting plain queries: their last committed batches become the first cut of a pipeline.
+"""Adopts plain queries: their last committed batches become the first cut of a pipeline.
 
-`examine` compares each query with the step that shall go on with it and refuses what cannot be
-exact; nothing is written. `adopt` copies the files, gives the copies a query id of their own, and
+`examine` compares each query with the step that will resume it and refuses queries that cannot be
+resumed exactly; nothing is written. `adopt` copies the files, gives the copies a new query id, and
 decides the cut like any other: claim, targets, attempt, blobs, manifest, decision. A crash before
-the decision leaves a claim and some objects that nobody names; the command may be repeated. The
-originals are only read. Steps without a query start empty, and sinks are left alone.
+the decision leaves a claim and some unreferenced objects; the command may be repeated. The
+originals are only read. Steps without a query start empty, and sinks are not changed.
 """
 
 import tempfile
@@ -46,7 +46,7 @@ NAME: Final = "adopted"
 
 @dataclass(frozen=True, slots=True)
 class AdoptedStep:
-    """A query, and the step that goes on with it.
+    """A query, and the step that resumes it.
 
     Attributes:
         step: The step.
@@ -54,8 +54,8 @@ class AdoptedStep:
         streams: What each line of the step's offset log is.
         offsets: Those lines.
         owes_batch: Whether a batch without data is due.
-        notes: What a person should know, a sentence each.
-        seen: What was in the directory when it was looked at.
+        notes: What the operator should know, a sentence each.
+        seen: What was in the directory when it was examined.
     """
 
     step: StepId
@@ -68,7 +68,7 @@ class AdoptedStep:
 
     @property
     def positions(self) -> Mapping[str, str]:
-        """Where the step goes on in each outside stream, by number and name."""
+        """Where the step resumes in each outside stream, by number and name."""
         return {
             f"{at}:{stream.name}": line
             for at, (stream, line) in enumerate(zip(self.streams, self.offsets, strict=True))
@@ -82,9 +82,9 @@ class Adoption:
 
     Attributes:
         plan: The pipeline.
-        steps: The steps that go on with a query.
+        steps: The steps that resume a query.
         empty: The steps that start empty.
-        identities: What every step is, as the manifest will say it.
+        identities: The identity of every step, for the manifest.
     """
 
     plan: PhysicalPlan
@@ -95,10 +95,10 @@ class Adoption:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A directory that was looked at.
+    """A directory that was examined.
 
     Attributes:
-        query: What it says.
+        query: Its query.
         seen: What was in it.
     """
 
@@ -113,39 +113,39 @@ def examine(
     *,
     allow_uncommitted: bool,
 ) -> Adoption:
-    """Compare queries with the steps that shall go on with them.
+    """Compare queries with the steps that will resume them.
 
     Args:
         plan: The pipeline.
         forms: Its steps, as Spark sees them.
         looked: The queries by the name of their step.
-        allow_uncommitted: Run a batch again that was begun and not committed.
+        allow_uncommitted: Run a batch again that was started and not committed.
 
     Raises:
-        AdoptionRefused: With everything that stands against it.
+        AdoptionRefused: If it is refused, with all reasons.
     """
     problems: list[str] = []
     steps: list[AdoptedStep] = []
     known = {step.name: step for step in plan.steps}
-    for name, one in looked.items():
+    for name, directory in looked.items():
         step = known.get(StepId(name))
         if step is None:
             problems.append(f"{name}: there is no such step; the steps are {', '.join(known)}.")
             continue
         form = forms[step.name]
-        found = list(_problems(step, form, one, allow_uncommitted=allow_uncommitted))
+        found = list(_problems(step, form, directory, allow_uncommitted=allow_uncommitted))
         problems += [f"{name}: {problem}" for problem in found]
         if not found:
-            steps.append(_adopted(step, form, one))
+            steps.append(_adopt_step(step, form, directory))
     if problems:
         raise AdoptionRefused(plan.pipeline, *problems)
-    taken = {one.step for one in steps}
+    taken = {adopted.step for adopted in steps}
     empty = tuple(step.name for step in plan.steps if step.name not in taken)
     identities = {step.name: forms[step.name].identity for step in plan.steps}
     for adopted in steps:
         identity = identities[adopted.step]
         if identity.operators:
-            # The state is divided as it was, whatever the file asks for.
+            # The state keeps its partitions, whatever the pipeline file requests.
             identities[adopted.step] = replace(identity, partitions=adopted.query.partitions)
     return Adoption(plan, tuple(steps), empty, identities)
 
@@ -182,7 +182,7 @@ def _problems(
     yield from _stream_problems(form, query)
     is_stateful = bool(form.identity.operators)
     if bool(query.operators) != is_stateful:
-        has = ", ".join(one.name or one.id for one in query.operators) or "none"
+        has = ", ".join(operator.name or operator.id for operator in query.operators) or "none"
         needs = "keeps state" if is_stateful else "keeps no state"
         yield f"the step {needs}, and the query's stateful operators are: {has}."
     wanted = step.options.partitions
@@ -201,10 +201,10 @@ def _stream_problems(form: AnalyzedStep, query: PlainQuery) -> Iterator[str]:
             "query cannot have read it."
         )
         return
-    outside = [one for one in form.lines if one.kind is StreamKind.OUTSIDE]
+    outside = [stream for stream in form.lines if stream.kind is StreamKind.OUTSIDE]
     lines = query.log.offsets
     if len(outside) != len(lines):
-        reads = ", ".join(one.name for one in outside)
+        reads = ", ".join(stream.name for stream in outside)
         yield (
             f"the step reads {len(outside)} outside streams ({reads}), and the query read "
             f"{len(lines)}; they are matched by their order, which must be the same."
@@ -226,11 +226,11 @@ def _stream_problems(form: AnalyzedStep, query: PlainQuery) -> Iterator[str]:
 
 
 def _channels(step: PhysicalStep) -> str:
-    names = sorted({str(one.id.channel) for one in step.inputs})
+    names = sorted({str(source.id.channel) for source in step.inputs})
     return f"channel{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 
-def _adopted(step: PhysicalStep, form: AnalyzedStep, looked: Looked) -> AdoptedStep:
+def _adopt_step(step: PhysicalStep, form: AnalyzedStep, looked: Looked) -> AdoptedStep:
     query = looked.query
     offsets = for_plan(query.log.offsets, form.lines)
     assert offsets is not None
@@ -244,7 +244,7 @@ def _adopted(step: PhysicalStep, form: AnalyzedStep, looked: Looked) -> AdoptedS
     return AdoptedStep(step.name, query, form.lines, offsets, owes, tuple(notes), looked.seen)
 
 
-# -- doing it
+# -- adopting
 
 
 def adopt(adoption: Adoption, store: PipelineStore, targets: SinkTargets) -> Decision:
@@ -259,13 +259,15 @@ def adopt(adoption: Adoption, store: PipelineStore, targets: SinkTargets) -> Dec
         AdoptionRefused: If the pipeline has a cut already, or a query began to run meanwhile.
         PipelineHeld: If another process runs the pipeline.
         Fenced: If another process claimed it meanwhile.
-        StoreError: If the store does not do what is asked of it.
+        StoreError: If the store cannot be read or written.
     """
     log = _free_log(adoption.plan.pipeline, store)
     claim = claim_next(store, log)
     store.targets.record(claim.generation, targets)
     kind = CheckpointKind.SAVEPOINT
-    decision, _ = decide_cut(store, claim, kind, lambda one: _first_cut(adoption, store, one))
+    decision, _ = decide_cut(
+        store, claim, kind, lambda attempt: _first_cut(adoption, store, attempt)
+    )
     return decision
 
 
@@ -274,24 +276,24 @@ def _first_cut(adoption: Adoption, store: PipelineStore, attempt: Attempt) -> Cu
     checkpoint_id, generation = attempt.checkpoint_id, attempt.generation
     snapshots = {step: _empty(plan[step], checkpoint_id, generation) for step in adoption.empty}
     with tempfile.TemporaryDirectory(prefix="cutwater-adopt-") as work:
-        for one in adoption.steps:
-            copy = Path(work) / one.step
-            files = _copied(pipeline, one, copy)
+        for adopted in adoption.steps:
+            copy = Path(work) / adopted.step
+            files = _copy_query(pipeline, adopted, copy)
             state = store.blobs(generation).store_tree(copy, files, {})
-            snapshots[one.step] = _snapshot(one, checkpoint_id, generation, state)
+            snapshots[adopted.step] = _snapshot(adopted, checkpoint_id, generation, state)
     cut = Cut(
         checkpoint_id=checkpoint_id,
         generation=generation,
         kind=attempt.kind,
         name=NAME,
         snapshots=snapshots,
-        # The sinks have nothing to do with what the queries wrote: nothing is committed here.
+        # What the queries wrote does not belong to the sinks: nothing is committed here.
         commit_point=False,
         visible={spec.sink: None for spec in plan.topology().steps if spec.sink},
         started_at_ms=attempt.started_at_ms,
         identities=adoption.identities,
     )
-    # A source that starts empty has no offsets yet; wherever it begins, no rows of it are decided.
+    # A source that starts empty has no offsets yet, and none of its rows are decided.
     topology = plan.topology(adoption.empty, adoption.identities)
     invariant(not (wrong := faults(topology, cut.snapshots)), "I3", "; ".join(wrong))
     return cut
@@ -308,54 +310,55 @@ def _free_log(pipeline: str, store: PipelineStore) -> LogView:
 
 
 def has_checkpoints(pipeline: str) -> str:
-    """Say that a pipeline of that name cannot adopt anything any more."""
+    """Return the refusal for a pipeline that already has checkpoints."""
     return (
         f"pipeline {pipeline} has checkpoints in this store already, and what it adopts is its "
         "first one. Give the pipeline another name, or use another store."
     )
 
 
-def _copied(pipeline: str, one: AdoptedStep, into: Path) -> tuple[str, ...]:
-    """Copy a query's files and make them a query of the pipeline's; return their paths."""
-    query = one.query
+def _copy_query(pipeline: str, adopted: AdoptedStep, into: Path) -> tuple[str, ...]:
+    """Copy a query's files and turn them into a query of the pipeline; return their paths."""
+    query = adopted.query
     try:
         files = query_files.pin(query.directory, query.batch, into, linked=False)
     except RecoveryError as error:
-        raise AdoptionRefused(pipeline, f"{one.step}: {error.message}") from error
-    if trace(query.directory) != one.seen:
+        raise AdoptionRefused(pipeline, f"{adopted.step}: {error.message}") from error
+    if trace(query.directory) != adopted.seen:
         raise AdoptionRefused(
-            pipeline, f"{one.step}: {query.directory} changed while it was copied: stop its query."
+            pipeline,
+            f"{adopted.step}: {query.directory} changed while it was copied: stop its query.",
         )
-    if one.offsets != query.log.offsets:
+    if adopted.offsets != query.log.offsets:
         for batch in query_log.batches(into, query_log.OFFSETS):
-            lines = for_plan(query_log.read_batch(into, batch).offsets, one.streams)
+            lines = for_plan(query_log.read_batch(into, batch).offsets, adopted.streams)
             assert lines is not None
             query_log.replace_offsets(into, batch, lines)
-    # The original may be started again, even in the same Spark: it must not stop ours.
+    # The original may be started again, even in the same Spark: it must not stop this query.
     query_log.mint_query_id(into)
-    return (*files, note_streams(into, one.streams))
+    return (*files, note_streams(into, adopted.streams))
 
 
 def _snapshot(
-    one: AdoptedStep,
+    adopted: AdoptedStep,
     checkpoint_id: CheckpointId,
     generation: Generation,
     state: Sequence[BlobRef],
 ) -> StepSnapshot:
     return StepSnapshot(
-        step=one.step,
+        step=adopted.step,
         checkpoint_id=checkpoint_id,
         generation=generation,
-        batch=one.query.batch,
-        offsets=one.positions,
-        watermark_ms=one.query.log.watermark_ms or None,
-        owes_batch=one.owes_batch,
+        batch=adopted.query.batch,
+        offsets=adopted.positions,
+        watermark_ms=adopted.query.log.watermark_ms or None,
+        owes_batch=adopted.owes_batch,
         state=tuple(state),
     )
 
 
 def _empty(step: PhysicalStep, checkpoint_id: CheckpointId, generation: Generation) -> StepSnapshot:
-    places = {one.id: START for one in step.inputs}
+    places = {source.id: START for source in step.inputs}
     return StepSnapshot(
         step=step.name,
         checkpoint_id=checkpoint_id,

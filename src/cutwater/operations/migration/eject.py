@@ -1,9 +1,9 @@
-"""Ejecting: a pipeline's checkpoint as plain checkpoint directories, one for each query.
+"""Ejects a pipeline's checkpoint as plain checkpoint directories, one for each query.
 
-A step that reads outside sources gives a directory that a plain query goes on from exactly: the
+A step that reads outside sources gives a directory from which a plain query resumes exactly: the
 same state, the same offsets, the next batch. A step that reads channels has no source that a plain
-query could read; its directory has the state, and no offset where the channel was. The pipeline in
-the store is only read. A directory appears whole or not at all.
+query could read; its directory has the state, and no offset for the channel. The pipeline in the
+store is only read. A directory appears complete or not at all.
 """
 
 import os
@@ -36,11 +36,11 @@ class Ending(Enum):
     """What a plain query can do with what was written of a step."""
 
     EXACT = "goes on exactly"
-    """It reads outside sources: a plain query goes on from its directory."""
+    """It reads outside sources: a plain query resumes from its directory."""
     STATE_ONLY = "state only"
-    """It reads channels: its state is there, and what it reads must come from elsewhere."""
+    """It reads channels: the directory has its state, but its input must come from elsewhere."""
     NOTHING = "nothing to write"
-    """It keeps no state, or has not begun: a plain query starts in an empty directory."""
+    """It keeps no state, or has not run yet: a plain query starts in an empty directory."""
 
 
 class Ejected(msgspec.Struct, frozen=True):
@@ -49,11 +49,11 @@ class Ejected(msgspec.Struct, frozen=True):
     Attributes:
         step: The step.
         ending: What a plain query can do with it.
-        directory: The checkpoint directory, below the one that was asked for; empty for none.
+        directory: The checkpoint directory, below the requested one; empty for none.
         batch: The last batch that is part of the checkpoint; None if there is none.
         streams: What a plain query must read, in this order; without offset where there is none.
-        reads: The channels that feed the step, each called after the step that fills it.
-        explanation: What to do with it, for people.
+        reads: The channels that the step reads, each named after the step that writes it.
+        explanation: What to do with it, in words.
     """
 
     step: StepId
@@ -74,7 +74,7 @@ class Ejection:
         decision: The checkpoint.
         directory: Where everything is.
         steps: What was written of each step.
-        newer: A later checkpoint that the pipeline stands on; None if this is it.
+        newer: The pipeline's current checkpoint, if it is a later one; otherwise None.
     """
 
     pipeline: str
@@ -85,7 +85,7 @@ class Ejection:
 
     @property
     def warning(self) -> str:
-        """What comes twice if a plain query writes where a sink has written; empty if nothing."""
+        """Which rows are duplicated if a plain query writes to a sink's target; empty for none."""
         if self.newer is None:
             return ""
         return (
@@ -101,10 +101,10 @@ def eject(pipeline: str, store: PipelineStore, decision: Decision, to: Path) -> 
         pipeline: The pipeline's name.
         store: The pipeline in its store.
         decision: The checkpoint.
-        to: The directory to make; it may be there if it is empty.
+        to: The directory to create; it may exist if it is empty.
 
     Raises:
-        ConfigError: If the checkpoint or the directory will not do; nothing was written.
+        ConfigError: If the checkpoint or the directory cannot be used; nothing was written.
         Corrupt: If the checkpoint is damaged; the object is named.
         StoreError: If the store does not answer.
     """
@@ -122,14 +122,14 @@ def eject(pipeline: str, store: PipelineStore, decision: Decision, to: Path) -> 
             directory = work / snapshot.step
             if snapshot.batch != NO_BATCH and snapshot.state:
                 blobs.fetch_tree(snapshot.state, directory)
-            found.append(_ejected(snapshot, directory, target / snapshot.step))
+            found.append(_eject_step(snapshot, directory, target / snapshot.step))
         head = store.log.read().head
         newer = head.checkpoint_id if head is not None and head != decision else None
         ejection = Ejection(pipeline, decision, target, tuple(found), newer)
-        (work / LISTING).write_text(_listing(ejection), encoding="utf-8")
-        (work / README).write_text(_readme(ejection), encoding="utf-8")
+        (work / LISTING).write_text(_render_listing(ejection), encoding="utf-8")
+        (work / README).write_text(_render_readme(ejection), encoding="utf-8")
         try:
-            # Takes the place of an empty directory, and of nothing else.
+            # Replaces an empty directory, and nothing else.
             os.rename(work, target)  # noqa: PTH104 - Path.rename has no such promise
         except OSError as error:
             raise ConfigError("--to", f"{to} is not empty any more: {error.strerror}") from error
@@ -137,7 +137,7 @@ def eject(pipeline: str, store: PipelineStore, decision: Decision, to: Path) -> 
         try_to_remove_tree(work)
         number = decision.checkpoint_id
         if isinstance(error, Corrupt) and number not in store.manifests.ids():
-            # Retention deletes a manifest before its objects: they are not damaged, but gone.
+            # Retention deletes a manifest before its objects: they are deleted, not damaged.
             reason = f"checkpoint {number} is no longer kept, and was deleted while it was read"
             raise ConfigError("--checkpoint", reason) from error
         raise
@@ -163,8 +163,8 @@ def _check_cut(cut: Cut, decision: Decision, store: PipelineStore) -> None:
             "which never has any, and eject that",
         )
     undone = any(
-        one.origin is not None and one.origin < decision.slot < one.slot
-        for one in store.log.read().decisions
+        later.origin is not None and later.origin < decision.slot < later.slot
+        for later in store.log.read().decisions
     )
     if undone:
         raise ConfigError(
@@ -181,15 +181,15 @@ def _check_cut(cut: Cut, decision: Decision, store: PipelineStore) -> None:
         )
 
 
-def _ejected(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
-    """Make a plain query's directory of what was fetched, and say what it is good for."""
-    channels = tuple(sorted({str(one.channel) for one in snapshot.positions}))
+def _eject_step(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
+    """Turn fetched files into a plain query's directory, and describe its use."""
+    channels = tuple(sorted({str(source.channel) for source in snapshot.positions}))
     if not exists(directory):
         why = "It keeps no state and no directory of its own."
         if snapshot.batch == NO_BATCH:
             why = "It had not run a batch yet: a plain query starts in a new directory."
         if channels:
-            why += f" It reads {_named(channels)}, which a plain query cannot read."
+            why += f" It reads {_list_channels(channels)}, which a plain query cannot read."
         return Ejected(snapshot.step, Ending.NOTHING, "", None, (), channels, why)
     streams = query_streams.read_streams(directory)
     for batch in query_log.batches(directory, query_log.OFFSETS):
@@ -202,10 +202,11 @@ def _ejected(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
     # The pipeline may still run, even in the same Spark: a query of the same id would stop it.
     query_log.mint_query_id(directory)
     query_files.settle(directory, home)
-    plain = tuple(one for one in streams if one.kind is not StreamKind.PULSE)
+    plain = tuple(stream for stream in streams if stream.kind is not StreamKind.PULSE)
     if channels:
+        names = _list_channels(channels)
         why = (
-            f"It read {_named(channels)}, filled by the step of the same name. The directory has "
+            f"It read {names}, filled by the step of the same name. The directory has "
             "all of its state, and no offset where a channel was: a plain query whose plan is the "
             "same but for the source read there goes on with the state, and reads that source "
             f"from its beginning. Give it one that begins behind batch {snapshot.batch}."
@@ -218,21 +219,21 @@ def _ejected(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
             f'.option("checkpointLocation", "{home}").'
         )
         ending = Ending.EXACT
-        if any(one.kind is StreamKind.OWN for one in streams):
+        if any(stream.kind is StreamKind.OWN for stream in streams):
             why += " It reads a source of cutwater.sources, which must stay the same."
     return Ejected(snapshot.step, ending, snapshot.step, snapshot.batch, plain, channels, why)
 
 
-def _named(channels: tuple[str, ...]) -> str:
+def _list_channels(channels: tuple[str, ...]) -> str:
     return f"channel{'s' if len(channels) > 1 else ''} {', '.join(channels)}"
 
 
-def _listing(ejection: Ejection) -> str:
+def _render_listing(ejection: Ejection) -> str:
     return msgspec.json.format(msgspec.json.encode(as_json(ejection)), indent=2).decode() + "\n"
 
 
 def as_json(ejection: Ejection) -> dict[str, object]:
-    """Return what was written as JSON values; `eject.json` holds the same."""
+    """Return the ejection as JSON values; `eject.json` holds the same."""
     return {
         "pipeline": ejection.pipeline,
         "checkpoint": ejection.decision.checkpoint_id,
@@ -242,7 +243,7 @@ def as_json(ejection: Ejection) -> dict[str, object]:
     }
 
 
-def _readme(ejection: Ejection) -> str:
+def _render_readme(ejection: Ejection) -> str:
     lines = [
         f"Checkpoint {ejection.decision.checkpoint_id} of pipeline {ejection.pipeline}, as "
         "checkpoint directories of plain Spark streaming queries.",
@@ -251,9 +252,9 @@ def _readme(ejection: Ejection) -> str:
         *([ejection.warning] if ejection.warning else []),
         "",
     ]
-    for one in ejection.steps:
-        lines += [f"{one.step}: {one.ending.value}", f"  {one.explanation}"]
-        for at, stream in enumerate(one.streams):
+    for step in ejection.steps:
+        lines += [f"{step.step}: {step.ending.value}", f"  {step.explanation}"]
+        for at, stream in enumerate(step.streams):
             is_channel = stream.kind is StreamKind.CHANNEL
             what = "channel, no offset" if is_channel else stream.description
             lines.append(f"  source {at}: {stream.name} ({what})")

@@ -1,8 +1,8 @@
-"""A plain streaming query of Spark's, as its checkpoint directory tells: read, never written.
+"""A plain Spark streaming query, as its checkpoint directory describes it: read, never written.
 
-A directory is looked at before it is adopted. What it says is shown to people, and what cannot go
-on in a pipeline is refused with the reason. Whether a query still runs in it cannot be asked of
-Spark, which leaves no lock; `trace` tells whether anything changed between two looks.
+A directory is examined before it is adopted. The operator sees what was found, and a query that
+cannot be resumed in a pipeline is refused with the reason. Spark leaves no lock, so a directory
+does not show whether its query still runs; two calls of `trace` show whether anything changed.
 """
 
 import re
@@ -35,11 +35,11 @@ class PlainQuery:
     Attributes:
         directory: Its checkpoint directory.
         batch: The last batch that it committed.
-        planned: A later batch that it began and did not commit; None for none.
-        log: What Spark wrote down before it ran the last committed batch.
+        planned: A later batch that it started and did not commit; None for none.
+        log: What Spark logged before it ran the last committed batch.
         next_watermark_ms: The event-time watermark of the batch after it; 0 for none.
         operators: Its stateful operators.
-        provider: Who keeps their state; empty if there are none.
+        provider: Their state store provider; empty without stateful operators.
         format: The checkpoint format of the state.
         files: The files of the last committed batch.
         size_bytes: How many bytes they have.
@@ -58,21 +58,21 @@ class PlainQuery:
 
     @property
     def partitions(self) -> int | None:
-        """Into how many partitions its state is divided, for ever; None without state."""
+        """The fixed number of partitions of its state; None without state."""
         number = self.log.settings.get(_PARTITIONS, "")
         return int(number) if self.operators and number.isdecimal() else None
 
     @property
     def watermark_ms(self) -> int:
-        """The event-time watermark it goes on with; 0 for none."""
+        """The event-time watermark it resumes with; 0 for none."""
         return max(self.log.watermark_ms, self.next_watermark_ms)
 
 
 def look(directory: Path) -> PlainQuery:
-    """Look at a query's checkpoint directory.
+    """Examine a query's checkpoint directory.
 
     Raises:
-        RecoveryError: If it is none, has no committed batch, or is not complete; it says why.
+        RecoveryError: If it is no checkpoint directory, has no committed batch, or is incomplete.
     """
     _check_directory(directory)
     committed = query_log.batches(directory, COMMITS)
@@ -82,7 +82,7 @@ def look(directory: Path) -> PlainQuery:
             "without it starts at the same place."
         )
     batch = committed[-1]
-    later = [one for one in query_log.batches(directory, OFFSETS) if one > batch]
+    later = [number for number in query_log.batches(directory, OFFSETS) if number > batch]
     if len(later) > 1:
         raise RecoveryError(
             f"{directory} has batches {later[0]} to {later[-1]} begun and not committed: its logs "
@@ -109,7 +109,7 @@ def look(directory: Path) -> PlainQuery:
         provider=query_files.provider_of(directory, batch).value if found else "",
         format=1 if ids is None else 2,
         files=files,
-        size_bytes=sum((directory / one).stat().st_size for one in files),
+        size_bytes=sum((directory / name).stat().st_size for name in files),
     )
 
 
@@ -118,9 +118,11 @@ def _check_directory(directory: Path) -> None:
         raise RecoveryError(f"{directory} is not on this machine: copy it to a local directory.")
     if not is_directory(directory):
         raise RecoveryError(f"{directory} is not a directory.")
-    lost = [one for one in (METADATA, *_LOGS) if not exists(directory / one)]
+    lost = [name for name in (METADATA, *_LOGS) if not exists(directory / name)]
     if lost:
-        beside = [one for one in directories(directory) if is_directory(directory / one / OFFSETS)]
+        beside = [
+            name for name in directories(directory) if is_directory(directory / name / OFFSETS)
+        ]
         hint = f"; perhaps {directory / beside[0]} is meant" if beside else ""
         raise RecoveryError(
             f"{directory} has no {' and no '.join(lost)}: it is no checkpoint directory of a "
@@ -141,9 +143,9 @@ _LISTED: Final = msgspec.json.Decoder(_Listed)
 
 
 def files_read(directory: Path) -> list[str]:
-    """Return one file for each file source of a query, of those that it has listed last.
+    """Return one file for each file source of a query, from its newest listing.
 
-    Sources that are not of files keep other things, or nothing, and are left out.
+    Sources that do not read files keep other things, or nothing, and are left out.
     """
     found = []
     for source in directories(directory / "sources"):
@@ -159,15 +161,15 @@ def files_read(directory: Path) -> list[str]:
 
 
 Trace = frozenset[tuple[str, int, int]]
-"""Every file of a directory, those in the making included, with its size and time."""
+"""Every file of a directory, incomplete ones included, with its size and time."""
 
 
 def trace(directory: Path) -> Trace:
-    """Note what is in a directory; two that differ tell that somebody writes to it."""
-    return frozenset(_walked(directory))
+    """List a directory; if two traces differ, a process writes to the directory."""
+    return frozenset(_walk(directory))
 
 
-def _walked(directory: Path) -> Iterable[tuple[str, int, int]]:
+def _walk(directory: Path) -> Iterable[tuple[str, int, int]]:
     for path in files_below(directory):
         found = status(path)
         if found is not None:

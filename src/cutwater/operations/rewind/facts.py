@@ -1,7 +1,7 @@
-"""Observing what a rewind is decided by: the cut, its objects, and what every sink says.
+"""Observes the facts that decide a rewind: the cut, its objects, and the state of every sink.
 
-Only reads. Everything that can stand against a rewind is found here, before anybody has claimed
-the pipeline (PROTOCOL.md section 11).
+Only reads. Every reason to refuse a rewind is found here, before the pipeline is claimed
+(PROTOCOL.md section 11).
 """
 
 from collections.abc import Collection, Mapping
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from cutwater.errors import NotFound, SinkError
 from cutwater.ids import Generation, SinkId
-from cutwater.operations.offline_pipeline import Movable, check_still_there, read_cut
+from cutwater.operations.offline_pipeline import OfflinePipeline, check_still_there, read_cut
 from cutwater.operations.rewind.preview import Observed, shown_then
 from cutwater.operations.rewind.source_history import Past, past_of
 from cutwater.operations.rewind.target import Candidate
@@ -23,16 +23,21 @@ from cutwater.sinks.lost_commits import behind, target_behind
 
 
 def observe(
-    movable: Movable, log: LogView, target: Candidate, *, leave_sinks: bool, held: str | None
+    offline: OfflinePipeline,
+    log: LogView,
+    target: Candidate,
+    *,
+    leave_sinks: bool,
+    held: str | None,
 ) -> Observed:
     """Observe everything that a rewind to a checkpoint depends on.
 
     Args:
-        movable: The pipeline.
+        offline: The pipeline.
         log: Its log, as it was read.
-        target: The checkpoint to go back to.
-        leave_sinks: Whether the sinks are left as they are.
-        held: Who runs the pipeline, if that stands against it.
+        target: The checkpoint to rewind to.
+        leave_sinks: Whether the sinks are left unchanged.
+        held: The process that runs the pipeline, if the rewind must be refused for it.
 
     Raises:
         MoveRefused: If the checkpoint was deleted meanwhile.
@@ -43,95 +48,112 @@ def observe(
     facts = RewindFacts(
         target=target.decision,
         cut=target.cut,
-        committed=_committed(movable, target.decision),
-        unrecorded=why_unrecorded(log, target.decision, movable.store.commits.through(log)),
-        sinks=tuple(sorted(movable.targets)),
+        committed=_read_committed(offline, target.decision),
+        unrecorded=why_unrecorded(log, target.decision, offline.store.commits.through(log)),
+        sinks=tuple(sorted(offline.targets)),
         leave_sinks=leave_sinks,
     )
-    absent = _absent(movable, log, target.decision, shown_then(facts) or {})
+    absent = _find_sinks_absent_then(offline, log, target.decision, shown_then(facts) or {})
     facts = replace(facts, before={sink: version for sink, (_, version) in absent.items()})
     shown = shown_then(facts) or {}
-    since = dict.fromkeys(movable.targets, log.shown_at(target.decision))
+    since = dict.fromkeys(offline.targets, log.shown_at(target.decision))
     since |= {sink: generation for sink, (generation, _) in absent.items()}
-    moved = _moved(movable, log, since)
-    damages = () if facts.cut is None else _damages(movable, facts.cut, moved)
+    moved = _find_moved_sinks(offline, log, since)
+    damages = () if facts.cut is None else _find_damages(offline, facts.cut, moved)
     if damages:
-        check_still_there(movable.name, movable.store, target)
-    previews, obstacles = _preview_restores(movable, shown, moved)
-    obstacles = _made_anew(movable, target.decision, shown, previews) | obstacles
-    obstacles = _unfenced(movable, log, previews) | obstacles
-    obstacles = _lost(movable, target, shown, previews) | obstacles
-    obstacles |= _dropped(movable, log, target.decision)
-    head_cut = target.cut if head == target.decision else read_cut(movable.store, head)
-    past = Past() if target.cut is None else past_of(movable.store, head_cut, target.cut)
+        check_still_there(offline.name, offline.store, target)
+    previews, obstacles = _preview_restores(offline, shown, moved)
+    obstacles = _find_recreated_tables(offline, target.decision, shown, previews) | obstacles
+    obstacles = _find_unfenceable_sinks(offline, log, previews) | obstacles
+    obstacles = _find_lost_commits(offline, target, shown, previews) | obstacles
+    obstacles |= _find_dropped_sinks(offline, log, target.decision)
+    head_cut = target.cut if head == target.decision else read_cut(offline.store, head)
+    past = Past() if target.cut is None else past_of(offline.store, head_cut, target.cut)
     return Observed(
-        pipeline=movable.name,
+        pipeline=offline.name,
         target=target,
         head=head_cut,
         head_id=head.checkpoint_id,
-        undone=tuple(one.checkpoint_id for one in log.decisions if one.slot > target.decision.slot),
+        undone=tuple(
+            decision.checkpoint_id
+            for decision in log.decisions
+            if decision.slot > target.decision.slot
+        ),
         facts=replace(facts, damages=damages, cannot_restore=obstacles, forgotten=past.forgotten),
         previews=previews,
-        targets=movable.targets,
+        targets=offline.targets,
         held=held,
         unasked=past.unasked,
     )
 
 
-def _committed(movable: Movable, decision: Decision) -> Mapping[SinkId, Version] | None:
+def _read_committed(
+    offline: OfflinePipeline, decision: Decision
+) -> Mapping[SinkId, Version] | None:
     try:
-        return movable.store.commits.read(decision.slot).versions
+        return offline.store.commits.read(decision.slot).versions
     except NotFound:
         return None
 
 
-def _absent(
-    movable: Movable, log: LogView, decision: Decision, shown: Mapping[SinkId, Version | None]
+def _find_sinks_absent_then(
+    offline: OfflinePipeline,
+    log: LogView,
+    decision: Decision,
+    shown: Mapping[SinkId, Version | None],
 ) -> dict[SinkId, tuple[Generation, Version]]:
-    """Find what sinks showed that were not part of the pipeline then, and had been before.
+    """Find what sinks showed that were not part of the pipeline then, but had been before.
 
-    What such a sink had committed last it still showed: taken back to its beginning it would lose
-    rows that are older than the checkpoint. The generation says in which target that was.
+    Such a sink still showed its last commit: restored to its beginning, it would lose rows that are
+    older than the checkpoint. The generation identifies the target of that commit.
     """
-    missing = {sink for sink in movable.targets if shown.get(sink) is None}
+    missing = {sink for sink in offline.targets if shown.get(sink) is None}
     found: dict[SinkId, tuple[Generation, Version]] = {}
-    targets = movable.store.targets.since(log, Generation(0)) if missing else {}
-    acting = [one for one in log.decisions if one.commit_point and one.slot <= decision.slot]
-    for one in reversed(acting):
-        sought = (missing & targets.get(one.generation, {}).keys()) - found.keys()
-        # One without a record was never finished: what it would have shown is older.
-        versions = (_committed(movable, one) or {}) if sought else {}
-        found |= {sink: (one.generation, versions[sink]) for sink in sought & versions.keys()}
+    targets = offline.store.targets.since(log, Generation(0)) if missing else {}
+    acting = [
+        earlier
+        for earlier in log.decisions
+        if earlier.commit_point and earlier.slot <= decision.slot
+    ]
+    for earlier in reversed(acting):
+        sought = (missing & targets.get(earlier.generation, {}).keys()) - found.keys()
+        # A decision without a record was never finished: what the sink showed is older.
+        versions = (_read_committed(offline, earlier) or {}) if sought else {}
+        found |= {sink: (earlier.generation, versions[sink]) for sink in sought & versions.keys()}
     return found
 
 
-def _damages(movable: Movable, cut: Cut, moved: Collection[SinkId]) -> tuple[Damage, ...]:
-    """Check every object of the state, of what was in flight, and of what waits for a sink.
+def _find_damages(
+    offline: OfflinePipeline, cut: Cut, moved: Collection[SinkId]
+) -> tuple[Damage, ...]:
+    """Check every object of the state, of the data in flight, and of the carried output.
 
-    What waits for a sink that has moved lies elsewhere, and that is what is wrong with it.
+    Output carried for a moved sink is not checked: it is at another target, which is refused.
     """
-    refs = sorted({ref for one in cut.snapshots.values() for ref in one.blobs})
-    problems = movable.store.blobs(cut.generation).problems(refs)
+    refs = sorted({ref for snapshot in cut.snapshots.values() for ref in snapshot.blobs})
+    problems = offline.store.blobs(cut.generation).problems(refs)
     found = [Damage(ref.name, problem) for ref, problem in problems.items()]
     for sink, committables in cut.carried.items():
-        opened = None if sink in moved else movable.sinks.get(sink)
-        for one in committables if opened is not None else ():
+        opened = None if sink in moved else offline.sinks.get(sink)
+        for committable in committables if opened is not None else ():
             assert opened is not None
-            problem = opened.problem(one)
+            problem = opened.problem(committable)
             if problem is not None:
-                found.append(Damage(f"what sink {sink} staged in batch {one.batch}", problem))
+                found.append(
+                    Damage(f"what sink {sink} staged in batch {committable.batch}", problem)
+                )
     return tuple(found)
 
 
 def _preview_restores(
-    movable: Movable, shown: Mapping[SinkId, Version | None], moved: Mapping[SinkId, str]
+    offline: OfflinePipeline, shown: Mapping[SinkId, Version | None], moved: Mapping[SinkId, str]
 ) -> tuple[dict[SinkId, RestorePreview], dict[SinkId, str]]:
-    """Ask every sink what going back would do, and gather what stands against it."""
+    """Preview the restore of every sink, and collect the reasons against it."""
     previews: dict[SinkId, RestorePreview] = {}
-    obstacles: dict[SinkId, str] = dict(movable.unopened)
-    for sink, opened in movable.sinks.items():
+    obstacles: dict[SinkId, str] = dict(offline.unopened)
+    for sink, opened in offline.sinks.items():
         if sink in moved:
-            # The version is one of another target, and would mean something else in this one.
+            # The version belongs to another target, and would mean something else in this one.
             continue
         try:
             previews[sink] = opened.look_back(shown.get(sink))
@@ -146,19 +168,19 @@ def _preview_restores(
     return previews, obstacles
 
 
-def _made_anew(
-    movable: Movable,
+def _find_recreated_tables(
+    offline: OfflinePipeline,
     decision: Decision,
     shown: Mapping[SinkId, Version | None],
     previews: Mapping[SinkId, RestorePreview],
 ) -> dict[SinkId, str]:
-    """Find sinks whose target has been deleted since a decision and is another one today.
+    """Find sinks whose target was deleted and recreated since a decision.
 
-    Its versions have begun again: the one that was shown then is not the one of that number now.
+    The versions of a recreated table start again: the same number is another version now.
     """
     found = {}
     for sink in previews:
-        opened: object = movable.sinks[sink]
+        opened: object = offline.sinks[sink]
         version = shown.get(sink)
         if not isinstance(opened, KnowsSlots) or version is None:
             continue
@@ -168,24 +190,24 @@ def _made_anew(
             found[sink] = error.reason
             continue
         if slot is not None and slot > decision.slot:
-            place = movable.targets[sink].uri
+            place = offline.targets[sink].uri
             reason = f"{place} is another table than the one that was at version {version} then"
             found[sink] = f"{reason}: it has been made anew"
     return found
 
 
-def _lost(
-    movable: Movable,
+def _find_lost_commits(
+    offline: OfflinePipeline,
     target: Candidate,
     shown: Mapping[SinkId, Version | None],
     previews: Mapping[SinkId, RestorePreview],
 ) -> dict[SinkId, str]:
-    """Find sinks whose target lacks what it held at a checkpoint: it cannot show that again."""
+    """Find sinks whose target lacks what it held at a checkpoint: it cannot be restored."""
     writes = {} if target.cut is None else last_writes(target.decision.slot, target.cut)
     found = {}
     for sink, recorded in recorded_of(writes, shown).items():
         try:
-            held = behind(movable.sinks[sink], recorded) if sink in previews else None
+            held = behind(offline.sinks[sink], recorded) if sink in previews else None
         except SinkError as error:
             found[sink] = error.reason
             continue
@@ -194,36 +216,38 @@ def _lost(
     return found
 
 
-def _dropped(movable: Movable, log: LogView, decision: Decision) -> dict[SinkId, str]:
+def _find_dropped_sinks(
+    offline: OfflinePipeline, log: LogView, decision: Decision
+) -> dict[SinkId, str]:
     """Find sinks that have committed since a decision and are not part of the pipeline now.
 
-    Their rows would stay, and come a second time if the sink came back.
+    Their rows would stay, and be duplicated if the sink were added again.
     """
-    since = movable.store.targets.since(log, decision.generation)
+    since = offline.store.targets.since(log, decision.generation)
     return {
-        sink: f"it wrote to {one.uri} since then, and is no longer part of the pipeline"
+        sink: f"it wrote to {target.uri} since then, and is no longer part of the pipeline"
         for then in since.values()
-        for sink, one in then.items()
-        if sink not in movable.targets
+        for sink, target in then.items()
+        if sink not in offline.targets
     }
 
 
-def _unfenced(
-    movable: Movable, log: LogView, previews: Mapping[SinkId, RestorePreview]
+def _find_unfenceable_sinks(
+    offline: OfflinePipeline, log: LogView, previews: Mapping[SinkId, RestorePreview]
 ) -> dict[SinkId, str]:
-    """Find sinks that cannot be taken back because an older process may still begin their target.
+    """Find sinks that cannot be restored because an older process may still create their target.
 
-    Going back leaves a mark in a target, by which a process that was paused in an older commit
-    sees that it comes too late (rule F8). A table that was never made has no place for the mark.
+    A restore leaves a mark in the target, which fences a process that was paused in an older commit
+    (rule F8). A table that was never created has no place for the mark.
     """
-    absent = {sink for sink, one in previews.items() if one.version == NO_TARGET}
-    recorded = set(movable.store.commits.slots()) if absent else set()
+    absent = {sink for sink, preview in previews.items() if preview.version == NO_TARGET}
+    recorded = set(offline.store.commits.slots()) if absent else set()
     found = {}
     for decision in log.decisions if absent else ():
         if not decision.commit_point or decision.slot in recorded:
             continue
-        cut = read_cut(movable.store, decision)
-        for sink in absent if cut is None else {one for one in absent if cut.commit.get(one)}:
+        cut = read_cut(offline.store, decision)
+        for sink in absent if cut is None else {sink for sink in absent if cut.commit.get(sink)}:
             found[sink] = (
                 f"checkpoint {decision.checkpoint_id} has rows for it that may still be committed, "
                 "and its table is not there yet: run the pipeline once, then rewind"
@@ -231,13 +255,15 @@ def _unfenced(
     return found
 
 
-def _moved(movable: Movable, log: LogView, since: Mapping[SinkId, Generation]) -> dict[SinkId, str]:
-    """Find sinks that have had another target since what they showed: its version is of that."""
+def _find_moved_sinks(
+    offline: OfflinePipeline, log: LogView, since: Mapping[SinkId, Generation]
+) -> dict[SinkId, str]:
+    """Find sinks whose target has changed since: their version belongs to the old target."""
     moved = {}
     first = min(since.values(), default=Generation(0))
-    for generation, then in movable.store.targets.since(log, first).items():
-        for sink, one in then.items():
-            today = movable.targets.get(sink)
-            if today is not None and generation >= since[sink] and not today.is_same_as(one):
-                moved[sink] = one.uri
+    for generation, then in offline.store.targets.since(log, first).items():
+        for sink, target in then.items():
+            today = offline.targets.get(sink)
+            if today is not None and generation >= since[sink] and not today.is_same_as(target):
+                moved[sink] = target.uri
     return moved

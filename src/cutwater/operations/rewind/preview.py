@@ -1,7 +1,7 @@
-"""What a rewind does to every step, source and sink, as values: shown before anything happens.
+"""What a rewind does to every step, source and sink, as values: shown before it is done.
 
-`preview_of` compares the cut the pipeline stands on with the one it would go back to. It reads
-nothing and decides nothing: facts in, description out.
+`preview_of` compares the current cut of the pipeline with the target cut. It reads nothing and
+decides nothing: facts in, description out.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ class StepMove:
 
     Attributes:
         step: The step.
-        batch: The last batch it has in the cut the pipeline stands on; None if it is not in it.
-        batch_then: The last batch it had then; -1 for none.
-        state_bytes: How large the state is that it gets back.
-        in_flight_bytes: How much was on its way to it then, and comes again first.
+        batch: Its last batch in the current cut; None if the step is not in that cut.
+        batch_then: Its last batch in the target cut; -1 for none.
+        state_bytes: The size of the restored state.
+        in_flight_bytes: The size of the restored input in flight, which the step reads first.
     """
 
     step: StepId
@@ -37,14 +37,14 @@ class StepMove:
 
 @dataclass(frozen=True, slots=True)
 class SourceMove:
-    """Where reading goes on.
+    """Where a source resumes.
 
     Attributes:
         stream: The step and its stream.
-        position: Where it stands now, in the source's own words; None if it is not known.
-        position_then: Where it goes back to; None for its beginning.
-        checked: Whether it is known that the source still has what follows: it is computed, or
-            its files were looked for. Any other source is first asked when the pipeline runs.
+        position: Its current position, in the source's own format; None if it is not known.
+        position_then: Its position in the target cut; None for its beginning.
+        checked: Whether it is known that the source still has the input after that: it is
+            computed, or its files were checked. Other sources are checked when the pipeline runs.
     """
 
     stream: str
@@ -60,12 +60,12 @@ class SinkMove:
     Attributes:
         sink: The sink.
         target: Where it writes.
-        version: What it shows now; None if that cannot be seen.
-        version_then: What it goes back to; None for its beginning.
+        version: What it shows now; None if that is not known.
+        version_then: The version to restore; None for its beginning.
         rows: How many rows it shows now; None if that is not known.
         rows_then: How many it showed then; None if that is not known.
-        left: Whether it is left as it is; rows after the cut then come a second time.
-        obstacle: Why it cannot go back; None if it can.
+        left: Whether it is left unchanged; rows after the cut are then duplicated.
+        obstacle: Why it cannot be restored; None if it can.
     """
 
     sink: SinkId
@@ -79,7 +79,7 @@ class SinkMove:
 
     @property
     def rows_removed(self) -> int | None:
-        """How many rows disappear, or come a second time if it is left; None if not known."""
+        """How many rows are removed, or duplicated if it is left; None if not known."""
         if self.rows is None or self.rows_then is None:
             return None
         return self.rows - self.rows_then
@@ -91,16 +91,16 @@ class Rewind:
 
     Attributes:
         pipeline: The pipeline's name.
-        to: The checkpoint it goes back to.
-        title: What that is called.
-        at_ms: When that was taken.
-        head: The checkpoint the pipeline stands on, before the rewind.
-        undone: The checkpoints that it goes back behind, oldest first.
+        to: The target checkpoint.
+        title: The target in words.
+        at_ms: When the target was taken.
+        head: The current checkpoint, before the rewind.
+        undone: The checkpoints after the target, which the rewind undoes, oldest first.
         steps: What happens to the steps.
-        sources: Where reading goes on.
+        sources: Where the sources resume.
         sinks: What happens to the sinks.
-        refused: Everything that stands against it; empty if it can be done.
-        checkpoint_id: Its own number, once it was done; None before.
+        refused: All reasons against it; empty if it can be done.
+        checkpoint_id: Its own number after it was done; None before.
     """
 
     pipeline: str
@@ -127,15 +127,15 @@ class Observed:
 
     Attributes:
         pipeline: The pipeline's name.
-        target: The checkpoint to go back to.
-        head: The cut the pipeline stands on; None if its manifest cannot be read.
+        target: The checkpoint to rewind to.
+        head: The current cut; None if its manifest cannot be read.
         head_id: Its number.
         undone: The checkpoints decided since the target.
         facts: What the protocol decides by.
-        previews: What every sink says about going back.
+        previews: The restore preview of every sink.
         targets: Where the sinks write.
-        held: Who runs the pipeline, if somebody does.
-        unasked: Streams of files that could not be looked for.
+        held: The process that runs the pipeline; None if it is stopped.
+        unasked: Streams whose files could not be checked.
     """
 
     pipeline: str
@@ -184,11 +184,11 @@ def _steps(head: Cut | None, cut: Cut) -> tuple[StepMove, ...]:
         StepMove(
             step,
             now[step].batch if step in now else None,
-            one.batch,
-            sum(blob.size_bytes for blob in one.state),
-            one.in_flight_bytes,
+            snapshot.batch,
+            sum(blob.size_bytes for blob in snapshot.state),
+            snapshot.in_flight_bytes,
         )
-        for step, one in sorted(cut.snapshots.items())
+        for step, snapshot in sorted(cut.snapshots.items())
     )
 
 
@@ -231,7 +231,7 @@ def _sinks(observed: Observed, planned: Cut | Refused) -> tuple[SinkMove, ...]:
 
 
 def shown_then(facts: RewindFacts) -> Mapping[SinkId, Version | None] | None:
-    """Return what the sinks showed at the cut; None if nobody has recorded that."""
+    """Return what the sinks showed at the cut; None if that is not recorded."""
     shown: Mapping[SinkId, Version | None] | None = facts.committed
     if facts.cut is not None and not facts.target.commit_point:
         shown = facts.cut.visible

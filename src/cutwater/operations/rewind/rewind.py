@@ -1,8 +1,8 @@
-"""Rewinding a pipeline: prove, claim, decide, take the sinks back, record (PROTOCOL.md section 11).
+"""Rewinds a pipeline: prove, claim, decide, restore the sinks, record (PROTOCOL.md section 11).
 
 The order of durable writes is that of a checkpoint: a claim, the sinks' targets, a number, the
-manifest, the decision, the sinks, the record. Before the decision nothing has happened but a claim;
-after it the next run, or the next rewind, finishes what is left. Upholds I7 and I8.
+manifest, the decision, the sinks, the record. Before the decision only a claim has been written;
+after the decision the next run, or the next rewind, finishes the rest. Upholds I7 and I8.
 """
 
 from dataclasses import replace
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from cutwater.errors import ConfigError, MoveRefused, SinkError, Superseded
 from cutwater.operations.offline_pipeline import (
-    Movable,
+    OfflinePipeline,
     candidates,
     check_still_there,
-    open_movable,
+    open_offline,
 )
 from cutwater.operations.rewind.facts import observe
 from cutwater.operations.rewind.preview import Rewind, done, preview_of
@@ -40,48 +40,50 @@ def rewind(
     leave_sinks: bool = False,
     takeover: bool = False,
 ) -> Rewind:
-    """Take a pipeline back to an older checkpoint, sinks included; needs neither Spark nor a file.
+    """Rewind a pipeline to an older checkpoint, sinks included; needs neither Spark nor a file.
 
     Args:
         pipeline: The pipeline's name.
         to: A checkpoint's number, a savepoint's name, or a time in ISO 8601 (local unless it names
             a zone), which stands for the last checkpoint that began at or before it.
         store: The address of its store.
-        yes: Do it; otherwise it is only described.
-        leave_sinks: Leave the sinks as they are: rows after the checkpoint come a second time.
-        takeover: Do it although another process seems to run the pipeline; that one ends.
+        yes: Do it; otherwise the rewind is only described.
+        leave_sinks: Leave the sinks unchanged: rows after the checkpoint are duplicated.
+        takeover: Do it although another process seems to run the pipeline; that process ends.
 
     Returns:
-        What it does, or would do, to every step, source and sink; `refused` says what stands
+        What it does, or would do, to every step, source and sink; `refused` lists the reasons
         against it.
 
     Raises:
         ConfigError: If there is no such store, pipeline or checkpoint.
         PipelineHeld: If another process runs the pipeline.
         MoveRefused: If it cannot be done; nothing was changed.
-        SinkError: If a sink could not be taken back now: the rewind is decided, and the next run
+        SinkError: If a sink could not be restored now: the rewind is decided, and the next run
             finishes it.
         StoreError: If the store cannot be read or written.
     """
     backend = existing_backend(store)
-    movable = open_movable(backend, pipeline)
-    identity = movable.store.pipeline
+    offline = open_offline(backend, pipeline)
+    identity = offline.store.pipeline
     if not yes:
         holder = None if takeover else holder_of(backend, identity, pipeline)
-        log = movable.store.log.read()
-        target = find_target(movable, log, to, "--to")
+        log = offline.store.log.read()
+        target = find_target(offline, log, to, "--to")
         refusal = None if holder is None else holder.message.rstrip(".")
-        return preview_of(observe(movable, log, target, leave_sinks=leave_sinks, held=refusal))
+        return preview_of(observe(offline, log, target, leave_sinks=leave_sinks, held=refusal))
     with held(backend, identity, pipeline, takeover=takeover):
-        log = movable.store.log.read()
-        target = find_target(movable, log, to, "--to")
-        return perform(movable, log, target, leave_sinks=leave_sinks)
+        log = offline.store.log.read()
+        target = find_target(offline, log, to, "--to")
+        return perform(offline, log, target, leave_sinks=leave_sinks)
 
 
-def behind(pipeline: str, *, to: str, store: str | Path, option: str = "--to") -> Candidate | None:
-    """Return the checkpoint that a text means, if going there is a rewind; None if it is the head.
+def resolve_rewind_target(
+    pipeline: str, *, to: str, store: str | Path, option: str = "--to"
+) -> Candidate | None:
+    """Return the checkpoint that a text names, if it needs a rewind; None if it is the head.
 
-    Looks at nothing else: not at the objects, and not at the sinks, which may never have been.
+    Reads only the log and the manifests, not the objects and not the sinks, which may not exist.
 
     Raises:
         ConfigError: If there is no such store, pipeline or checkpoint.
@@ -92,65 +94,67 @@ def behind(pipeline: str, *, to: str, store: str | Path, option: str = "--to") -
     name, identity = identify(backend, pipeline)
     opened = PipelineStore.of(backend, identity)
     log = opened.log.read()
-    target = find_target(Movable(name, opened, {}, {}), log, to, option)
+    target = find_target(OfflinePipeline(name, opened, {}, {}), log, to, option)
     return None if target.decision == log.head else target
 
 
-def find_target(movable: Movable, log: LogView, text: str, option: str) -> Candidate:
-    """Return the checkpoint that a text means.
+def find_target(offline: OfflinePipeline, log: LogView, text: str, option: str) -> Candidate:
+    """Return the checkpoint that a text names.
 
     Raises:
         ConfigError: If there is none.
         MoveRefused: If the log has lost its end: what the sinks show is then not known.
         StoreError: If the store cannot be read.
     """
-    if movable.store.lacks_decision():
-        raise MoveRefused(movable.name, LOG_LOST)
+    if offline.store.lacks_decision():
+        raise MoveRefused(offline.name, LOG_LOST)
     if log.head is None:
-        raise ConfigError(option, f"{movable.name} has never taken a checkpoint")
-    return choose(text, candidates(movable.store, log), option)
+        raise ConfigError(option, f"{offline.name} has never taken a checkpoint")
+    return choose(text, candidates(offline.store, log), option)
 
 
-def perform(movable: Movable, log: LogView, target: Candidate, *, leave_sinks: bool) -> Rewind:
+def perform(
+    offline: OfflinePipeline, log: LogView, target: Candidate, *, leave_sinks: bool
+) -> Rewind:
     """Rewind a pipeline that this process holds.
 
     Args:
-        movable: The pipeline.
-        log: Its log as it was just read: whoever writes to it meanwhile makes the claim fail.
-        target: The checkpoint to go back to.
-        leave_sinks: Whether the sinks are left as they are.
+        offline: The pipeline.
+        log: Its log as it was just read: if another process writes to it, the claim fails.
+        target: The checkpoint to rewind to.
+        leave_sinks: Whether the sinks are left unchanged.
 
     Raises:
         MoveRefused: If it cannot be done; nothing was changed.
         Fenced: If another process has claimed the pipeline meanwhile; if the rewind was decided
-            before that, that process sees it through.
-        Superseded: If a sink has acted on a later decision, and the log shows nobody else.
-        OutcomeUnknown: If nobody can say whether it is decided; the next run reads the truth.
-        SinkError: If a sink could not be taken back now.
+            before that, that process finishes it.
+        Superseded: If a sink has committed a later decision, and the log shows no newer claim.
+        OutcomeUnknown: If it is not known whether it is decided; the next run finds out.
+        SinkError: If a sink could not be restored now.
         StoreError: If the store cannot be read or written.
     """
-    observed = observe(movable, log, target, leave_sinks=leave_sinks, held=None)
+    observed = observe(offline, log, target, leave_sinks=leave_sinks, held=None)
     preview = preview_of(observed)
     if preview.refused:
-        raise MoveRefused(movable.name, "; ".join(preview.refused))
-    claim = claim_next(movable.store, log)
-    check_still_there(movable.name, movable.store, target)
-    movable.store.targets.record(claim.generation, movable.targets)
+        raise MoveRefused(offline.name, "; ".join(preview.refused))
+    claim = claim_next(offline.store, log)
+    check_still_there(offline.name, offline.store, target)
+    offline.store.targets.record(claim.generation, offline.targets)
 
-    def planned(attempt: Attempt) -> Cut:
+    def plan(attempt: Attempt) -> Cut:
         cut = plan_rewind(observed.facts, attempt.checkpoint_id, attempt.generation)
         assert isinstance(cut, Cut), cut
         return replace(cut, started_at_ms=attempt.started_at_ms)
 
-    decision, cut = decide_cut(movable.store, claim, CheckpointKind.REWIND, planned)
-    if leave_sinks and movable.unopened:
-        # They have nothing to do, and the next run, which can open them, records that.
+    decision, cut = decide_cut(offline.store, claim, CheckpointKind.REWIND, plan)
+    if leave_sinks and offline.unopened:
+        # These sinks have nothing to do; the next run, which can open them, records that.
         return done(preview, cut.checkpoint_id)
     try:
-        see_through(movable.store, movable.sinks, decision, cut)
+        see_through(offline.store, offline.sinks, decision, cut)
     except Superseded as error:
-        # A sink that knows a later slot, as a rule since somebody has taken the pipeline over.
-        raise fenced_out(movable.store, [claim]) or error from None
+        # The sink has a later slot, usually because another process has taken over.
+        raise fenced_out(offline.store, [claim]) or error from None
     except SinkError as error:
         reason = f"{error.reason}. The rewind is decided, and the next run finishes it"
         raise SinkError(error.sink, reason) from error

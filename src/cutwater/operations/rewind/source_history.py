@@ -1,8 +1,8 @@
-"""Whether a source still has what follows a cut: asked of files, the source that forgets by hand.
+"""Checks whether a source still has the input after a cut. Only file sources are checked.
 
-Spark's file source keeps a log of the files it has read, which is part of a snapshot. What the
-newer cut has read and the older one has not must still be there, or going back would lose it. The
-sources of this package are computed and forget nothing. Any other source is asked by nobody until
+Spark's file source keeps a log of the files it has read, which is part of a snapshot. Files that
+the newer cut has read and the older cut has not must still exist, or a rewind would lose their
+rows. The sources of this package are computed and lose nothing. Other sources are not checked until
 the run starts; a preview says so.
 """
 
@@ -21,25 +21,25 @@ from cutwater.store.backends.directories import exists, listed
 from cutwater.store.pipeline_store import PipelineStore
 
 _COMPUTED: Final = frozenset({"sequence", "nexmark"})
-"""The first words of what our own sources call their offsets."""
+"""The first words of the offsets of this package's sources."""
 
 
 def is_checked(offset: str | None) -> bool:
-    """Say whether a source has what follows an offset: it is computed, or `past_of` asks it."""
+    """Return whether a source is computed, or checked by `past_of`."""
     if offset is None:
         return False
-    found = _decoded(offset)
-    return "logOffset" in found or any(one.partition(" ")[0] in _COMPUTED for one in found)
+    found = _decode(offset)
+    return "logOffset" in found or any(key.partition(" ")[0] in _COMPUTED for key in found)
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What is known of what sources have behind a cut, by step and stream.
+    """What is known of the input that sources have after a cut, by step and stream.
 
     Attributes:
-        forgotten: Those that no longer have what was read since, with the reason.
-        unasked: Those that read files which could not be looked for: they are not on this
-            machine, or nobody can say which they are.
+        forgotten: Streams that no longer have what was read since, with the reason.
+        unasked: Streams whose files could not be checked: the files are not on this machine, or
+            are not known.
     """
 
     forgotten: Mapping[str, str] = field(default_factory=dict)
@@ -47,12 +47,12 @@ class Past:
 
 
 def past_of(store: PipelineStore, head: Cut | None, target: Cut) -> Past:
-    """Find out whether sources still have what follows a cut.
+    """Check whether sources still have the input after a cut.
 
     Args:
         store: The pipeline in its store.
-        head: The cut the pipeline stands on: what it has read must be there to be read again.
-        target: The cut to go back to, or to begin from.
+        head: The current cut: what it has read must still exist, to be read again.
+        target: The cut to rewind to, or to fork from.
 
     Raises:
         StoreError: If the store does not answer.
@@ -61,7 +61,7 @@ def past_of(store: PipelineStore, head: Cut | None, target: Cut) -> Past:
     unasked = set()
     for step, snapshot in {} if head is None else head.snapshots.items():
         for stream, offset in snapshot.offsets.items():
-            if "logOffset" not in _decoded(offset):
+            if "logOffset" not in _decode(offset):
                 continue
             name = f"{step}/{stream}"
             since = _read_through(target, step, stream)
@@ -69,13 +69,13 @@ def past_of(store: PipelineStore, head: Cut | None, target: Cut) -> Past:
             try:
                 read = list(_read_after(store, snapshot, number, since))
             except (Corrupt, NotFound):
-                # The head is damaged, which is why somebody leaves it; what it read is not known.
+                # The head is damaged, a usual reason for a rewind; what it has read is not known.
                 unasked.add(name)
                 continue
-            files = [Path(unquote(one.path)) for one in read if one.scheme == "file"]
+            files = [Path(unquote(address.path)) for address in read if address.scheme == "file"]
             if len(files) < len(read):
                 unasked.add(name)
-            missing = [one for one in files if not exists(one)]
+            missing = [file for file in files if not exists(file)]
             if missing:
                 more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
                 found[name] = f"{missing[0]}{more} was read since and is gone"
@@ -88,16 +88,16 @@ def _read_through(target: Cut, step: StepId, stream: str) -> int:
     # A source keeps its name when it moves to another line or step.
     name = stream.partition(":")[2]
     for snapshot in (*(() if own is None else (own,)), *target.snapshots.values()):
-        for one, offset in snapshot.offsets.items():
-            if one.partition(":")[2] == name:
-                return int(_decoded(offset).get("logOffset", -1))
+        for other_stream, offset in snapshot.offsets.items():
+            if other_stream.partition(":")[2] == name:
+                return int(_decode(offset).get("logOffset", -1))
     return -1
 
 
 def _log_number(head: Cut | None, step: StepId, stream: str) -> int:
-    """Return under which number a source of Spark's keeps its log beside the query.
+    """Return the number under which a Spark source keeps its log in the query's directory.
 
-    Spark counts its own sources only; a manifest of the first versions does not say which.
+    Spark counts only its own sources; manifests of the first versions do not record the number.
     """
     line = int(stream.partition(":")[0])
     identity = None if head is None else head.identities.get(step)
@@ -110,7 +110,7 @@ def _log_number(head: Cut | None, step: StepId, stream: str) -> int:
 def _read_after(
     store: PipelineStore, snapshot: StepSnapshot, number: int, since: int
 ) -> Iterator[SplitResult]:
-    """Give the addresses of the files that a file source's log names after an entry."""
+    """Yield the addresses of the files that a file source's log names after an entry."""
     with TemporaryDirectory() as directory:
         into = Path(directory) / "query"
         below = f"sources/{number}/"
@@ -118,12 +118,12 @@ def _read_after(
         for log in listed(into / below):
             # The first line is the version of the format.
             for line in log.read_text(encoding="utf-8").splitlines()[1:]:
-                entry = _decoded(line)
+                entry = _decode(line)
                 if int(entry.get("batchId", -1)) > since:
                     yield urlsplit(str(entry.get("path", "")))
 
 
-def _decoded(text: str) -> Mapping[str, int | str]:
+def _decode(text: str) -> Mapping[str, int | str]:
     try:
         found = json.loads(text)
     except ValueError:

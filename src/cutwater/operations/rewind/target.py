@@ -1,8 +1,8 @@
-"""Choosing the checkpoint to go to: by number, by a savepoint's name, or by a time.
+"""Chooses the target checkpoint: by number, by a savepoint's name, or by a time.
 
-Pure: the log and the manifests have been read. Every decided cut whose manifest is still there can
-be chosen, also one that a later rewind has left behind. A time stands for the last checkpoint that
-began at or before it.
+Pure: the log and the manifests have been read. Every decided cut whose manifest still exists can be
+chosen, even if a later rewind has undone it. A time stands for the last checkpoint that began at or
+before it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _DIGITS_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A decided checkpoint that can be gone to.
+    """A decided checkpoint that can be chosen.
 
     Attributes:
         decision: Its decision.
@@ -31,12 +31,12 @@ class Candidate:
 
     @property
     def name(self) -> str | None:
-        """The savepoint's name, if it is one."""
+        """The name, if it is a savepoint."""
         return None if self.cut is None else self.cut.name
 
     @property
     def title(self) -> str:
-        """What it is called in a sentence."""
+        """Its name in a sentence."""
         number = self.decision.checkpoint_id
         if self.decision.kind is CheckpointKind.SAVEPOINT:
             return f"savepoint {self.name or '(its name is lost)'} (checkpoint {number})"
@@ -44,27 +44,27 @@ class Candidate:
 
 
 def choose(text: str, candidates: Sequence[Candidate], option: str) -> Candidate:
-    """Return the checkpoint that a text means.
+    """Return the checkpoint that a text names.
 
     Args:
         text: A number, the name of a savepoint, or a time.
-        candidates: What there is, oldest first.
+        candidates: The checkpoints that exist, oldest first.
         option: The option that the text was given as, for messages.
 
     Raises:
         ConfigError: If there is no such checkpoint, or more than one savepoint of that name.
     """
     text = text.strip()
-    named = [one for one in candidates if one.name == text]
+    named = [candidate for candidate in candidates if candidate.name == text]
     if len(named) > 1:
-        numbers = ", ".join(str(one.decision.checkpoint_id) for one in named)
+        numbers = ", ".join(str(candidate.decision.checkpoint_id) for candidate in named)
         raise ConfigError(
             option, f"several savepoints are called {text}; name one by its number: {numbers}"
         )
     if named:
         return named[0]
     if text.isascii() and text.isdigit():
-        return _numbered(text, candidates, option)
+        return _find_by_number(text, candidates, option)
     try:
         at_ms = milliseconds_of(text)
     except OverflowError as error:
@@ -73,29 +73,33 @@ def choose(text: str, candidates: Sequence[Candidate], option: str) -> Candidate
     if at_ms is None:
         reason = f"{text!r} is no checkpoint's number, no savepoint's name and no time"
         raise ConfigError(option, f"{reason}; {offer(candidates)}")
-    before = [one for one in candidates if one.cut is not None and one.cut.started_at_ms <= at_ms]
+    before = [
+        candidate
+        for candidate in candidates
+        if candidate.cut is not None and candidate.cut.started_at_ms <= at_ms
+    ]
     if not before:
         raise ConfigError(option, f"no checkpoint began at or before {text}; {offer(candidates)}")
     return before[-1]
 
 
-def _numbered(text: str, candidates: Sequence[Candidate], option: str) -> Candidate:
-    # Compared as text: Python refuses to make a number of thousands of digits.
+def _find_by_number(text: str, candidates: Sequence[Candidate], option: str) -> Candidate:
+    # Compared as text: Python refuses to parse a number of thousands of digits.
     number = text.lstrip("0") or "0"
-    for one in candidates:
-        if str(one.decision.checkpoint_id) == number:
-            return one
+    for candidate in candidates:
+        if str(candidate.decision.checkpoint_id) == number:
+            return candidate
     shown = number if len(number) <= _DIGITS_MAX else f"{number[:_DIGITS_MAX]}…"
     raise ConfigError(option, f"checkpoint {shown} is not there; {offer(candidates)}")
 
 
 def offer(candidates: Sequence[Candidate]) -> str:
-    """Say what could have been chosen."""
+    """List the checkpoints that can be chosen, for an error message."""
     if not candidates:
         return "the pipeline has no checkpoints"
-    numbers = [str(one.decision.checkpoint_id) for one in candidates]
+    numbers = [str(candidate.decision.checkpoint_id) for candidate in candidates]
     listed = ", ".join(numbers if len(numbers) <= 8 else [*numbers[:3], "…", *numbers[-4:]])
-    names = ", ".join(sorted(one.name for one in candidates if one.name))
+    names = ", ".join(sorted(candidate.name for candidate in candidates if candidate.name))
     return f"there are checkpoints {listed}" + (f" and savepoints {names}" if names else "")
 
 
@@ -110,14 +114,14 @@ def milliseconds_of(text: str) -> int | None:
     except ValueError:
         return None
     try:
-        # A time without a zone is read as this machine's, as people write it.
+        # A time without a zone is local time.
         return int(at.astimezone(UTC).timestamp() * 1000)
     except ValueError as error:
-        # So says Python of a time without a zone; of one with a zone it says the other.
+        # Python raises ValueError for a time without a zone, OverflowError for one with a zone.
         raise OverflowError(str(error)) from error
 
 
 def time_text(at_ms: int) -> str:
-    """Write a time for people: local, with its zone's distance from UTC."""
+    """Return a time as text: local, with its offset from UTC."""
     at = datetime.fromtimestamp(at_ms / 1000, tz=UTC).astimezone()
     return at.isoformat(sep=" ", timespec="seconds")

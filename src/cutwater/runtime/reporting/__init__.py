@@ -1,4 +1,4 @@
-"""What the driver reports: status, history of attempts, events, timings, causes of failures.
+"""What the driver reports: status, attempt history, events, timings, causes of failures.
 
 Nothing here decides anything.
 """

@@ -1,7 +1,7 @@
-"""The book of attempts: follows what the coordinator hears and orders, for people who ask.
+"""The history of attempts: observes the coordinator's events and commands, for status and waiters.
 
-It decides nothing. It outlives generations, so that a status can show what came before a restart.
-Written by the loop's thread, read by any.
+It decides nothing. It outlives generations, so that a status can show attempts from before a
+restart. The loop's thread writes it; any thread may read it.
 """
 
 import logging
@@ -20,7 +20,7 @@ from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest
 from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import DecisionOutcome
-from cutwater.runtime.reporting.event_log import EventName, Journal
+from cutwater.runtime.reporting.event_log import EventLog, EventName
 from cutwater.runtime.reporting.status import CheckpointReport
 from cutwater.store.records.reports import StepReport
 
@@ -33,13 +33,13 @@ _REFUSALS: Final = {
 
 @dataclass(slots=True)
 class Waiter:
-    """Somebody who waits for the checkpoint that was asked for.
+    """Waits for a requested checkpoint.
 
     Attributes:
-        request: What was asked for.
-        id: The attempt that serves it, once there is one.
-        report: What became of it, once that is known.
-        done: Set when it is known.
+        request: The request.
+        id: The attempt that serves the request; None before it has started.
+        report: The result, once it is known.
+        done: Set when the result is known.
     """
 
     request: CheckpointRequest
@@ -48,7 +48,7 @@ class Waiter:
     done: threading.Event = field(default_factory=threading.Event)
 
     def fail(self, reason: str) -> None:
-        """Say that nothing will come of it."""
+        """End the wait: the request has failed."""
         self.report = CheckpointReport(
             CheckpointId(0),
             "FAILED",
@@ -62,13 +62,13 @@ class Waiter:
 
 @dataclass(slots=True)
 class AbortWaiter:
-    """Waits for the answer to one abort.
+    """Waits for the result of one abort.
 
     Attributes:
-        cancel: The abort, as the coordinator is told of it.
-        report: The attempt that was aborted, once it has been.
+        cancel: The abort, as it is passed to the coordinator.
+        report: The aborted attempt, once it is known.
         refusal: Why nothing was aborted; empty otherwise.
-        done: Set when one of the two is known.
+        done: Set when the report or the refusal is known.
     """
 
     cancel: events.Cancelled
@@ -77,22 +77,22 @@ class AbortWaiter:
     done: threading.Event = field(default_factory=threading.Event)
 
     def refuse(self, reason: str) -> None:
-        """Say that nothing was aborted, and why."""
+        """End the wait: nothing was aborted."""
         self.refusal = reason
         self.done.set()
 
 
-class AttemptBook:
-    """What became of the newest attempts."""
+class AttemptHistory:
+    """The newest attempts and their results."""
 
     def __init__(
         self,
-        tell: Callable[[CheckpointReport], None] = lambda _: None,
-        journal: Journal | None = None,
+        report: Callable[[CheckpointReport], None] = lambda _: None,
+        event_log: EventLog | None = None,
     ) -> None:
-        """Know of none; tell of each, from any thread and without blocking, when it is over."""
-        self._tell = tell
-        self._journal = journal or Journal("", "")
+        """Start empty; `report` gets the report of each ended attempt and must not block."""
+        self._report = report
+        self._event_log = event_log or EventLog("", "")
         self._lock = threading.Lock()
         self._reports: OrderedDict[CheckpointId, CheckpointReport] = OrderedDict()
         self._cuts: dict[CheckpointId, Cut] = {}
@@ -110,37 +110,37 @@ class AttemptBook:
         """The newest attempts, oldest first."""
         with self._lock:
             return tuple(
-                replace(one, duration_ms=now_ms() - one.started_at_ms)
-                if one.status == "IN_PROGRESS"
-                else one
-                for one in self._reports.values()
+                replace(report, duration_ms=now_ms() - report.started_at_ms)
+                if report.status == "IN_PROGRESS"
+                else report
+                for report in self._reports.values()
             )
 
     # -- waiting
 
     def wait_for(self, request: CheckpointRequest) -> Waiter:
-        """Begin to wait for the next attempt that serves a request; ask for it afterwards."""
+        """Create a waiter for the next attempt that serves a request; send the request after."""
         waiter = Waiter(request)
         with self._lock:
             self._waiters.append(waiter)
         return waiter
 
     def wait_for_abort(self, cancel: events.Cancelled) -> AbortWaiter:
-        """Begin to wait for the answer to an abort; send the abort afterwards."""
+        """Create a waiter for the result of an abort; send the abort after."""
         waiter = AbortWaiter(cancel)
         with self._lock:
             self._aborts.append(waiter)
         return waiter
 
     def refuse_abort(self, waiter: AbortWaiter, reason: str) -> None:
-        """Answer an abort that is never sent."""
+        """Refuse an abort that is never sent."""
         with self._lock:
             if waiter in self._aborts:
                 self._aborts.remove(waiter)
                 waiter.refuse(reason)
 
     def refuse(self, request: CheckpointRequest, reason: str) -> None:
-        """Tell whoever asked last for exactly this, and has no attempt yet, that none will come."""
+        """Fail the newest waiter for exactly this request that has no attempt yet."""
         with self._lock:
             for waiter in reversed(self._waiters):
                 if waiter.id is None and waiter.request == request:
@@ -149,18 +149,18 @@ class AttemptBook:
                     return
 
     def failure_of(self, checkpoint_id: CheckpointId) -> str:
-        """Return why an attempt has failed."""
+        """Return why an attempt failed."""
         report = self._reports.get(checkpoint_id)
         return (report.failure if report else None) or "the reason is not known"
 
     def abandon(self, reason: str) -> None:
-        """Tell everybody who waits that nothing will come of it; end what is open."""
+        """Fail all waiters and all open attempts."""
         with self._lock:
             for checkpoint_id, report in list(self._reports.items()):
                 if report.status == "IN_PROGRESS":
                     self._end(checkpoint_id, replace(report, status="FAILED", failure=reason))
             for waiter in self._waiters:
-                # A checkpoint that was decided stays one: its commits are repeated by recovery.
+                # A decided checkpoint stays completed: recovery repeats its commits.
                 known = self._reports.get(waiter.id) if waiter.id is not None else None
                 if known is None:
                     waiter.fail(reason)
@@ -175,23 +175,23 @@ class AttemptBook:
             self._waiters.clear()
             self._slots.clear()
 
-    # -- following
+    # -- observing the coordinator
 
-    def heard(self, event: events.CoordinatorEvent) -> None:
-        """Follow what the coordinator is told."""
+    def on_event(self, event: events.CoordinatorEvent) -> None:
+        """Observe an event for the coordinator."""
         with self._lock:
             match event:
                 case events.DecisionMade(checkpoint_id, DecisionOutcome.WRITTEN):
-                    self._decided(checkpoint_id)
+                    self._on_decided(checkpoint_id)
                 case events.CommitRecorded(slot):
-                    self._committed(self._slots.pop(slot, None))
+                    self._on_committed(self._slots.pop(slot, None))
                 case _:
                     pass
 
-    def ordered(
+    def on_command(
         self, command: events.CoordinatorCommand, uploaded: Mapping[CheckpointId, int]
     ) -> None:
-        """Follow what the coordinator answers."""
+        """Observe a command of the coordinator."""
         with self._lock:
             match command:
                 case events.ReserveId(checkpoint_id, _, request):
@@ -214,7 +214,7 @@ class AttemptBook:
                     failure = f"{sentence} ({detail})" if detail else sentence
                     report = replace(self._reports[checkpoint_id], status="FAILED", failure=failure)
                     if reason is FailureReason.ID_TAKEN:
-                        # The request keeps its turn, and those who wait for it wait on.
+                        # The request keeps its place in the queue, and its waiters keep waiting.
                         for waiter in self._waiters:
                             waiter.id = None if waiter.id == checkpoint_id else waiter.id
                     self._end(checkpoint_id, report)
@@ -237,7 +237,7 @@ class AttemptBook:
     def _abort_refusal(self, answer: events.AnswerCancel) -> str:
         number = answer.checkpoint_id
         pending = [
-            str(known) for known, one in self._reports.items() if one.status == "IN_PROGRESS"
+            str(known) for known, report in self._reports.items() if report.status == "IN_PROGRESS"
         ]
         if answer.result is CancelResult.AMBIGUOUS:
             return f"checkpoints {' and '.join(pending)} are pending; name one of them"
@@ -253,15 +253,15 @@ class AttemptBook:
             return f"checkpoint {number} has already completed; {now}"
         return f"checkpoint {number} has already failed: {known.failure}; {now}"
 
-    def answered(self, command: events.AnswerRequest) -> None:
-        """Follow what became of a request: one that is refused is not served by anybody."""
+    def on_reply(self, command: events.AnswerRequest) -> None:
+        """Observe the reply to a request: the waiter of a refused request fails."""
         if command.result is not RequestResult.QUEUED:
             self.refuse(command.request, _REFUSALS[command.result])
 
-    def blocked(self, sink: SinkId | None, reason: str) -> str:
-        """Note that a sink cannot commit, or none can be recorded; return that as a sentence."""
+    def on_blocked(self, sink: SinkId | None, reason: str) -> str:
+        """Log that a sink cannot commit, or that no commit can be recorded; return the sentence."""
         who = f"sink {sink} cannot commit" if sink else "the store takes no record of a commit"
-        self._journal.note(
+        self._event_log.note(
             EventName.BLOCKED,
             f"COMMIT_BLOCKED: {who}: {reason}",
             generation=self.generation,
@@ -271,10 +271,10 @@ class AttemptBook:
         )
         return f"{who}: {reason}"
 
-    def acknowledged(
+    def on_acknowledged(
         self, checkpoint_id: CheckpointId, step: StepId, report: Callable[[int], StepReport]
     ) -> None:
-        """Note how a step fared, counted from the start of its attempt."""
+        """Record a step's acknowledgement; times count from the start of the attempt."""
         with self._lock:
             known = self._reports.get(checkpoint_id)
             if known is not None and known.status == "IN_PROGRESS":
@@ -291,7 +291,7 @@ class AttemptBook:
         step: StepId | None = None,
         **fields: object,
     ) -> None:
-        self._journal.note(
+        self._event_log.note(
             event,
             f"checkpoint {report.id}: {what}",
             generation=report.generation,
@@ -322,7 +322,7 @@ class AttemptBook:
             if waiter.id is None and waiter.request.is_served_by(request):
                 waiter.id = checkpoint_id
 
-    def _decided(self, checkpoint_id: CheckpointId) -> None:
+    def _on_decided(self, checkpoint_id: CheckpointId) -> None:
         report = self._reports.get(checkpoint_id)
         if report is None:
             return
@@ -347,7 +347,7 @@ class AttemptBook:
             self._publish(checkpoint_id)
             self._resolve(checkpoint_id)
 
-    def _committed(self, checkpoint_id: CheckpointId | None) -> None:
+    def _on_committed(self, checkpoint_id: CheckpointId | None) -> None:
         report = self._reports.get(checkpoint_id) if checkpoint_id is not None else None
         if report is None:
             return
@@ -368,14 +368,14 @@ class AttemptBook:
         self._resolve(checkpoint_id)
 
     def _publish(self, checkpoint_id: CheckpointId) -> None:
-        """Tell of an attempt that is over."""
+        """Report an attempt that has ended."""
         report = self._reports.get(checkpoint_id)
         if report is not None:
-            self._tell(report)
+            self._report(report)
 
     def _resolve(self, checkpoint_id: CheckpointId) -> None:
-        """Tell those who wait what became of their attempt, commits included."""
-        for waiter in [one for one in self._waiters if one.id == checkpoint_id]:
+        """End the waits for an attempt whose result, commits included, is known."""
+        for waiter in [waiter for waiter in self._waiters if waiter.id == checkpoint_id]:
             waiter.report = self._reports.get(checkpoint_id)
             waiter.done.set()
             self._waiters.remove(waiter)

@@ -1,9 +1,9 @@
-"""The journal of a run: one structured event for each change of state, through Python's logging.
+"""The event log of a run: one structured event for each change of state, through Python's logging.
 
-Every event names the pipeline and the generation, and the checkpoint and the step where there is
-one; the sentence is for people, the fields are for programs. Whoever configures logging decides
-where they go: `cutwater run --log-format json` writes JSON lines (docs/reference/metrics.md).
-Nothing is ever decided from an event.
+Every event names the pipeline and the generation, and the checkpoint and the step if it concerns
+one. The sentence is for humans, the fields are for programs. The logging configuration decides
+where events go: `cutwater run --log-format json` writes JSON lines (docs/reference/metrics.md).
+No decision depends on an event.
 """
 
 import logging
@@ -37,11 +37,11 @@ class EventName(StrEnum):
     """A sink cannot commit: `sink`, `reason`."""
 
 
-class Journal:
+class EventLog:
     """Writes the events of one pipeline."""
 
     def __init__(self, pipeline: str, pipeline_id: str) -> None:
-        """Write for the pipeline of that name and uuid."""
+        """Write events of the pipeline with this name and uuid."""
         self._who = {"pipeline": pipeline, "pipeline_id": pipeline_id}
 
     def note(
@@ -53,14 +53,14 @@ class Journal:
         level: int = logging.INFO,
         **fields: object,
     ) -> None:
-        """Write one event; cheap if nobody listens, and never raises.
+        """Write one event; cheap if the level is disabled, and never raises.
 
         Args:
             event: What happened.
             text: The same as a sentence.
-            generation: The generation it happened to.
-            level: How urgent it is, as in `logging`.
-            fields: What else is known; None is left out.
+            generation: The generation of the event.
+            level: The level, as in `logging`.
+            fields: Other fields; None is left out.
         """
         if not _LOG.isEnabledFor(level):
             return

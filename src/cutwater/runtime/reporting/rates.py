@@ -1,13 +1,15 @@
-"""How the steps and channels of a generation are just now, for people who look.
+"""The current numbers of a generation's steps and channels, for a status.
 
-Whoever looks makes a sample of every step's rows; a rate is what was added over the last seconds.
-Reads what steps and channels show without taking a step's lock: a look never holds a step up.
+Each status takes a sample of every step's row count; a rate is the increase over the last seconds.
+The counts are read without taking a step's lock, so that a status never delays a step. Nothing
+depends on the numbers.
 """
 
+import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
 
 from cutwater.clock import now_ms
 from cutwater.ids import CheckpointId, StepId
@@ -23,16 +25,18 @@ from cutwater.runtime.reporting.status import (
 from cutwater.runtime.step import RunningStep
 
 _WINDOW_MS: Final = 10_000
-"""Longer than most batches: a rate that falls to nothing between two batches says nothing."""
+"""Longer than most batches, so that a rate does not fall to zero between two batches."""
 
 _SAMPLES_MAX: Final = 256
+_LATE_ROWS_EVERY_S: Final = 2.0
+_LOG: Final = logging.getLogger(__name__)
 
 
 class Rates:
     """Samples of rows by step. May be used from any thread: a terminal, an API and a program."""
 
     def __init__(self) -> None:
-        """Know of no sample."""
+        """Start without samples."""
         self._lock = threading.Lock()
         self._seen: dict[StepId, deque[tuple[int, int]]] = {}
 
@@ -42,7 +46,7 @@ class Rates:
             self._seen.clear()
 
     def of(self, step: StepId, rows: int) -> float:
-        """Note how many rows a step has put out, and return how many that is a second."""
+        """Record how many rows a step has emitted, and return its rows per second."""
         at_ms = now_ms()
         with self._lock:
             seen = self._seen.setdefault(step, deque(maxlen=_SAMPLES_MAX))
@@ -56,8 +60,8 @@ class Rates:
 def steps_of(
     built: Built, reports: Sequence[CheckpointReport], rates: Rates
 ) -> tuple[StepStatus, ...]:
-    """Return how the steps are, given the newest attempts."""
-    opened = next((one for one in reversed(reports) if one.status == "IN_PROGRESS"), None)
+    """Return the status of the steps, given the newest attempts."""
+    opened = next((report for report in reversed(reports) if report.status == "IN_PROGRESS"), None)
     return tuple(
         StepStatus(
             name,
@@ -76,7 +80,7 @@ def steps_of(
 
 
 def channels_of(built: Built) -> tuple[ChannelStatus, ...]:
-    """Return how far the readers of every channel lie behind."""
+    """Return the lag of every reader of every channel."""
     return tuple(
         ChannelStatus(name, reader.step, backlog.messages, backlog.size_bytes)
         for name, channel in built.channels.items()
@@ -100,7 +104,7 @@ def alignment_of(step: RunningStep, checkpoint_id: CheckpointId) -> AlignmentSta
         return None
     held_bytes = 0
     if progress.state is AlignmentState.ALIGNING:
-        # The step stands at the barrier there, so whatever it has not read lies behind it.
+        # The step has read up to the barrier there, so everything unread comes after the barrier.
         held_bytes = sum(
             step.wiring.inputs[source].backlogs()[step.reader(source)].size_bytes
             for source in progress.aligned
@@ -112,3 +116,45 @@ def alignment_of(step: RunningStep, checkpoint_id: CheckpointId) -> AlignmentSta
         progress.behind_bytes,
         progress.recorded_bytes,
     )
+
+
+class CountsLateRows(Protocol):
+    """A step that may have dropped rows since the last call."""
+
+    def count_late_rows(self) -> None:
+        """Count the rows dropped since the last call."""
+        ...
+
+
+class LateRows:
+    """Counts the rows that Spark drops because the watermark has passed them.
+
+    Spark reports them only in a query's progress, batch by batch, and keeps the last hundred. One
+    thread reads the progress of all running steps every few seconds, apart from all threads that
+    decide or wait: a call into the JVM may take long.
+    """
+
+    def __init__(
+        self, steps: Callable[[], Iterable[CountsLateRows]], every_s: float = _LATE_ROWS_EVERY_S
+    ) -> None:
+        """Prepare; `steps` returns the steps that run now."""
+        self._steps = steps
+        self._every_s = every_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="late-rows", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; does not wait for it."""
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._every_s):
+            for step in self._steps():
+                try:
+                    step.count_late_rows()
+                except Exception as error:  # noqa: BLE001 - a query or a JVM that is just ending
+                    _LOG.debug("late rows are not known now: %s", error)

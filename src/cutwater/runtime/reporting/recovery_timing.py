@@ -1,7 +1,7 @@
 """How long the phases of a recovery took: choose, commit replay, fetch, start, first batch.
 
-A stopwatch that recovery, build and the first moments of a generation write into, one after the
-other. Nothing depends on it but what people are told.
+Recovery, the build and the start of a generation write into one stopwatch, one after the other.
+The times are only reported; nothing else depends on them.
 """
 
 import time
@@ -21,25 +21,25 @@ class Phase(Enum):
     """A part of a recovery."""
 
     CHOOSE = auto()
-    """Claim the pipeline, and find its last cut."""
+    """Claim the pipeline and find its last cut."""
     COMMIT_REPLAY = auto()
     """Repeat decided commits."""
     FETCH = auto()
-    """Bring state and in-flight data back, and check every byte."""
+    """Fetch state and in-flight data, and verify every byte."""
     START = auto()
     """Call the steps' functions and start their queries."""
     FIRST_BATCH = auto()
-    """From then to the first batch that is finished."""
+    """From the start to the first finished batch."""
 
 
 _MS_PER_S: Final = 1000
 
 
 class Phases:
-    """The stopwatch of one recovery. What runs inside another phase counts for itself only."""
+    """The stopwatch of one recovery. A nested phase does not count for the outer phase."""
 
     def __init__(self, reason: str = "") -> None:
-        """Begin; the reason is empty for the start of a process."""
+        """Start; the reason is empty for the start of a process."""
         self._reason = reason
         self._started_at_ms = now_ms()
         self._spent_s: dict[Phase, float] = {}
@@ -51,7 +51,7 @@ class Phases:
 
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
-        """Count the time inside for this phase. For one thread."""
+        """Count the time inside the block for this phase. For one thread."""
         self._turn()
         self._open.append(phase)
         try:
@@ -61,7 +61,7 @@ class Phases:
             self._open.pop()
 
     def _turn(self) -> None:
-        """Book the time since the last turn for the innermost phase."""
+        """Add the time since the last call to the innermost phase."""
         at_s = time.monotonic()
         if self._open:
             phase = self._open[-1]
@@ -69,11 +69,11 @@ class Phases:
         self._since_s = at_s
 
     def first_batch(self) -> None:
-        """Note that the first batch is finished, counted from the end of the last phase."""
+        """Record that the first batch is finished, counted from the end of the last phase."""
         self._spent_s[Phase.FIRST_BATCH] = time.monotonic() - self._since_s
 
     def report(self, restore: Restore) -> RecoveryReport:
-        """Return what there is to tell so far."""
+        """Return the report so far."""
         cut = restore.cut
         first = self._spent_s.get(Phase.FIRST_BATCH)
         return RecoveryReport(
@@ -97,7 +97,7 @@ class Phases:
 
 
 class FirstBatch:
-    """Watches for the first batch of a generation, and tells how its recovery went."""
+    """Waits for the first batch of a generation, and then reports its recovery."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class FirstBatch:
         steps: Iterable[RunningStep],
         tell: Callable[[RecoveryReport], None],
     ) -> None:
-        """Note where the steps stand before anything runs."""
+        """Record the last batch of every step before any step runs."""
         self._phases = phases
         self._restore = restore
         self._tell = tell
@@ -114,17 +114,17 @@ class FirstBatch:
 
     @property
     def report(self) -> RecoveryReport:
-        """What there is to tell so far."""
+        """The report so far."""
         return self._phases.report(self._restore)
 
     def look(self) -> None:
-        """See whether a batch is finished; cheap, and nothing at all once one is."""
+        """Check whether a batch is finished; cheap, and free after the first batch."""
         if any(step.machine.committed > before for step, before in self._before):
             self._phases.first_batch()
             self._end()
 
     def close(self) -> None:
-        """Tell at the latest now: the generation is over."""
+        """Report now if no batch was finished: the generation has ended."""
         if self._before:
             self._end()
 

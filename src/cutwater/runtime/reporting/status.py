@@ -1,41 +1,47 @@
-"""What a running pipeline shows of itself: steps, backlogs, checkpoints.
+"""The status of a running pipeline: steps, backlogs, checkpoints, and the times of each step.
 
-Values that any thread may hold on to; whoever runs the pipeline makes new ones when asked.
+A status is an immutable value, which any thread may keep; the supervisor makes a new one on each
+request. `StepTimes` measures a step's part of each open attempt: the step writes it under its lock,
+and the thread that stores its snapshot writes it too. It is read when the step has acknowledged.
+Nothing depends on the times.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from cutwater.clock import now_ms
 from cutwater.ids import CheckpointId, Generation, StepId
 from cutwater.notebook import table
+from cutwater.protocol.cut import StepSnapshot
 from cutwater.store.records.reports import AttemptReport, AttemptStatus, RecoveryReport, StepReport
 
 
 class BarrierAt(StrEnum):
-    """How far the barrier of the open attempt has come at one step."""
+    """The progress of the open attempt's barrier at one step."""
 
     NOWHERE = "NONE"
     """No attempt is open."""
     AWAITED = "AWAITED"
-    """It has not arrived on any input; a source has not taken it."""
+    """It has not arrived on any input; a source has not emitted it."""
     ALIGNING = "ALIGNING"
-    """It has arrived on some input, and has not gone out."""
+    """It has arrived on some input, and has not been emitted."""
     SENT = "SENT"
-    """It has gone out; the step's snapshot is being stored."""
+    """It has been emitted; the step's snapshot is being stored."""
     ACKNOWLEDGED = "ACKNOWLEDGED"
     """The step's part is durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlignmentStatus:
-    """How the inputs of a step meet the barrier of the open attempt.
+    """The alignment of a step's inputs with the barrier of the open attempt.
 
     Attributes:
         aligned: The inputs that were read up to their barrier, each as its ordinal and channel.
         waiting: The others.
-        held_bytes: What has arrived behind the barrier on aligned inputs, and is not read before
-            the other inputs are aligned too.
+        held_bytes: What has arrived after the barrier on aligned inputs; it is not read until the
+            other inputs are aligned too.
         behind_bytes: What is still to be read before the barriers that have arrived.
         recorded_bytes: What the barrier has overtaken so far; it is stored with the checkpoint.
     """
@@ -60,14 +66,14 @@ class StepStatus:
         name: Its name.
         kind: `query` or `batch`.
         batch: The last batch it appended; -1 for none.
-        rows: How many rows it has put out in this generation.
+        rows: How many rows it has emitted in this generation.
         rows_per_second: The same over the last seconds.
         finished: Whether it has ended by itself.
         watermark_ms: Its event-time watermark.
         late_rows: How many rows its stateful operators have dropped in this generation because
             the watermark had passed them, as Spark counts them.
-        barrier: How far the open attempt's barrier has come here.
-        alignment: How its inputs meet that barrier; None for a source, and without an attempt.
+        barrier: The progress of the open attempt's barrier at this step.
+        alignment: The alignment of its inputs; None for a source, and without an attempt.
     """
 
     name: str
@@ -83,14 +89,14 @@ class StepStatus:
 
     @property
     def aligned(self) -> str:
-        """How many of its inputs are aligned, for people; empty where none has to be."""
+        """How many of its inputs are aligned, as text; empty if there is no alignment."""
         found = self.alignment
         return "" if found is None else f"{len(found.aligned)} of {found.inputs}"
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatus:
-    """How far one reader of a channel lies behind."""
+    """The lag of one reader of a channel."""
 
     name: str
     reader: str
@@ -100,7 +106,7 @@ class ChannelStatus:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReport:
-    """One attempt, as people see it.
+    """One checkpoint attempt, as it is reported.
 
     Attributes:
         id: Its number.
@@ -108,17 +114,17 @@ class CheckpointReport:
         duration_ms: From its start to its end, or until now.
         kind: `CHECKPOINT`, `FULL` or `SAVEPOINT`.
         unaligned: Whether a barrier overtook data.
-        uploaded_bytes: What was stored anew for it.
-        state_bytes: All that going back to it needs.
-        in_flight_bytes: The part of it that was in flight.
+        uploaded_bytes: The bytes newly stored for it.
+        state_bytes: All bytes that a restore from it needs.
+        in_flight_bytes: The part of these bytes that was in flight.
         commit_point: Whether sinks committed at it.
         failure: Why it failed; empty otherwise.
         started_at_ms: When it began.
-        name: The savepoint's name, if it is one.
+        name: The name, if it is a savepoint.
         committed_ms: From its start until all sinks had committed; None if they had nothing to
             do, or have not yet.
-        steps: How its steps fared, as far as they have acknowledged.
-        generation: The generation that made it.
+        steps: The reports of the steps that have acknowledged.
+        generation: The generation that took it.
     """
 
     id: CheckpointId
@@ -138,20 +144,20 @@ class CheckpointReport:
     generation: Generation = Generation(0)
 
     def _repr_html_(self) -> str:
-        """Show it for a notebook, step by step."""
+        """Render it for a notebook, step by step."""
         title = f"{self.kind.lower()} {self.name or self.id}: {self.status}, {self.duration_ms} ms"
         rows = [
             (
                 step,
-                one.start_delay_ms,
-                one.alignment_ms,
-                one.sync_ms,
-                one.async_ms,
-                one.uploaded_bytes,
-                one.state_bytes,
-                one.in_flight_bytes,
+                report.start_delay_ms,
+                report.alignment_ms,
+                report.sync_ms,
+                report.async_ms,
+                report.uploaded_bytes,
+                report.state_bytes,
+                report.in_flight_bytes,
             )
-            for step, one in sorted(self.steps.items())
+            for step, report in sorted(self.steps.items())
         ]
         names = ("step", "delay ms", "alignment ms", "sync ms", "async ms")
         sizes = ("uploaded bytes", "state bytes", "in flight bytes")
@@ -159,7 +165,7 @@ class CheckpointReport:
         return table(failed, (*names, *sizes), rows)
 
     def record(self) -> AttemptReport:
-        """Return it as the store keeps it."""
+        """Return it as a record for the store."""
         return AttemptReport(
             checkpoint_id=self.id,
             generation=self.generation,
@@ -190,9 +196,9 @@ class RunStatus:
         steps: Its steps.
         channels: Its channels, one entry per reader.
         checkpoints: The newest attempts, oldest first.
-        restarts: How often this process has begun a new generation after a failure.
-        detail: Why it is in that state, where there is something to say.
-        recovery: How this generation came to run, phase by phase; None before it does.
+        restarts: How often this process has started a new generation after a failure.
+        detail: Why it is in that state; may be empty.
+        recovery: The recovery of this generation, phase by phase; None before it runs.
         completed: How many checkpoints this process has completed.
         failed: How many of its attempts have failed.
     """
@@ -210,42 +216,45 @@ class RunStatus:
     failed: int = 0
 
     def _repr_html_(self) -> str:
-        """Show steps, backlogs and checkpoints for a notebook."""
+        """Render steps, backlogs and checkpoints for a notebook."""
         title = f"pipeline {self.pipeline}: {self.state}, generation {self.generation}"
         steps = table(
             f"{title}; {self.detail}" if self.detail else title,
             ("step", "kind", "batch", "rows", "rows/s", "inputs aligned"),
             [
                 (
-                    one.name,
-                    one.kind,
-                    one.batch,
-                    one.rows,
-                    f"{one.rows_per_second:.0f}",
-                    one.aligned,
+                    step.name,
+                    step.kind,
+                    step.batch,
+                    step.rows,
+                    f"{step.rows_per_second:.0f}",
+                    step.aligned,
                 )
-                for one in self.steps
+                for step in self.steps
             ],
         )
         channels = table(
             "channels",
             ("channel", "reader", "Events behind", "bytes behind"),
-            [(one.name, one.reader, one.messages, one.size_bytes) for one in self.channels],
+            [
+                (channel.name, channel.reader, channel.messages, channel.size_bytes)
+                for channel in self.channels
+            ],
         )
         checkpoints = table(
             "checkpoints",
             ("id", "kind", "name", "status", "ms", "uploaded bytes", "failure"),
             [
                 (
-                    one.id,
-                    one.kind.lower(),
-                    one.name,
-                    one.status,
-                    one.duration_ms,
-                    one.uploaded_bytes,
-                    one.failure,
+                    checkpoint.id,
+                    checkpoint.kind.lower(),
+                    checkpoint.name,
+                    checkpoint.status,
+                    checkpoint.duration_ms,
+                    checkpoint.uploaded_bytes,
+                    checkpoint.failure,
                 )
-                for one in self.checkpoints
+                for checkpoint in self.checkpoints
             ],
         )
         return steps + channels + checkpoints
@@ -257,11 +266,11 @@ class RunResult:
 
     Attributes:
         pipeline: Its name.
-        finished: Whether every source had ended and everything was processed; otherwise it was
-            asked to stop.
-        checkpoints: How many were completed.
-        restarts: How often it began again after a failure.
-        last_checkpoint: The last one completed in this run.
+        finished: Whether every source had ended and everything was processed; otherwise a stop was
+            requested.
+        checkpoints: How many checkpoints were completed.
+        restarts: How often it restarted after a failure.
+        last_checkpoint: The last checkpoint completed in this run.
         problem: Why a stop with a last checkpoint ended without one, or before every sink had
             committed; empty otherwise. Nothing is lost: the next run repeats what is missing.
     """
@@ -272,3 +281,79 @@ class RunResult:
     restarts: int
     last_checkpoint: CheckpointId | None
     problem: str = ""
+
+
+@dataclass(slots=True)
+class _Times:
+    seen_at_ms: int | None = None
+    emitted_at_ms: int | None = None
+    sync_s: float = 0.0
+    stored_from_ms: int | None = None
+    uploaded_bytes: int = 0
+    rows: int | None = None
+
+
+class StepTimes:
+    """The times of one step's open attempts."""
+
+    def __init__(self) -> None:
+        """Start without attempts."""
+        self._open: dict[CheckpointId, _Times] = {}
+
+    def _of(self, checkpoint_id: CheckpointId) -> _Times:
+        return self._open.setdefault(checkpoint_id, _Times())
+
+    def on_seen(self, checkpoint_id: CheckpointId) -> None:
+        """Record that a barrier has arrived; only the first arrival counts."""
+        times = self._of(checkpoint_id)
+        times.seen_at_ms = times.seen_at_ms or now_ms()
+
+    def on_emitted(self, checkpoint_id: CheckpointId, rows: int) -> None:
+        """Record that the barrier was emitted, after this many rows of the generation."""
+        times = self._of(checkpoint_id)
+        times.emitted_at_ms = now_ms()
+        times.rows = rows
+
+    def on_pinned(self, checkpoint_id: CheckpointId, since_s: float) -> None:
+        """Record how long pinning took; `since_s` is a time of `time.monotonic`."""
+        self._of(checkpoint_id).sync_s += time.monotonic() - since_s
+
+    def on_storing(self, checkpoint_id: CheckpointId) -> None:
+        """Record that storing the snapshot begins."""
+        self._of(checkpoint_id).stored_from_ms = now_ms()
+
+    def on_uploaded(self, checkpoint_id: CheckpointId, size_bytes: int) -> None:
+        """Record how much was newly stored, if the attempt is still open."""
+        times = self._open.get(checkpoint_id)
+        if times is not None:
+            times.uploaded_bytes = size_bytes
+
+    def forget(self, checkpoint_id: CheckpointId) -> None:
+        """Forget an attempt that is over, and all earlier attempts."""
+        for earlier in [earlier for earlier in self._open if earlier <= checkpoint_id]:
+            del self._open[earlier]
+
+    def barrier(self, checkpoint_id: CheckpointId) -> BarrierAt:
+        """Return the progress of an attempt's barrier, without acknowledgements; for any thread."""
+        times = self._open.get(checkpoint_id)
+        if times is None or (times.seen_at_ms is None and times.emitted_at_ms is None):
+            return BarrierAt.AWAITED
+        return BarrierAt.ALIGNING if times.emitted_at_ms is None else BarrierAt.SENT
+
+    def report(self, snapshot: StepSnapshot, started_at_ms: int) -> StepReport:
+        """Return the step's part of an attempt that it has just acknowledged."""
+        times = self._open.get(snapshot.checkpoint_id, _Times())
+        at_ms = now_ms()
+        emitted = times.emitted_at_ms or times.seen_at_ms or started_at_ms
+        seen = times.seen_at_ms or emitted
+        return StepReport(
+            start_delay_ms=max(0, seen - started_at_ms),
+            alignment_ms=max(0, emitted - seen),
+            sync_ms=round(times.sync_s * 1000),
+            async_ms=max(0, at_ms - (times.stored_from_ms or at_ms)),
+            end_to_end_ms=max(0, at_ms - started_at_ms),
+            uploaded_bytes=times.uploaded_bytes,
+            state_bytes=sum(blob.size_bytes for blob in snapshot.state),
+            in_flight_bytes=snapshot.in_flight_bytes,
+            rows=times.rows,
+        )

@@ -22,8 +22,8 @@ from cutwater.ids import InputId, SinkId
 from cutwater.pipeline.nodes import Kind, Node
 from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.evolution.identity import StepIdentity
-from cutwater.runtime.channel import ChannelForm
-from cutwater.runtime.reporting.causes import failing_place, named_node
+from cutwater.runtime.channel import ChannelSchema
+from cutwater.runtime.reporting.failed_batch import failing_place, named_node
 from cutwater.sinks.base import SelectiveTarget
 from cutwater.sinks.columns import nullable
 from cutwater.spark.analysis.column_pruning import find_unstorable_columns
@@ -88,7 +88,7 @@ class AnalyzedStep:
     """
 
     frame: DataFrame
-    rows: ChannelForm
+    rows: ChannelSchema
     execution_mode: ExecutionMode
     is_stateful: bool
     has_watermark: bool
@@ -379,7 +379,7 @@ def _merged_by(step: PhysicalStep, plan: PlanNode) -> str:
     return next((source.channel.form.merged_by for source in _channels_below(plan)), "")
 
 
-def channel_form(schema: StructType) -> ChannelForm:
+def channel_form(schema: StructType) -> ChannelSchema:
     """Return the form of a channel that carries such rows.
 
     Spark keeps a watermark in a column's metadata, and accepts none from a source. So the column
@@ -389,5 +389,5 @@ def channel_form(schema: StructType) -> ChannelForm:
     for column in schema.fields:
         delay = column.metadata.get(WATERMARK_DELAY)
         if delay is not None:
-            return ChannelForm(stripped, (column.name, f"{delay} milliseconds"))
-    return ChannelForm(stripped)
+            return ChannelSchema(stripped, (column.name, f"{delay} milliseconds"))
+    return ChannelSchema(stripped)

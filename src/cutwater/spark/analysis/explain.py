@@ -16,7 +16,7 @@ from cutwater.ids import ChannelId, InputId, ReaderId, StepId
 from cutwater.planning.physical_plan import PhysicalPlan, PhysicalStep
 from cutwater.planning.rendering import StepFacts
 from cutwater.protocol.evolution.identity import StepIdentity
-from cutwater.runtime.channel import Channel, ChannelForm, Signal
+from cutwater.runtime.channel import Channel, ChannelSchema, Signal
 from cutwater.spark.analysis.analysis import Analysis, AnalyzedStep
 from cutwater.spark.analysis.self_reads import SelfReadCheck
 from cutwater.spark.jvm.channel_source import ChannelSource, ReadOptions
@@ -94,7 +94,7 @@ def look(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, AnalyzedSte
 class _PlannedChannel(Channel):
     """A channel without files, which is never read: its name and its columns."""
 
-    def __init__(self, channel: ChannelId, form: ChannelForm) -> None:
+    def __init__(self, channel: ChannelId, form: ChannelSchema) -> None:
         self.id = channel
         self.form = form
 
@@ -128,7 +128,7 @@ def _facts(step: PhysicalStep, analyzed_step: AnalyzedStep, default_partitions: 
     )
 
 
-def _watermark(rows: ChannelForm) -> tuple[str, int] | None:
+def _watermark(rows: ChannelSchema) -> tuple[str, int] | None:
     if rows.watermark is None:
         return None
     column, delay = rows.watermark

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from cutwater.runtime.reporting.failed_batch import Reading
+from cutwater.runtime.reporting.failed_batch import FailedInput
 from cutwater.spark.checkpoint_dir.listing import names
 from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind
 
@@ -19,7 +19,7 @@ _START: Final = "the beginning"
 
 def reading_of(
     stream: Stream, start: str | None, end: str | None, log: Path | None
-) -> Reading | None:
+) -> FailedInput | None:
     """Return what a batch reads from an outside stream; None if nothing, or if it is unknown.
 
     Args:
@@ -31,7 +31,7 @@ def reading_of(
     if end is None or end == start or stream.kind in {StreamKind.PULSE, StreamKind.CHANNEL}:
         return None
     files = () if log is None else _files(log, _log_offset(start), _log_offset(end))
-    return Reading(stream.name, "offsets", start or _START, end, files)
+    return FailedInput(stream.name, "offsets", start or _START, end, files)
 
 
 def _log_offset(text: str | None) -> int | None:

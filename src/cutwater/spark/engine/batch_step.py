@@ -20,7 +20,7 @@ from cutwater.protocol.step.events import BatchAppended
 from cutwater.protocol.step.machine import Step
 from cutwater.runtime.output import SMALL_BYTES
 from cutwater.runtime.reporting.failed_batch import FailedBatch, events_of
-from cutwater.runtime.step import Closed, DriverCallbacks, PinnedFiles, RunningStep, Wiring
+from cutwater.runtime.step import Closed, DriverCallbacks, PinnedFiles, RunningStep, StepConnections
 from cutwater.sinks.base import FrameRows
 from cutwater.spark.analysis.analysis import AnalyzedStep, channel_form
 from cutwater.spark.jvm.channel_scan import ChannelScan, columns_of, select_carried
@@ -39,7 +39,7 @@ class BatchStep(RunningStep):
         self,
         plan: PhysicalStep,
         machine: Step,
-        wiring: Wiring,
+        wiring: StepConnections,
         callbacks: DriverCallbacks,
         analyzed: AnalyzedStep,
     ) -> None:

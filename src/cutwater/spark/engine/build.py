@@ -27,13 +27,19 @@ from cutwater.protocol.showing import ShowPermit, grant_shows
 from cutwater.protocol.step.machine import Step
 from cutwater.protocol.step.snapshots import Restored
 from cutwater.protocol.topology import StepSpec, Topology
-from cutwater.runtime.channel import Channel, ChannelForm, Signal, check_in_flight, restore_channel
+from cutwater.runtime.channel import (
+    Channel,
+    ChannelSchema,
+    Signal,
+    check_in_flight,
+    restore_channel,
+)
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.engine import Built
 from cutwater.runtime.output import ChannelOutput, Output, SinkOutput
 from cutwater.runtime.reporting.recovery_timing import Phase, Phases
 from cutwater.runtime.scratch import generation_directory
-from cutwater.runtime.step import DriverCallbacks, RunningStep, Wiring
+from cutwater.runtime.step import DriverCallbacks, RunningStep, StepConnections
 from cutwater.spark.analysis.analysis import Analysis, AnalyzedStep, ExecutionMode
 from cutwater.spark.analysis.column_pruning import columns_read, rows_depend_on_columns
 from cutwater.spark.analysis.self_reads import SelfReadCheck
@@ -240,7 +246,7 @@ class Build:
                 columns = set[str]().union(*(self._read[reader] for reader in channel.readers))
                 carry(self._channels[channel.id], columns)
 
-    def _channel(self, step: PhysicalStep, form: ChannelForm) -> Channel:
+    def _channel(self, step: PhysicalStep, form: ChannelSchema) -> Channel:
         assert step.output is not None
         log = ChannelLog(step.output.id, dict.fromkeys(step.output.readers, START))
         directory = self.directory / step.name / "channel"
@@ -332,7 +338,7 @@ class Build:
         channel = self._channels.get(spec.output)
         directory = self.directory / spec.step
         directory.mkdir(exist_ok=True)
-        wiring = Wiring(
+        wiring = StepConnections(
             inputs={source: self._channels[source.channel] for source in spec.inputs},
             channel=channel,
             output=self._output(spec, channel),

@@ -23,8 +23,8 @@ from cutwater.protocol.messages import Place
 from cutwater.protocol.step.events import BatchAppended
 from cutwater.protocol.step.machine import Step
 from cutwater.runtime.output import SMALL_BYTES
-from cutwater.runtime.reporting.failed_batch import FailedBatch, Reading, events_of, readings
-from cutwater.runtime.step import Closed, DriverCallbacks, PinnedFiles, RunningStep, Wiring
+from cutwater.runtime.reporting.failed_batch import FailedBatch, FailedInput, drop_unread, events_of
+from cutwater.runtime.step import Closed, DriverCallbacks, PinnedFiles, RunningStep, StepConnections
 from cutwater.spark.analysis.analysis import AnalyzedStep
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
@@ -65,7 +65,7 @@ class QueryStep(RunningStep):
         self,
         plan: PhysicalStep,
         machine: Step,
-        wiring: Wiring,
+        wiring: StepConnections,
         callbacks: DriverCallbacks,
         analyzed: AnalyzedStep,
     ) -> None:
@@ -309,7 +309,7 @@ class QueryStep(RunningStep):
         starts: Sequence[str | None] = (None,) * len(ends)
         if last != NO_BATCH:
             starts = query_log.read_batch(self.checkpoint, last).offsets
-        found: list[Reading | None] = [
+        found: list[FailedInput | None] = [
             reading_of(stream, start, end, query_files.source_log(self.checkpoint, identity.log))
             for identity, stream, start, end in zip(
                 self._analyzed.identity.inputs, self._analyzed.lines, starts, ends, strict=True
@@ -322,7 +322,7 @@ class QueryStep(RunningStep):
             )
             if after > before:
                 found.append(events_of(source.channel, before, after))
-        return FailedBatch(self.name, batch, readings(found))
+        return FailedBatch(self.name, batch, drop_unread(found))
 
     def note_if_committed(self, batch: BatchId) -> bool:
         """Check whether Spark has committed the batch; if so, notify the machine."""

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from cutwater.errors import CutwaterError, RecoveryError
-from cutwater.runtime.reporting.causes import first_line
+from cutwater.runtime.reporting.failed_batch import first_line
 from cutwater.spark.jvm.internals import ADMISSION_INTERFACE, SOURCE_INTERFACE, Internals
 
 Offset = Mapping[str, int | str]

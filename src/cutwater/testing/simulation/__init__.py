@@ -1,5 +1,5 @@
 """A deterministic world in which the protocol runs against faults, driven by one seed.
 
-`python -m cutwater.testing.simulation --help` says how to run it; docs/reference/simulation.md
-says what is simulated, what is injected and what is checked.
+`python -m cutwater.testing.simulation --help` shows how to run it; docs/reference/simulation.md
+describes what is simulated, what is injected and what is checked.
 """

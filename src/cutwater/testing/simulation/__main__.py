@@ -1,7 +1,7 @@
 """`python -m cutwater.testing.simulation`: run seeds, replay one, sabotage, or show the demo.
 
-Exit codes: 0 all seeds pass and everything was reached; 1 a checker objected; 2 wrong usage; 3 no
-checker objected but something that must happen never did.
+Exit codes: 0 all seeds pass and everything was reached; 1 a checker failed; 2 wrong usage; 3 no
+checker failed, but something that must happen never did.
 """
 
 import argparse
@@ -65,7 +65,7 @@ class _Progress:
 def _report(summary: Summary, choice: Choice, total: int) -> int:
     counts = summary.counts
     print("\nWhat happened")
-    for name in sorted(one for one in counts if not one.startswith("fault: ")):
+    for name in sorted(counter for counter in counts if not counter.startswith("fault: ")):
         print(f"  {counts[name]:9,}  {name}")
     print("\nFaults delivered")
     for kind in KINDS:
@@ -116,8 +116,8 @@ def main(arguments: list[str] | None = None) -> int:
         demo.show(print)
         return 0
     if chosen.list_sabotages:
-        for one in load().values():
-            print(f"{one.name:36} {one.rule:10} {one.does}")
+        for sabotage in load().values():
+            print(f"{sabotage.name:36} {sabotage.rule:10} {sabotage.does}")
         return 0
     if chosen.seed is not None:
         if choice.sabotage is None:

@@ -1,7 +1,7 @@
-"""How a process begins: recovery as the protocol chooses it, one effect at a time.
+"""The start of a process: recovery as the protocol chooses it, one effect at a time.
 
-Also the operator's rewind, which is a process of its own: it claims, proves, decides, takes the
-tables back, records and exits. Both may die at every yield and be begun again.
+Also the operator's rewind, which is a separate process: it claims, proves, decides, rolls the
+tables back, records and exits. Both may be killed at every yield and restarted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -75,7 +75,7 @@ class Boot:
     # -- recovery
 
     def recover(self, process: Process) -> Task:
-        """Bring a process from nothing to a running generation, or let it end."""
+        """Start a process: recover to a running generation, or end the process."""
         try:
             yield from self._recover(process)
         except TargetBehind:
@@ -86,17 +86,17 @@ class Boot:
             process.die()
 
     def _check_targets(self, recorded: Mapping[SinkId, Recorded]) -> None:
-        """Look whether every table holds what is recorded of it.
+        """Check that every table holds its recorded commits.
 
         Raises:
-            TargetBehind: If one does not.
+            TargetBehind: If a table does not.
         """
-        for sink, one in recorded.items():
-            if is_behind(one, self.world.tables[sink].newest()):
+        for sink, last_commit in recorded.items():
+            if is_behind(last_commit, self.world.tables[sink].newest()):
                 raise TargetBehind
 
     def _check_identities(self) -> None:
-        """Refuse to go on with other tables than those that the first process wrote to."""
+        """Refuse to continue with other tables than those of the first process."""
         for sink, table in self.world.tables.items():
             name = target_name(sink)
             known = self.store.get(name)
@@ -106,7 +106,7 @@ class Boot:
                 self.world.checkers.target_refused(sink)
 
     def identity_of(self, table: SimulatedTable) -> str:
-        """Say what a table is, whatever it is called."""
+        """Return the identity of a table, which does not depend on its name."""
         return table.identity
 
     def _recover(self, process: Process) -> Task:
@@ -165,7 +165,9 @@ class Boot:
             manifests=manifests,
             verified=verified,
             sinks=frozenset(self.world.tables),
-            showing=frozenset(one.sink for one in self.world.tables.values() if one.shows_batches),
+            showing=frozenset(
+                table.sink for table in self.world.tables.values() if table.shows_batches
+            ),
         )
 
     def _damages(self, cut: Cut, *, committed: bool) -> tuple[Damage, ...]:
@@ -199,9 +201,9 @@ class Boot:
         table, slot = self.world.tables[action.sink], action.claim.slot
         try:
             version = table.take_back(slot, action.version)
-            for one in action.carried:
+            for committable in action.carried:
                 yield
-                table.show(slot, one, self.world.effects.staged_rows)
+                table.show(slot, committable, self.world.effects.staged_rows)
         except TableDown:
             process.die()
             return
@@ -246,10 +248,10 @@ class Boot:
         readers = self.world.topology.readers(spec.output)
         if not readers:
             return
-        places = {one: self._position(cut, one) for one in readers}
+        places = {candidate: self._position(cut, candidate) for candidate in readers}
         lowest = min(places.values())
         events: list[Event] = []
-        reader = next(one for one in readers if places[one] == lowest)
+        reader = next(candidate for candidate in readers if places[candidate] == lowest)
         for number, event, rows in self._recorded(cut, reader):
             events.append(event)
             process.files[event.files[0]] = rows
@@ -268,8 +270,12 @@ class Boot:
             return
         for part in cut.snapshots[reader.step].in_flight:
             if part.input == reader.input:
-                for one in part.events:
-                    yield one.position, one.event, unpack(self.store.checked(one.blobs[0]))
+                for recorded in part.events:
+                    yield (
+                        recorded.position,
+                        recorded.event,
+                        unpack(self.store.checked(recorded.blobs[0])),
+                    )
 
     def _begin_step(self, process: Process, spec: StepSpec, cut: Cut | None) -> None:
         world = self.world
@@ -296,7 +302,7 @@ class Boot:
     # -- the operator's rewind
 
     def rewind(self, process: Process) -> Task:
-        """Go back to an older cut, as an operator would, and exit."""
+        """Rewind to an older cut, as an operator would, and exit."""
         try:
             yield from self._rewind(process)
         except (OutOfReach, Damaged, Superseded, TableDown):
@@ -344,7 +350,7 @@ class Boot:
         return None if isinstance(planned, Refused) else planned
 
     def _unrestorable(self, target: Decision) -> Mapping[SinkId, str]:
-        """Say which tables no longer have what they showed at a decision."""
+        """Return the tables that no longer have what they showed at a decision."""
         shown = self.world.shown_at(target)
         return {
             sink: "its files were deleted"

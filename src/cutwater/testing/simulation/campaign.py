@@ -59,7 +59,7 @@ REACHED: Final = (
 
 
 FORK_EVERY: Final = 5
-"""One seed in so many is also forked at its end."""
+"""One seed in this many is also forked at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one seed."""
+    """The result of one seed."""
 
     seed: int
     scenario: str
@@ -114,7 +114,7 @@ class Summary:
 
 
 def run_seed(choice: Choice, seed: int) -> Outcome:
-    """Run one seed and judge it; whatever is raised is a verdict."""
+    """Run one seed and judge it; every exception is a verdict."""
     broken = load()[choice.sabotage].applied() if choice.sabotage else nullcontext()
     with broken:
         world = World(seed, shape=choice.shape, mode=choice.mode)
@@ -134,7 +134,7 @@ def run_seed(choice: Choice, seed: int) -> Outcome:
 
 
 def _fork(world: World) -> None:
-    """Fork the finished run from one of its cuts, if it has any, and add up what happened."""
+    """Fork the finished run from one of its cuts, if it has any, and add up the counts."""
     cuts = forkable(world)
     child = run_fork(world, world.rng.choice(cuts)) if cuts else None
     if child is not None:
@@ -143,7 +143,7 @@ def _fork(world: World) -> None:
 
 
 def outcomes(choice: Choice, seeds: range, jobs: int) -> Iterator[Outcome]:
-    """Run seeds, in order if on one core, and give each outcome as it comes."""
+    """Run seeds, in order if on one core, and yield each outcome when it is ready."""
     if jobs == 1:
         yield from map(partial(run_seed, choice), seeds)
         return

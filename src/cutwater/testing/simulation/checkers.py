@@ -1,8 +1,8 @@
 """Independent checkers: what must be true, judged by the record of what really happened.
 
-Nothing here asks the code under test. A decided cut is compared with the history of every step; a
-commit is compared with what the whole computation gives for the cut's source prefix; the end of a
-run is compared with the fault-free result.
+The checkers never call the code under test. A decided cut is compared with the history of every
+step; a commit is compared with the result of the whole computation over the cut's source prefix;
+the end of a run is compared with the fault-free result.
 """
 
 from collections import Counter
@@ -56,7 +56,7 @@ class Checkers:
         """No number is used twice, whichever process used it first."""
         require(checkpoint_id not in self.seen_attempts, f"attempt {checkpoint_id} started twice")
         self.seen_attempts.add(checkpoint_id)
-        mine = [one for owner, one in self.world.history.started if owner == generation]
+        mine = [number for owner, number in self.world.history.started if owner == generation]
         require(mine == sorted(mine), f"attempt numbers of generation {generation} do not grow")
 
     def attempt_ended(self, reason: FailureReason | None, detail: str) -> None:
@@ -77,7 +77,7 @@ class Checkers:
         require(self.world.damaged, f"recovery refused without damage: {action}")
 
     def target_refused(self, sink: SinkId) -> None:
-        """No table here is ever replaced by another one; only its name may change."""
+        """No table is ever replaced by another table here; only its name may change."""
         raise Wrong(f"{sink} is taken for another table")
 
     # -- cuts
@@ -115,7 +115,7 @@ class Checkers:
             f"{where}: the stored state is not the state after that batch",
         )
         require(
-            {one: place.position for one, place in snapshot.positions.items()} == record.ends,
+            {source: place.position for source, place in snapshot.positions.items()} == record.ends,
             f"{where}: positions {snapshot.positions} are not where the batch ended",
         )
         if spec.is_source:
@@ -153,10 +153,10 @@ class Checkers:
             events = history.events.get((cut.generation, source.channel), {})
             lost = [events.get(number) for number in range(position, sent)]
             kept = [
-                unpack(self.world.judged.objects.get(one.blobs[0].name, b"N."))
+                unpack(self.world.judged.objects.get(recorded.blobs[0].name, b"N."))
                 for part in snapshot.in_flight
                 if part.input == source
-                for one in part.events
+                for recorded in part.events
             ]
             require(
                 kept == lost or self.world.damaged,
@@ -173,15 +173,15 @@ class Checkers:
     # -- commits
 
     def _check_pace(self, cut: Cut) -> None:
-        """Sinks get rows as seldom as `commit_every` says, and not more seldom."""
+        """Sinks get rows exactly as often as `commit_every` says."""
         world, options = self.world, self.world.options.commit
         last_ms = self.gave_rows_at_ms.get(cut.generation)
         early = last_ms is not None and cut.started_at_ms < last_ms + options.every_ms
         where = f"checkpoint {cut.checkpoint_id}, {options.every_ms} ms between commits"
-        drained = any(one.stop_after == cut.checkpoint_id for one in world.processes)
+        drained = any(process.stop_after == cut.checkpoint_id for process in world.processes)
         sources = [cut.snapshots[StepId(name)] for name in world.shape.sources()]
         ends = drained or cut.kind is not CheckpointKind.CHECKPOINT
-        ends = ends or all(one.finished for one in sources)
+        ends = ends or all(source.finished for source in sources)
         waits = len(world.tables) > 1 and not options.commit_unaligned and not cut.is_aligned
         if not cut.commit_point:
             world.history.counts["recovery points before their turn"] += early and not ends
@@ -193,7 +193,7 @@ class Checkers:
     def committed(self, slot: Slot) -> None:
         """A commit has just been recorded: tables show exactly the cut's source prefix."""
         world = self.world
-        kept = [one for one in world.tables.values() if not one.shows_batches]
+        kept = [table for table in world.tables.values() if not table.shows_batches]
         if any(table.last_slot != slot for table in kept):
             return
         entry = world.judged.read_log().at(slot)
@@ -214,7 +214,7 @@ class Checkers:
             self._check_tokens(tables)
 
     def _tables_at(self, slot: Slot) -> Tables:
-        """What the tables held at a commit; one that shows batches may show more by now."""
+        """What the tables held at a commit; a table that shows batches may show more by now."""
         recorded = unpack(self.world.store.objects[committed_name(slot)])
         return {
             sink: table.versions[int(recorded[sink])] if table.shows_batches else table.rows
@@ -269,7 +269,7 @@ class Checkers:
         """Memory is bounded: channels, control messages, open attempts."""
         bound = self.world.bound
         options = self.world.options
-        # One Event that lets a held barrier go out may exceed the bound.
+        # An Event that lets a held barrier be emitted may exceed the bound.
         most = bound.messages + 1
         for spec in self.world.topology.steps:
             log = process.logs.get(spec.output)
@@ -287,7 +287,7 @@ class Checkers:
             require(opened <= options.max_concurrent, f"{opened} attempts are open")
 
     def stopped(self, process: Process) -> None:
-        """A pipeline stopped with a savepoint has appended nothing behind it."""
+        """A pipeline stopped with a savepoint has appended nothing after it."""
         head = self.world.judged.read_log().head
         cut = None if head is None else self.world.judged.read_cut(head.checkpoint_id)
         if cut is None or process.stop_after != cut.checkpoint_id:

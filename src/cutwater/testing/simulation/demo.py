@@ -1,6 +1,6 @@
 """The demonstration: one barrier crosses a diamond, aligned and then overtaking a slow branch.
 
-It runs the real protocol in the simulated world, shows what concerns one checkpoint, and compares
+It runs the real protocol in the simulated world, shows the lines of one checkpoint, and compares
 the table with the whole computation at the end.
 """
 
@@ -36,7 +36,7 @@ def _collect(mode: str, seed: int) -> tuple[World, list[Line]]:
 
 
 def _concerning(lines: list[Line], checkpoint_id: int) -> list[Line]:
-    """Return what concerns one checkpoint, and the batches in between."""
+    """Return the lines of one checkpoint, and the batches in between."""
     number = rf"\b{checkpoint_id}\b"
     told = rf"(barrier|snapshot|attempt|checkpoint|decision of) {number}"
     about = [index for index, (_, _, text) in enumerate(lines) if re.search(told, text)]

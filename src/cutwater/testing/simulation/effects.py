@@ -51,7 +51,7 @@ _TRIES: Final = 10
 
 
 class Effects:
-    """Carries out what coordinators and steps ask for."""
+    """Carries out the commands of coordinators and steps."""
 
     def __init__(self, world: "World") -> None:
         """Work in this world."""
@@ -152,7 +152,7 @@ class Effects:
         snapshot: StepSnapshot,
         ranges: tuple[InFlightRange, ...],
     ) -> Task:
-        """Store a snapshot's state and in-flight Events, then tell the step."""
+        """Store a snapshot's state and in-flight Events, then notify the step."""
         checkpoint_id = snapshot.checkpoint_id
         pins = process.engines[snapshot.step].pins
         in_flight = []
@@ -241,12 +241,12 @@ class Effects:
     # -- sinks
 
     def commit_sink(self, command: CommitSink) -> str:
-        """Let one table act on a decision.
+        """Commit a decision to one table.
 
         Raises:
-            TableDown: If it cannot now.
-            Superseded: If it has acted on a later slot instead.
-            TargetBehind: If it lacks a commit that is recorded.
+            TableDown: If the table is down now.
+            Superseded: If the table has committed a later slot instead.
+            TargetBehind: If the table lacks a recorded commit.
             OutOfReach: If the staged rows cannot be read now.
         """
         table = self.world.tables[command.sink]
@@ -272,14 +272,14 @@ class Effects:
 
     def committed(self, command: CommitSink) -> None:
         """Note what a sink has committed; it stays staged until no kept cut needs it."""
-        blobs = (blob for one in command.committables for blob in one.blobs)
+        blobs = (blob for committable in command.committables for blob in committable.blobs)
         self.world.committed.update(blob.name for blob in blobs)
 
     def staged_rows(self, committable: Committable) -> list[Row]:
-        """Read what was staged in one batch.
+        """Read the staged rows of one batch.
 
         Raises:
-            OutOfReach: If it cannot be read now.
+            OutOfReach: If they cannot be read now.
         """
         return [row for blob in committable.blobs for row in unpack(self.store.checked(blob))]
 
@@ -336,8 +336,8 @@ class Effects:
         log = self.store.read_log()
         committed_through = max(self.store.committed_slots(), default=Slot(0))
         keep = kept(log, committed_through, self.world.options.retained)
-        cuts = {one: self.store.read_cut(one) for one in self.store.manifests()}
-        readable = {one: cut for one, cut in cuts.items() if cut is not None}
+        cuts = {number: self.store.read_cut(number) for number in self.store.manifests()}
+        readable = {number: cut for number, cut in cuts.items() if cut is not None}
         plan = plan_retention(
             log,
             keep,
@@ -350,7 +350,7 @@ class Effects:
         for checkpoint_id in plan.manifests:
             process.cuts.pop(checkpoint_id, None)
         yield
-        for name in (*(manifest_name(one) for one in plan.manifests), *plan.objects):
+        for name in (*(manifest_name(number) for number in plan.manifests), *plan.objects):
             # The claim is read again before every delete: a fenced process deletes nothing.
             if self.store.read_log().generation != process.generation:
                 return
@@ -367,12 +367,12 @@ class Effects:
     def _collect_staged(
         self, process: Process, keep: Mapping[SinkId, tuple[Committable, ...]]
     ) -> Task:
-        """Let each sink delete what no kept cut needs, as `sinks.retaining` does."""
+        """Delete what each sink has staged and no kept cut needs, as `sinks.retention` does."""
         for sink in self.world.topology.sinks:
             if self.store.read_log().generation != process.generation:
                 return
             yield
-            needed = {blob.name for one in keep.get(sink, ()) for blob in one.blobs}
+            needed = {blob.name for committable in keep.get(sink, ()) for blob in committable.blobs}
             for generation, name in self.store.staged(sink):
                 # Discard: older generations stage nothing more. Retain: what is committed.
                 idle = generation < process.generation

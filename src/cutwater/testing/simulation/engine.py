@@ -95,7 +95,7 @@ class Engine:
         self.tick = self.restored.owes_batch
         record = BatchRecord(
             self.restored.batch,
-            {one: place.position for one, place in self.restored.positions.items()},
+            {source: place.position for source, place in self.restored.positions.items()},
             self.offset,
             self.restored.output.position,
             state_digest(self.state),
@@ -103,10 +103,10 @@ class Engine:
         self.process.history.begin(self.process.generation, self.spec.step, record)
 
     def act(self) -> bool:
-        """Do the next thing; say whether there was one."""
+        """Do the next action; return whether there was one."""
         rng = self.process.world.rng
         if self.step.barrier_waiting and not self.step.finished and rng.random() < 0.3:
-            # Also with a batch on its way, computing or waiting for room: it comes after.
+            # Also while a batch is computing or waits for room: the batch comes after.
             self.process.tell(self.step, Poll())
             return True
         if self.slow and rng.random() > 0.08:
@@ -152,7 +152,7 @@ class Engine:
         return False
 
     def query_ended(self) -> bool:
-        """Tell the end of input only if all input was read; else the step has failed."""
+        """Report the end of input only if all input was read; otherwise the step has failed."""
         world, total = self.process.world, self.process.world.streams[self.spec.step].total
         self.stopped = False
         if total is not None and self.offset >= total:
@@ -174,7 +174,7 @@ class Engine:
             if end > position.position:
                 ends[source] = log.place(end)
         if not ends and self.tick and self.process.world.rng.random() < 0.8:
-            # A batch without data comes when the engine gets to it.
+            # A batch without data runs when the engine is free.
             return False
         if ends or self.tick:
             self._plan(ends, 0)
@@ -191,7 +191,7 @@ class Engine:
         self.state_of = EngineState.PLANNED
 
     def engine_committed_previous(self) -> None:
-        """Stand for Spark's `commit(end)` callback: it comes with the *next* batch (rule F17)."""
+        """Simulate Spark's `commit(end)` callback, which comes with the *next* batch (rule F17)."""
 
     # -- one batch
 
@@ -304,7 +304,9 @@ class Engine:
         process = self.process
         aligner = self.step.aligner
         positions = {} if aligner is None else aligner.positions
-        ends = {one: batch.ends.get(one, place).position for one, place in positions.items()}
+        ends = {
+            source: batch.ends.get(source, place).position for source, place in positions.items()
+        }
         output = 0 if self.output is None else self.output.end.position
         if event is not None:
             process.history.event(process.generation, self.spec.output, output, batch.rows)
@@ -314,18 +316,18 @@ class Engine:
         process.history.counts["batches"] += 1
 
     def _show(self) -> None:
-        """Let a sink that shows batches show this one, after those it could not show before."""
+        """Show this batch and earlier unshown ones, in order, if the sink shows batches."""
         batch, process = self.batch, self.process
         assert batch is not None
         self.unshown += batch.staged
         self.state_of = EngineState.SHOWN
         while self.unshown and process.world.tables[self.unshown[0].sink].shows_batches:
-            one = self.unshown[0]
+            committable = self.unshown[0]
             try:
-                table = process.world.tables[one.sink]
-                table.show(process.claim, one, process.world.effects.staged_rows)
+                table = process.world.tables[committable.sink]
+                table.show(process.claim, committable, process.world.effects.staged_rows)
             except (TableDown, OutOfReach, Damaged):
-                # Damaged: a successor has deleted what it knew that nobody would commit.
+                # Damaged: a successor has deleted staged rows that no process will commit.
                 return
             except Superseded:
                 process.history.counts["batches shown too late"] += 1

@@ -101,7 +101,7 @@ class Faults:
         self.world.trace(None, "fault", kind)
 
     def maybe(self) -> None:
-        """Perhaps let something go wrong."""
+        """Inject a fault, at random."""
         rng = self.world.rng
         self._deliver_late()
         self.requests.arrive()
@@ -153,7 +153,7 @@ class Faults:
     def decision_written(self, cut: Cut) -> None:
         """Kill the process right after a cut in which a step owes a batch, also while healing."""
         kind, world = "crash while a batch is owed", self.world
-        owed = any(one.owes_batch for one in cut.snapshots.values())
+        owed = any(snapshot.owes_batch for snapshot in cut.snapshots.values())
         exhausted = all(
             stream.total is not None and int(cut.snapshots[name].offsets[name]) >= stream.total
             for name, stream in world.streams.items()
@@ -166,7 +166,7 @@ class Faults:
     # -- messages
 
     def send_ack(self, process: Process, ack: Acknowledged) -> None:
-        """Put an acknowledgement on its way; it may be lost, or come twice."""
+        """Send an acknowledgement; it may be lost, or arrive twice."""
         rng = self.world.rng
         if not self.world.healing and rng.random() < self.ack_loss:
             if "ack lost" in self.enabled:
@@ -177,7 +177,7 @@ class Faults:
         process.inbox.append(ack)
 
     def _stranger(self) -> bool:
-        """Let somebody acknowledge who takes no part."""
+        """Send an acknowledgement of a step that does not take part."""
         process = self.world.current
         if process is None or process.coordinator is None or not process.coordinator.open_attempts:
             return False
@@ -187,11 +187,11 @@ class Faults:
         return True
 
     def _deliver_late(self) -> None:
-        """Hand repeated acknowledgements to whoever coordinates now, whoever sent them."""
-        due = [one for one in self.late if one[0] <= self.world.now_ms]
+        """Deliver repeated acknowledgements, from any process, to the current coordinator."""
+        due = [delayed for delayed in self.late if delayed[0] <= self.world.now_ms]
         if not due:
             return
-        self.late = [one for one in self.late if one[0] > self.world.now_ms]
+        self.late = [delayed for delayed in self.late if delayed[0] > self.world.now_ms]
         for _, _, ack in due:
             process = self.world.current
             if process is not None and process.running:
@@ -199,7 +199,7 @@ class Faults:
                 self.count("ack repeated late")
 
     def response_lost(self) -> bool:
-        """Say whether the answer to a create gets lost."""
+        """Return whether the response to a create is lost."""
         world = self.world
         lost = "response lost" in self.enabled and world.rng.random() < 0.15
         if lost and not world.healing:
@@ -243,20 +243,22 @@ class Faults:
         process = self.world.current
         if process is None or not process.running:
             return False
-        sources = [one for one in self.world.topology.sources if not process.steps[one].finished]
+        sources = [
+            source for source in self.world.topology.sources if not process.steps[source].finished
+        ]
         if not sources:
             return False
         process.engines[self.world.rng.choice(sources)].stopped = True
         return True
 
     def _foreign_commit(self) -> bool:
-        """Let another program append to a table."""
+        """Append to a table as another program."""
         table = self.world.tables[self.world.rng.choice(sorted(self.world.tables))]
         table.append_foreign(self.world.now_ms)
         return True
 
     def _vacuum(self) -> bool:
-        """Let another program delete what a table no longer shows, but for the newest cuts."""
+        """Delete old versions of a table as another program, except those of the newest cuts."""
         world = self.world
         sound = world.sound_decisions()
         if len(sound) < 2:
@@ -266,9 +268,9 @@ class Faults:
         return table.vacuum(min(int(version or 0) for version in shown))
 
     def _lose_commit(self) -> bool:
-        """Take a table back behind its last commit, while an older cut can still be gone to."""
+        """Roll a table back before its last commit, while an older cut can still be restored."""
         world = self.world
-        plain = sorted(one for one, table in world.tables.items() if not table.shows_batches)
+        plain = sorted(sink for sink, table in world.tables.items() if not table.shows_batches)
         sound = world.sound_decisions()
         if not plain or len(sound) < 2:
             return False
@@ -332,7 +334,7 @@ class Faults:
         world.table_up_at[table.sink] = world.now_ms + world.rng.randint(20, 900)
         return True
 
-    # -- people
+    # -- operators
 
     def _cancel(self) -> bool:
         process = self.world.current
@@ -359,7 +361,9 @@ class Faults:
 
     def _end_of_input(self) -> bool:
         world = self.world
-        open_streams = sorted(name for name, one in world.streams.items() if one.total is None)
+        open_streams = sorted(
+            name for name, stream in world.streams.items() if stream.total is None
+        )
         if not open_streams:
             return False
         world.streams[world.rng.choice(open_streams)].end(world.now_ms)

@@ -1,8 +1,8 @@
-"""Forks in the simulated world: a second pipeline that begins from a cut of the first.
+"""Forks in the simulated world: a second pipeline that starts from a cut of the first.
 
-The fork gets its own store, its own uuid and its own tables, which begin as copies of what the
-first one's tables showed at that cut. It runs its own course, with its own faults, and must end
-with the same rows as if it had run from the beginning; the first pipeline must not notice.
+The fork gets its own store, its own uuid and its own tables, which start as copies of what the
+first pipeline's tables showed at that cut. The fork runs with its own faults, and must end with
+the same rows as if it had run from the beginning; the first pipeline must not change.
 """
 
 from cutwater.ids import Generation, Slot
@@ -27,9 +27,9 @@ FORK_TURNS = 500
 def forkable(world: World) -> list[Decision]:
     """Return the commit points of a finished run that are still there to fork from."""
     return [
-        one
-        for one in world.sound_decisions()
-        if one.commit_point and one.kind is not CheckpointKind.REWIND
+        decision
+        for decision in world.sound_decisions()
+        if decision.commit_point and decision.kind is not CheckpointKind.REWIND
     ]
 
 
@@ -40,17 +40,17 @@ def run_fork(world: World, decision: Decision) -> World | None:
         The world of the fork, after its run; None if the cut cannot be forked.
 
     Raises:
-        Wrong: If the fork ends wrong or the first pipeline has changed.
+        Wrong: If the fork ends with wrong rows or the first pipeline has changed.
     """
     cut = world.judged.read_cut(decision.checkpoint_id)
     planned = Refused if cut is None else plan_fork(cut)
     if cut is None or not isinstance(planned, Cut):
         return None
-    before = (dict(world.store.objects), {one: table.rows for one, table in world.tables.items()})
+    before = (dict(world.store.objects), {sink: table.rows for sink, table in world.tables.items()})
     child = World(world.seed + 10**6, shape=world.shape.name, mode=world.scenario.mode)
     _furnish(child, world, decision, planned)
     child.run(FORK_TURNS)
-    after = (dict(world.store.objects), {one: table.rows for one, table in world.tables.items()})
+    after = (dict(world.store.objects), {sink: table.rows for sink, table in world.tables.items()})
     if before != after:
         message = "a fork has changed the pipeline it came from"
         raise Wrong(message)

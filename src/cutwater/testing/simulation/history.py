@@ -1,7 +1,7 @@
-"""What really happened, written down beside the protocol and never read by it.
+"""What really happened, recorded outside the protocol and never read by it.
 
 The checkers compare every decided cut and every commit with this record. It is kept per
-generation, since what a fenced process does to its own scratch concerns nobody else.
+generation, since what a fenced process does to its own scratch affects no other process.
 """
 
 from collections import Counter

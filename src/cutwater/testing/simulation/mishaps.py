@@ -33,7 +33,7 @@ class RequestFaults:
     """The faults of single requests in one run; fills `store.Mishaps`."""
 
     def __init__(self, world: "World", enabled: set[str]) -> None:
-        """Let requests of these kinds go wrong."""
+        """Make requests of these kinds fail."""
         self._world = world
         self._enabled = enabled
         self._underway: list[_Underway] = []
@@ -49,8 +49,8 @@ class RequestFaults:
         self._underway.append(_Underway(self._world.now_ms + delay_ms, arrive))
 
     def write_hangs(self, name: str, data: bytes, *, create: bool, failed: bool) -> bool:
-        """Say whether a write gets no answer in time; it may still arrive later."""
-        # The log is written seldom, and a late entry there is what matters most.
+        """Return whether a write gets no response in time; it may still arrive later."""
+        # The log is rarely written, and a late entry there matters most.
         chance = 0.05 if name.startswith("log/") else 0.003
         hangs = self._happens(LATE_WRITE, 0.3 if failed else chance)
         if hangs:
@@ -58,7 +58,7 @@ class RequestFaults:
         return failed or hangs
 
     def delete_astray(self, name: str) -> bool:
-        """Say whether a delete that was acknowledged is lost, or happens later."""
+        """Return whether an acknowledged delete is lost, or happens later."""
         if self._happens(LOST_DELETE, 0.05):
             self._world.faults.count(LOST_DELETE)
             return True
@@ -68,14 +68,14 @@ class RequestFaults:
         return False
 
     def listing_fails(self) -> bool:
-        """Say whether a listing breaks off."""
+        """Return whether a listing fails midway."""
         fails = self._happens(FAILED_LISTING, 0.02)
         if fails:
             self._world.faults.count(FAILED_LISTING)
         return fails
 
     def arrive(self) -> None:
-        """Carry out the requests whose time has come."""
+        """Carry out the delayed requests that are due."""
         due = [request for request in self._underway if request.at_ms <= self._world.now_ms]
         if due:
             self._underway = [request for request in self._underway if request not in due]
@@ -96,7 +96,7 @@ class RequestFaults:
             self._entry_written(data)
 
     def _entry_written(self, data: bytes) -> None:
-        """Judge a late entry of the log as any other, and let its claim fence who must be."""
+        """Judge a late entry of the log as any other, and fence processes if it is a claim."""
         entry = unpack(data)
         if isinstance(entry, Decision):
             self._world.checkers.decided(entry)

@@ -1,6 +1,6 @@
 """The pipelines the simulator runs: every shape the protocol has a rule about.
 
-A shape names its steps, what each computes, and which one tends to be slow.
+A shape names its steps, what each computes, and which step tends to be slow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ class Shape:
         return tables
 
     def waits_for_watermark(self, sink: SinkId) -> bool:
-        """Say whether what the sink shows depends on how far a watermark has come."""
+        """Return whether the sink's rows depend on the progress of a watermark."""
         name = sink.removesuffix("_table")
         by_name = {node.name: node for node in self.nodes}
         todo = [name]
@@ -90,7 +90,7 @@ class Shape:
 
 
 def source_rows(source: str, start: int, end: int) -> list[Row]:
-    """Return the rows of an outside stream between two offsets: always the same ones."""
+    """Return the rows of an outside stream between two offsets; deterministic."""
     return [Row(source, seq, (seq * 7 % 5,)) for seq in range(start, end)]
 
 

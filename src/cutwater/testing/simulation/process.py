@@ -102,10 +102,10 @@ class Process:
         return rows
 
     def start_task(self, name: str, task: Task) -> None:
-        """Let a task of single effects run beside the others."""
+        """Add a task of single effects to the running tasks."""
         self.tasks.append((name, task))
 
-    # -- what can happen next; each says whether anything did
+    # -- what can happen next; each returns whether anything did
 
     def run_task(self) -> bool:
         """Carry out one effect of some task."""
@@ -116,12 +116,12 @@ class Process:
         try:
             next(task)
         except StopIteration:
-            self.tasks = [one for one in self.tasks if one[1] is not task]
+            self.tasks = [entry for entry in self.tasks if entry[1] is not task]
         self.world.trace(self, "task", name)
         return True
 
     def deliver_inbox(self) -> bool:
-        """Hand some message to the coordinator."""
+        """Deliver a random message to the coordinator."""
         if not self.inbox or self.coordinator is None:
             return False
         event = self.inbox.pop(self.world.rng.randrange(len(self.inbox)))
@@ -129,7 +129,7 @@ class Process:
         return True
 
     def deliver_control(self, step: StepId) -> bool:
-        """Hand the next control message to a step."""
+        """Deliver the next control message to a step."""
         waiting = self.control[step]
         if not waiting:
             return False
@@ -137,7 +137,7 @@ class Process:
         return True
 
     def deliver_news(self, step: StepId) -> bool:
-        """Let a step's aligner notice the next control message of one of its inputs."""
+        """Pass the next control message of an input to a step's aligner."""
         machine = self.steps[step]
         inputs = machine.spec.inputs
         if not inputs or self.world.rng.random() < self.world.news_lag:
@@ -161,7 +161,7 @@ class Process:
         return False
 
     def tick(self) -> None:
-        """Tell everybody the time."""
+        """Pass the time to all machines."""
         now_ms = self.world.now_ms
         if self.coordinator is not None:
             self.coordinate(Clock(now_ms))
@@ -170,24 +170,24 @@ class Process:
                 self.tell(machine, Tick(now_ms))
 
     def notice_drained(self) -> None:
-        """Tell the coordinator when sinks wait and nothing else happens."""
-        if self.coordinator is None or any(one.busy for one in self.engines.values()):
+        """Notify the coordinator when sinks wait and nothing else happens."""
+        if self.coordinator is None or any(engine.busy for engine in self.engines.values()):
             return
-        waiting = any(one.staged for one in self.steps.values())
+        waiting = any(step.staged for step in self.steps.values())
         if waiting or self.coordinator.carries_output:
             self.coordinate(Drained(True, self.world.now_ms))
 
     # -- feeding the machines
 
     def coordinate(self, event: CoordinatorEvent) -> None:
-        """Hand an event to the coordinator and carry out what it answers."""
+        """Pass an event to the coordinator and carry out the commands it returns."""
         assert self.coordinator is not None
         self.world.trace(self, "coordinator", event)
         for command in self.coordinator.handle(event):
             self.world.effects.carry_out(self, command)
 
     def tell(self, machine: Step, event: StepEvent) -> None:
-        """Hand an event to a step, in its critical section, and carry out what it answers."""
+        """Pass an event to a step, in its critical section, and carry out its commands."""
         self.world.trace(self, machine.spec.step, event)
         for command in machine.handle(event):
             self._carry_out(machine, command)
@@ -244,4 +244,4 @@ class Process:
         """Whether every step has ended and nothing waits to be committed."""
         if not self.running or self.coordinator is None or self.coordinator.carries_output:
             return False
-        return all(one.finished and not one.staged for one in self.steps.values())
+        return all(step.finished and not step.staged for step in self.steps.values())

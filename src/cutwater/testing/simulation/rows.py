@@ -1,11 +1,11 @@
 """The rows of the simulated world and the functions its steps apply to them.
 
-Every function has two forms, written apart: `apply`, which sees one micro-batch at a time and
-keeps state, and `whole`, which computes the result of a whole history at once. The second is the
-oracle: what sinks must hold, whatever happened on the way.
+Every function has two independent forms: `apply`, which gets one micro-batch at a time and keeps
+state, and `whole`, which computes the result of a whole history at once. The second is the oracle:
+what sinks must hold, whichever faults occurred.
 
-Rows carry their origin and a sequence number; a step adds its name to the origin, so the path a
-row took is part of it and two branches of a diamond never look the same.
+Rows carry their origin and a sequence number; a step adds its name to the origin, so the path of a
+row is part of it, and two branches of a diamond always differ.
 """
 
 import random
@@ -21,7 +21,7 @@ State = dict[str, Any]
 
 
 class Row(NamedTuple):
-    """One row: where it came from, its number there, and what steps made of it."""
+    """One row: its origin, its number there, and its value."""
 
     origin: str
     seq: int
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A random number a step drew for a row, and the one it drew for the row before."""
+    """A random number that a step drew for a row, and the number it drew for the row before."""
 
     now: int
     before: int | None
@@ -63,7 +63,7 @@ def _tagged(step: str, row: Row, *more: object) -> Row:
 
 
 def _map(step: str, state: State, batch: Mapping[int, Rows], _: random.Random) -> list[Row]:
-    """Pass rows on, and keep something that comes back: the same content, deleted in between."""
+    """Pass rows on, and keep state whose content recurs after it was deleted."""
     state["odd batches"] = not state.get("odd batches", False)
     return [_tagged(step, row) for rows in batch.values() for row in rows]
 
@@ -114,7 +114,7 @@ def _join(step: str, state: State, batch: Mapping[int, Rows], _: random.Random) 
             sides[ordinal] = row
             if len(sides) == inputs:
                 del waiting[row.seq]
-                result.append(Row(step, row.seq, tuple(sides[one] for one in sorted(sides))))
+                result.append(Row(step, row.seq, tuple(sides[side] for side in sorted(sides))))
     return result
 
 
@@ -141,8 +141,9 @@ def _token_whole(step: str, inputs: Sequence[Rows]) -> list[Row]:
 def _window(step: str, state: State, batch: Mapping[int, Rows], _: random.Random) -> list[Row]:
     """Tumbling windows as Spark computes them.
 
-    A batch adds its rows, emits what the watermark it began with has passed, and then moves the
-    watermark; what the new one passes is emitted by the next batch, which may have no data.
+    A batch adds its rows, emits the windows that the watermark of its start has passed, and then
+    moves the watermark; the next batch, which may have no data, emits what the new watermark has
+    passed.
     """
     open_windows: dict[int, list[int]] = state.setdefault("open", {})
     newest: dict[int, int] = state.setdefault("newest", {})
@@ -179,7 +180,7 @@ def _window_whole(step: str, inputs: Sequence[Rows]) -> list[Row]:
 
 
 def owes_batch(state: State) -> bool:
-    """Say whether the watermark has passed a window that no batch has emitted yet."""
+    """Return whether the watermark has passed a window that no batch has emitted yet."""
     watermark = state.get("watermark", -1)
     return any(start + WINDOW_MS <= watermark for start in state.get("open", ()))
 
@@ -196,8 +197,8 @@ def _blank(part: object) -> object:
 
 
 FUNCTIONS: Final = {
-    one.name: one
-    for one in (
+    function.name: function
+    for function in (
         StepFunction("map", _map, _map_whole),
         StepFunction("filter", _filter, _filter_whole),
         StepFunction("count", _count, _count_whole),

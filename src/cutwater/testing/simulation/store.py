@@ -1,7 +1,7 @@
-"""The durable store of the simulated world: objects that survive crashes, and what breaks them.
+"""The durable store of the simulated world: objects that survive crashes, and their faults.
 
-Puts are atomic and creates are create-if-absent; damage is done from outside, by the faults. A
-store that is out of reach answers nothing. Names follow one layout, which only this module knows.
+Puts are atomic and creates are create-if-absent; `faults` damages objects from outside. A store
+that is out of reach never responds. Names follow one layout, which only this module knows.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class StoreFull(OutOfReach):
 
 
 class ListingFailed(OutOfReach):
-    """A listing broke off; what it had found so far says nothing about the rest."""
+    """A listing failed midway; the names found so far are not complete."""
 
 
 class Damaged(Exception):
@@ -50,7 +50,7 @@ def digest(data: bytes) -> str:
 
 
 def files_of(state: bytes) -> tuple[bytes, ...]:
-    """Split a step's state into the files it consists of, one for each of its parts."""
+    """Split a step's state into its files, one for each of its parts."""
     parts: dict[str, Any] = unpack(state)
     return tuple(pack((name, parts[name])) for name in sorted(parts))
 
@@ -88,9 +88,9 @@ def committed_name(slot: Slot) -> str:
 def blob_name(generation: Generation, checkpoint_id: CheckpointId, sha256: str) -> str:
     """Return the name of a state or in-flight object.
 
-    The generation is part of it, so an object that a fenced process is about to delete can
-    never be one that its successor has just written (docs/adr/0004). So is the attempt: a delete
-    that arrives late never meets the same content written again (docs/adr/0039).
+    The name includes the generation, so a fenced process can never delete an object that its
+    successor has just written (docs/adr/0004). It also includes the attempt, so a late delete never
+    removes the same content written again (docs/adr/0039).
     """
     return f"{_BLOBS}/{generation:04d}/{checkpoint_id:06d}-{sha256}"
 
@@ -101,7 +101,7 @@ def target_name(sink: SinkId) -> str:
 
 
 def staged_name(generation: Generation, sink: SinkId, batch: int) -> str:
-    """Return the name of what a sink's writer staged in one batch."""
+    """Return the name of the staged rows of one batch of a sink."""
     return f"{_STAGED}/{generation:04d}/{sink}/{batch:06d}"
 
 
@@ -109,7 +109,7 @@ class Mishaps(Protocol):
     """What may happen to a single request on its way to the store or back."""
 
     def write_hangs(self, name: str, data: bytes, *, create: bool, failed: bool) -> bool:
-        """Say whether a write gets no answer in time; it may still arrive later.
+        """Return whether a write gets no response in time; it may still arrive later.
 
         Args:
             name: The object.
@@ -120,11 +120,11 @@ class Mishaps(Protocol):
         ...
 
     def delete_astray(self, name: str) -> bool:
-        """Say whether a delete that was acknowledged is lost, or happens later."""
+        """Return whether an acknowledged delete is lost, or happens later."""
         ...
 
     def listing_fails(self) -> bool:
-        """Say whether a listing breaks off."""
+        """Return whether a listing fails midway."""
         ...
 
 
@@ -142,14 +142,14 @@ class SimulatedStore:
         self.known_manifests: dict[str, bytes] = {}
 
     def judged(self) -> "SimulatedStore":
-        """Return the same objects as the checkers see them: always in reach."""
+        """Return the same objects for the checkers: always in reach."""
         view = SimulatedStore()
         view.objects = self.objects
         view.known_manifests = self.known_manifests
         return view
 
     def read_cut(self, checkpoint_id: CheckpointId, sha256: str | None = None) -> Cut | None:
-        """Read a manifest; None if it is missing, damaged or another one than expected."""
+        """Read a manifest; None if it is missing, damaged or not the expected one."""
         data = self.get(manifest_name(checkpoint_id))
         if data is None or (sha256 is not None and digest(data) != sha256):
             return None
@@ -180,7 +180,7 @@ class SimulatedStore:
         return BlobRef(name, len(data), digest(data))
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write an object unless there is one of that name; say whether it was written."""
+        """Write an object unless the name exists; return whether it was written."""
         self._check_write(name, data, create=True)
         if name in self.objects:
             return False
@@ -206,7 +206,7 @@ class SimulatedStore:
         return self.objects[blob.name]
 
     def problem(self, blob: BlobRef) -> str | None:
-        """Say what is wrong with an object; None if nothing is."""
+        """Return what is wrong with an object; None if nothing is."""
         data = self.get(blob.name)
         if data is None:
             return "missing"
@@ -232,7 +232,7 @@ class SimulatedStore:
         return sorted(name for name in self.objects if name.startswith(f"{kind}/"))
 
     def read_log(self) -> LogView:
-        """Read the decision log from its first slot to the first one that is free."""
+        """Read the decision log from its first slot to the first free slot."""
         entries: list[LogEntry] = []
         while (data := self.get(log_name(Slot(len(entries) + 1)))) is not None:
             entries.append(unpack(data))
@@ -247,10 +247,10 @@ class SimulatedStore:
     def staged(self, sink: SinkId) -> list[tuple[Generation, str]]:
         """List what a sink has staged, with the generation that staged it."""
         parts = [name.split("/") for name in self.names(_STAGED)]
-        return [(Generation(int(one[1])), "/".join(one)) for one in parts if one[2] == sink]
+        return [(Generation(int(path[1])), "/".join(path)) for path in parts if path[2] == sink]
 
     def highest_attempt(self) -> CheckpointId:
-        """Return the highest attempt number anybody has taken."""
+        """Return the max reserved attempt number."""
         names = self.names("attempts")
         return CheckpointId(int(names[-1].split("/")[1]) if names else 0)
 

@@ -1,9 +1,9 @@
-"""The sinks' side of the simulated world: tables with versions, outside of everything else.
+"""The sinks of the simulated world: tables with versions, which outlive processes.
 
-A table commits atomically, remembers the slot of its last commit in the same transaction, and
-ignores a slot it has seen. It can go back to any version. It may be out of order for a while. One
-that shows batches before their checkpoint remembers the slot of a claim instead, and which batches
-it has shown since (rule F33).
+A table commits atomically, records the slot of its last commit in the same transaction, and ignores
+a slot that it has already committed. It can be restored to any version. It may be down for a while.
+A table that shows batches before their checkpoint records the slot of a claim instead, and which
+batches it has shown since (rule F33).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ Reader = Callable[[Committable], Sequence[Row]]
 
 
 def is_ours(row: Row) -> bool:
-    """Say whether the pipeline wrote a row, and not another program."""
+    """Return whether the pipeline wrote a row, and not another program."""
     return row.origin != FOREIGN
 
 
@@ -41,11 +41,11 @@ class TargetBehind(Exception):
 
 
 class Superseded(Exception):
-    """The table has acted on a later slot and never on this one."""
+    """The table has committed a later slot and never this one."""
 
 
 class SimulatedTable:
-    """One table: its versions, and which slot made which."""
+    """One table: its versions, and the slot of each."""
 
     def __init__(self, sink: SinkId, *, shows_batches: bool = False) -> None:
         """Begin with an empty version 0."""
@@ -66,10 +66,10 @@ class SimulatedTable:
         self.gathered: dict[tuple[Generation, BatchId], list[Row]] = {}
 
     def gather(self, batches: Sequence[Committable], read: Reader) -> None:
-        """Move staged batches into one place, in a transaction of its own; may be repeated.
+        """Collect staged batches in one place, in a separate transaction; may be repeated.
 
         Raises:
-            TableDown: If it cannot now, or has not enough locks.
+            TableDown: If the table is down now, or has not enough locks.
         """
         if self.down:
             raise TableDown
@@ -79,7 +79,7 @@ class SimulatedTable:
             self.gathered.setdefault((batch.generation, batch.batch), list(read(batch)))
 
     def commit(self, slot: Slot, batches: Sequence[Committable]) -> Version:
-        """Append gathered rows as one transaction; a slot that was seen changes nothing.
+        """Append collected rows in one transaction; repeating a slot changes nothing.
 
         Raises:
             TableDown: If it cannot commit now.
@@ -95,13 +95,13 @@ class SimulatedTable:
         return version
 
     def newest(self) -> Found:
-        """Say what the table holds, as a sink that `KnowsNewest` does."""
+        """Return what the table holds, as a sink that `KnowsNewest` does."""
         if self.shows_batches:
             return Found(None, str(self.current), counts_versions=True)
         return Found(max(self.made, default=None), str(self.current))
 
     def restore(self, slot: Slot, version: Version | None) -> Version:
-        """Go back to what a version held, as a new version.
+        """Restore the content of a version, as a new version.
 
         Raises:
             TableDown: If it cannot commit now.
@@ -130,13 +130,13 @@ class SimulatedTable:
         self._add((*self.rows, row))
 
     def vacuum(self, before: int) -> bool:
-        """Delete the versions before one; say whether there was any to delete."""
+        """Delete the versions before a given one; return whether any was deleted."""
         deleted = self.vacuumed_through < before - 1
         self.vacuumed_through = max(self.vacuumed_through, before - 1)
         return deleted
 
     def keeps(self, version: Version | None) -> bool:
-        """Say whether the table can still go back to a version."""
+        """Return whether the table can still be restored to a version."""
         return int(version or 0) > self.vacuumed_through and int(version or 0) not in self.lost
 
     def lose_last_commit(self) -> None:
@@ -144,7 +144,7 @@ class SimulatedTable:
         slot = max(self.made)
         first = int(self.made.pop(slot))
         self.lost.update(range(first, len(self.versions)))
-        self.current = max(one for one in range(first) if one not in self.lost)
+        self.current = max(version for version in range(first) if version not in self.lost)
         self.last_slot = max(self.made, default=Slot(0))
         del self.shown[slot]
         self.foreign = [row for row in self.rows if not is_ours(row)]
@@ -157,7 +157,7 @@ class SimulatedTable:
     # -- batches before their checkpoint
 
     def take_back(self, claim: Slot, version: Version | None) -> Version:
-        """Go back to what a version held, in the name of a claim.
+        """Restore the content of a version, on behalf of a claim.
 
         Raises:
             TableDown: If it cannot commit now.
@@ -188,11 +188,11 @@ class SimulatedTable:
     def seal(
         self, slot: Slot, batches: Sequence[Committable], before: Version, read: Reader
     ) -> Version:
-        """Show what a decision holds and nobody has shown; say which version holds just that.
+        """Show the batches of a decision that are not shown yet; return the decision's version.
 
         Raises:
             TableDown: If it cannot commit now.
-            Superseded: If somebody with a later slot has taken the table back.
+            Superseded: If a process with a later slot has rolled the table back.
         """
         if self.down:
             raise TableDown
@@ -203,8 +203,8 @@ class SimulatedTable:
         return before
 
     def _sealed(self, slot: Slot, batches: Sequence[Committable], before: Version) -> Version:
-        """Say what a slot sealed before somebody took the table back: its record was lost."""
-        then = self.shown[max(one for one in self.shown if one <= slot)]
+        """Return the version that a slot sealed before a rollback: its record was lost."""
+        then = self.shown[max(known for known in self.shown if known <= slot)]
         for batch in batches:
             if (batch.generation, batch.batch) not in then:
                 raise Superseded
@@ -212,7 +212,7 @@ class SimulatedTable:
         return before
 
     def seen(self, slot: Slot) -> Version | None:
-        """Return the version a slot made here; None if it is still to come.
+        """Return the version of a slot; None if the slot is not committed yet.
 
         Raises:
             Superseded: If a later slot came first.

@@ -1,10 +1,10 @@
-"""One line for everything that happens, short enough to read a thousand of them.
+"""One line for each action, short enough to read a thousand of them.
 
     time  process  who            what
     1204  p0g1     s              append barrier 3
 
-Time is simulated milliseconds; p0g1 is process 0 in generation 1. `>` marks what a machine was
-told, `!` what it ordered. `@7` is a place in a channel: seven Events lie before it. `s@7` is that
+Time is simulated milliseconds; p0g1 is process 0 in generation 1. `>` marks an event of a
+machine, `!` a command. `@7` is a place in a channel: seven Events come before it. `s@7` is that
 place on the input from s.
 """
 
@@ -35,7 +35,7 @@ def describe(event: object) -> str:
 def _plain(event: object) -> str:
     if not is_dataclass(event):
         return str(event)
-    parts = (f"{one.name}={getattr(event, one.name)}" for one in fields(event))
+    parts = (f"{field.name}={getattr(event, field.name)}" for field in fields(event))
     return f"{type(event).__name__} {' '.join(parts)}"[:160]
 
 
@@ -57,7 +57,7 @@ def _message(message: Message) -> str:
 
 
 def _places(places: Mapping[InputId, Place]) -> str:
-    return " ".join(f"{one.channel}{place}" for one, place in places.items())
+    return " ".join(f"{source.channel}{place}" for source, place in places.items())
 
 
 def _snapshot(snapshot: StepSnapshot) -> str:
@@ -94,7 +94,7 @@ def _describe_step(event: object) -> str | None:  # noqa: PLR0911 - one line per
         case step.Pin(checkpoint_id, batch):
             return f"! pin the files of batch {batch} for {checkpoint_id}"
         case step.Upload(snapshot, ranges):
-            flying = sum(one.count for one in ranges)
+            flying = sum(part.count for part in ranges)
             return f"! store {_snapshot(snapshot)}{f', {flying} in flight' if flying else ''}"
         case step.Acknowledge(snapshot):
             return f"! acknowledge {_snapshot(snapshot)}"
@@ -144,7 +144,7 @@ def _describe_coordinator(event: object) -> str | None:  # noqa: PLR0911 - one l
         case coordinator.DecisionMade(checkpoint_id, outcome):
             return f"> decision of {checkpoint_id}: {outcome.name}"
         case CommitSink(permit, sink, committables):
-            rows = sum(one.rows for one in committables)
+            rows = sum(committable.rows for committable in committables)
             return f"! {sink} commits {rows} rows of slot {permit.slot}"
         case RecordCommit(permit, versions):
             return f"! record the commit of slot {permit.slot}: versions {dict(versions)}"
@@ -164,7 +164,7 @@ def _describe_recovery(event: object) -> str | None:
         case recovery.Restore(generation, cut):
             return f"! generation {generation} from {'nothing' if cut is None else _cut(cut)}"
         case recovery.Refuse(reason, decision, damages):
-            found = ", ".join(f"{one.name} {one.problem}" for one in damages)
+            found = ", ".join(f"{damage.name} {damage.problem}" for damage in damages)
             which = "the log" if decision is None else decision.checkpoint_id
             return f"! refuse {which}: {reason.name} {found}"
     return None

@@ -1,7 +1,7 @@
-"""The simulated world: one seed decides everything that is left to chance.
+"""The simulated world: one seed decides every random choice.
 
-It holds what outlives processes (store, tables, outside streams), runs one small thing at a time,
-lets things go wrong for a while, then heals and waits for the end. Then the checkers judge.
+It holds what outlives processes (store, tables, outside streams), runs one small action at a time,
+injects faults for a while, then stops the faults and waits for the end. Then the checkers judge.
 """
 
 import random
@@ -50,13 +50,13 @@ class Stream:
         return known if self.total is None else min(known, self.total)
 
     def begin_at(self, offset: int) -> None:
-        """Have this many rows from the beginning, and more to come."""
+        """Start with this many rows; more may follow."""
         self.start = offset
         if self.total is not None:
             self.total += offset
 
     def end(self, now_ms: int) -> None:
-        """Let the stream end with what is there."""
+        """End the stream after its current rows."""
         self.total = self.available(now_ms)
 
 
@@ -213,7 +213,7 @@ class World:
         raise Wrong(message)
 
     def _stop_when_done(self, commits_before: int) -> None:
-        """Ask for a stop once all steps have ended and a new checkpoint was committed."""
+        """Request a stop once all steps have ended and a new checkpoint was committed."""
         process = self.current
         done = self.history.counts["commit points"] > commits_before
         if process is None or self.stop_asked is process:
@@ -225,7 +225,7 @@ class World:
     def _heal(self) -> None:
         self.healing = True
         self.slow = False
-        # Steps that look up barriers seldom miss short deadlines, and each restart repeats work.
+        # Steps that rarely poll for barriers miss short deadlines, and each restart repeats work.
         self.news_lag = 0.0
         self.store.out_of_reach = False
         self.store.full = False
@@ -242,14 +242,14 @@ class World:
                 engine.slow = False
 
     def turn(self) -> None:
-        """Let one small thing happen."""
+        """Run one small action."""
         self.now_ms += self.rng.randint(1, 3)
         self._let_time_pass()
         if self.kill_soon and self.current is not None:
             self.faults.count("crash while a batch is owed")
             self.current.die()
         self.kill_soon = False
-        awake = [one for one in self.processes if one.alive and not one.paused]
+        awake = [process for process in self.processes if process.alive and not process.paused]
         if not awake:
             if self.stopped is None:
                 self._start_process()
@@ -283,10 +283,10 @@ class World:
             self.store.out_of_reach = False
         if self.store.full and self.now_ms >= timers.room_at_ms:
             self.store.full = False
-        for sink in [one for one, at in timers.table_up_at.items() if self.now_ms >= at]:
+        for sink in [name for name, at in timers.table_up_at.items() if self.now_ms >= at]:
             self.tables[sink].down = False
             del timers.table_up_at[sink]
-        for number in [one for one, at in timers.wake_at.items() if self.now_ms >= at]:
+        for number in [process for process, at in timers.wake_at.items() if self.now_ms >= at]:
             process = self.processes[number]
             if process.alive and process.paused:
                 process.paused = False
@@ -315,13 +315,13 @@ class World:
         process.start_task("recovery", self.boot.recover(process))
 
     def start_rewind(self) -> None:
-        """Let an operator rewind, whatever runs at the moment."""
+        """Start an operator's rewind, whether or not the pipeline runs."""
         process = Process(self, len(self.processes))
         self.processes.append(process)
         process.start_task("rewind", self.boot.rewind(process))
 
     def process_ends(self, process: Process, command: events.CoordinatorCommand) -> None:
-        """End a process that was told to."""
+        """End a process that was requested to stop."""
         if isinstance(command, events.Halt):
             self.history.counts[f"halted: {command.reason.name.lower()}"] += 1
             if command.reason is events.HaltReason.STOPPED:
@@ -339,10 +339,10 @@ class World:
                 stream.total += 3
                 self.faults.count("new data after the end")
 
-    # -- what others ask the world
+    # -- queries
 
     def is_slow(self, step: StepId) -> bool:
-        """Say whether a step runs slowly now."""
+        """Return whether a step runs slowly now."""
         return self.slow and step == self.shape.slow
 
     def reach_again(self, *, out_of_reach_ms: int) -> None:
@@ -375,23 +375,23 @@ class World:
 
     @property
     def table_up_at(self) -> dict[SinkId, int]:
-        """When each table that is down comes back."""
+        """When each table that is down recovers."""
         return self.timers.table_up_at
 
     def sound_decisions(self) -> list[Decision]:
-        """Return the decisions one could go back to, oldest first."""
+        """Return the decisions that can be restored, oldest first."""
         sound = []
         for decision in self.judged.read_log().decisions:
             cut = self.judged.read_cut(decision.checkpoint_id, decision.manifest_sha256)
             committed = committed_name(decision.slot) in self.store.objects
             if cut is None or (decision.commit_point and not committed):
                 continue
-            if all(self.judged.problem(one) is None for one in cut.blobs(committed=True)):
+            if all(self.judged.problem(blob) is None for blob in cut.blobs(committed=True)):
                 sound.append(decision)
         return sound
 
     def trace(self, process: Process | None, actor: str, event: object) -> None:
-        """Tell the tracer, if there is one."""
+        """Pass a line to the tracer, if there is one."""
         if self.tracer is not None:
             self.tracer(self.now_ms, "" if process is None else str(process), actor, event)
 
@@ -399,6 +399,8 @@ class World:
         process = self.current
         if process is None or process.coordinator is None:
             return "no process runs"
-        engines = {one.spec.step: one.state_of.name for one in process.engines.values()}
-        attempts = {one: phase.name for one, phase in process.coordinator.open_attempts.items()}
+        engines = {engine.spec.step: engine.state_of.name for engine in process.engines.values()}
+        attempts = {
+            attempt: phase.name for attempt, phase in process.coordinator.open_attempts.items()
+        }
         return f"steps {engines}, attempts {attempts}, {process.coordinator.committer_state.name}"

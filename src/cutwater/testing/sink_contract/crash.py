@@ -1,10 +1,10 @@
-"""A process that lets a sink act and kills itself in the middle, for `SinkContract`.
+"""A process that runs a sink's commit and kills itself midway, for `SinkContract`.
 
     python -m cutwater.testing.sink_contract.crash MODULE_FILE MODULE CLASS DIRECTORY
 
-It loads the class that describes the sink, and for every line of its input lets a fork of itself
-commit or restore. The fork counts the lines of the sink's own code that it executes, and ends with
-SIGKILL before the one it was told: nothing is flushed, closed or unwound.
+It loads the class that describes the sink, and for every line of its input forks a child that
+commits or restores. The child counts the lines of the sink's own code that it executes, and ends
+with SIGKILL before the requested line: nothing is flushed, closed or unwound.
 """
 
 import importlib.util
@@ -39,7 +39,7 @@ class Deaths:
             [sys.executable, "-m", "cutwater.testing.sink_contract.crash", *named, str(directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             text=True,
         )
         self._lines = {"commit": 0, "restore": 0}
@@ -47,11 +47,11 @@ class Deaths:
     @property
     def parts(self) -> tuple[str, ...]:
         """Moments in the course of an action, from its first line to its last."""
-        return tuple(f"{one}/{_PARTS}" for one in range(_PARTS + 1))
+        return tuple(f"{part}/{_PARTS}" for part in range(_PARTS + 1))
 
     def commit(self, slot: int, staged: Sequence[Committable], part: str | None) -> None:
         """Commit, and die after a part of it; with None, do not die."""
-        packed = [_packed(one) for one in staged]
+        packed = [_packed(committable) for committable in staged]
         self._act({"action": "commit", "slot": slot, "staged": packed}, part)
 
     def restore(self, slot: int, version: str, part: str | None) -> None:
@@ -92,13 +92,18 @@ class Deaths:
         self._process.communicate()
 
 
-def _packed(one: Committable) -> dict[str, Any]:
-    blobs = [[blob.name, blob.size_bytes, blob.sha256] for blob in one.blobs]
-    return {"generation": one.generation, "batch": one.batch, "rows": one.rows, "blobs": blobs}
+def _packed(committable: Committable) -> dict[str, Any]:
+    blobs = [[blob.name, blob.size_bytes, blob.sha256] for blob in committable.blobs]
+    return {
+        "generation": committable.generation,
+        "batch": committable.batch,
+        "rows": committable.rows,
+        "blobs": blobs,
+    }
 
 
 def _unpacked(values: dict[str, Any]) -> Committable:
-    blobs = tuple(BlobRef(*one) for one in values["blobs"])
+    blobs = tuple(BlobRef(*blob) for blob in values["blobs"])
     place = Generation(values["generation"]), BatchId(values["batch"])
     return Committable(SINK, *place, values["rows"], blobs)
 
@@ -107,7 +112,7 @@ def _unpacked(values: dict[str, Any]) -> Committable:
 
 
 class _Countdown:
-    """Counts the lines of some modules, and ends this process before one of them."""
+    """Counts the executed lines of some modules, and ends this process before one of them."""
 
     def __init__(self, modules: frozenset[str], dies_at: int | None) -> None:
         self.lines = 0
@@ -117,7 +122,7 @@ class _Countdown:
     def trace(self, frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401
         """Count a line; fits `sys.settrace`."""
         name = str(frame.f_globals.get("__name__", ""))
-        if not any(name == one or name.startswith(f"{one}.") for one in self._modules):
+        if not any(name == module or name.startswith(f"{module}.") for module in self._modules):
             return None
         if event == "line":
             self.lines += 1
@@ -134,7 +139,7 @@ def _perform(contract: SinkContract, directory: Path, task: dict[str, Any]) -> i
     sys.settrace(countdown.trace)
     try:
         if task["action"] == "commit":
-            staged = [_unpacked(one) for one in task["staged"]]
+            staged = [_unpacked(packed) for packed in task["staged"]]
             opened.commit(permit(task["slot"]), staged)
         else:
             opened.restore(permit(task["slot"]), task["version"])
@@ -144,7 +149,7 @@ def _perform(contract: SinkContract, directory: Path, task: dict[str, Any]) -> i
 
 
 def _in_a_fork(contract: SinkContract, directory: Path, task: dict[str, Any]) -> list[object]:
-    """Let a child act; return its exit code, the lines it counted, and its error."""
+    """Run a task in a child; return its exit code, the lines it counted, and its error."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

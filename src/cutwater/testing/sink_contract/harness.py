@@ -1,4 +1,4 @@
-"""What the tests of `SinkContract` do with a sink: open it again and again, stage, look, compare.
+"""What the tests of `SinkContract` do with a sink: reopen it, stage, read, compare.
 
 A `Trial` is one sink in one directory, as several generations and processes open it.
 """
@@ -31,7 +31,7 @@ def check(holds: object, message: str) -> None:
     """Fail with a message that says which part of the contract is broken.
 
     Raises:
-        AssertionError: If it does not hold.
+        AssertionError: If the condition does not hold.
     """
     if not holds:
         raise AssertionError(message)
@@ -92,7 +92,7 @@ class Trial:
         shown: Collection[Version | None],
         keep: Sequence[Committable],
     ) -> None:
-        """Let a sink give up what the checkpoints that are kept do not need."""
+        """Delete what a sink has staged and no kept checkpoint needs."""
         if isinstance(sink, KeepsPast):
             sink.retain(Generation(generation), shown, keep)
 
@@ -115,7 +115,7 @@ def file_of(blob: BlobRef, directory: Path) -> Path:
 
 
 def jobs_of(context: "SparkContext", group: str) -> int:
-    """Count the Spark jobs of a group that has run some; Spark tells of them a moment later."""
+    """Count the Spark jobs of a group that has run some; Spark reports them with a delay."""
     deadline = time.monotonic() + _TOLD_S
     tracker = context.statusTracker()
     while not (found := tracker.getJobIdsForGroup(group)) and time.monotonic() < deadline:
@@ -124,7 +124,7 @@ def jobs_of(context: "SparkContext", group: str) -> int:
 
 
 def same(*versions: Version) -> None:
-    """Check that a slot has one version, whoever acts on it and however often."""
+    """Check that a slot has one version, whichever process commits it and however often."""
     check(len(set(versions)) == 1, f"a slot that is acted on again has other versions: {versions}")
 
 

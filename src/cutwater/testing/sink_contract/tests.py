@@ -10,8 +10,8 @@
         def shown(self, directory):
             return sorted(read_ids_without_my_sink(directory / "rows.db"))
 
-Every test opens the sink as a generation does, on Spark, in a directory of its own. What readers
-see is asked of `shown`, which must not use the sink. docs/how-to/write-a-sink.md has a whole one.
+Every test opens the sink as a generation does, on Spark, in its own directory. `shown` returns what
+readers see, and must not use the sink. docs/how-to/write-a-sink.md has a complete example.
 """
 
 import shutil
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
 
 class SinkContract:
-    """All that a pipeline expects of a sink. Say what differs by the attributes.
+    """All that a pipeline expects of a sink. The attributes describe what differs.
 
     Attributes:
         overwrites: Whether each batch is a whole result that replaces the one before.
-        restores: Whether the target can be taken back to an earlier version.
+        restores: Whether the target can be restored to an earlier version.
         stages_files: Whether what is staged is files below the directory, named by their hash in
             the committable, which the tests may damage.
-        lies_in_directory: Whether the whole target lies below the directory, so that the tests
-            can put an older copy in its place.
+        lies_in_directory: Whether the whole target is below the directory, so that the tests can
+            replace it by an older copy.
         commits_without_spark: Whether committing and restoring needs no Spark, as for `rewind`.
     """
 
@@ -62,7 +62,7 @@ class SinkContract:
     lies_in_directory = True
     commits_without_spark = True
 
-    # -- what a subclass says
+    # -- what a subclass defines
 
     def target(self, directory: Path) -> Sink:
         """Name the target below a directory, which is empty at first."""
@@ -74,7 +74,9 @@ class SinkContract:
 
     def frame(self, spark: "SparkSession", ids: Sequence[int]) -> "DataFrame":
         """Return rows with these ids; give your sink the columns that it needs."""
-        return spark.createDataFrame([(one, f"row {one}") for one in ids], "id long, name string")
+        return spark.createDataFrame(
+            [(number, f"row {number}") for number in ids], "id long, name string"
+        )
 
     def rows(self, spark: "SparkSession | None", ids: Sequence[int]) -> Rows:
         """Return rows as a sink gets them; by default those of `frame`."""
@@ -82,14 +84,14 @@ class SinkContract:
         return FrameRows(self.frame(spark, ids))
 
     def _after(self, *batches: Sequence[int]) -> list[int]:
-        """Return what readers see after batches that were committed."""
+        """Return what readers see after these committed batches."""
         counted = batches[-1:] if self.overwrites else batches
-        return sorted(one for batch in counted for one in batch)
+        return sorted(number for batch in counted for number in batch)
 
     # -- planning
 
     def test_the_target_says_what_planning_needs(self, tmp_path: Path) -> None:
-        """Planning and the store ask a target before it is opened."""
+        """Planning and the store use a target before it is opened."""
         target = self.target(tmp_path)
         check(isinstance(target, Sink), "the target lacks one of open, stored, format, accepts")
         modes = target.accepts
@@ -97,9 +99,9 @@ class SinkContract:
         check(target.format and target.describe(), "format and describe() must not be empty")
         stored = target.stored()
         check(stored == self.target(tmp_path).stored(), "stored() must say the same every time")
-        texts = [one for values in stored.options.values() for one in values]
+        texts = [text for values in stored.options.values() for text in values]
         check(
-            all(isinstance(one, str) for one in (stored.format, stored.uri, *texts)),
+            all(isinstance(text, str) for text in (stored.format, stored.uri, *texts)),
             "stored() must hold texts only: it is written to the store",
         )
 
@@ -108,15 +110,15 @@ class SinkContract:
     def test_staged_rows_are_invisible(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """Nobody sees rows before their decision."""
+        """Readers see no rows before their decision."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
-        (one,) = trial.stage_batch(sink, 7, 1, 2, 3, generation=2)
+        (committable,) = trial.stage_batch(sink, 7, 1, 2, 3, generation=2)
         trial.shows([], "before the commit")
-        found = (one.sink, one.generation, one.batch, one.rows)
+        found = (committable.sink, committable.generation, committable.batch, committable.rows)
         check(found == (SINK, 2, 7, 3), f"the committable says {found}")
-        check(sink.problem(one) is None, "something just staged has a problem")
-        sink.commit(permit(3), (one,))
+        check(sink.problem(committable) is None, "something just staged has a problem")
+        sink.commit(permit(3), (committable,))
         trial.shows([1, 2, 3], "after the commit")
         trial.stage(sink, 4)
         trial.shows([1, 2, 3], "while more is staged")
@@ -139,7 +141,7 @@ class SinkContract:
     def test_a_batch_that_is_staged_again_replaces_the_first(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """A batch that failed is staged once more."""
+        """A failed batch is staged again."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
         trial.stage_batch(sink, 0, 1, 2)
@@ -161,31 +163,31 @@ class SinkContract:
     def test_staged_things_that_are_damaged_are_noticed(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """Recovery asks before it repeats a commit."""
+        """Recovery checks staged files before it repeats a commit."""
         if not self.stages_files:
             return
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
-        (one,) = trial.stage(sink, 1, 2)
-        check(one.blobs, "a sink that stages files must name them in the committable")
-        for blob in one.blobs:
+        (committable,) = trial.stage(sink, 1, 2)
+        check(committable.blobs, "a sink that stages files must name them in the committable")
+        for blob in committable.blobs:
             path = file_of(blob, tmp_path)
             whole = path.read_bytes()
             path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-            check(sink.problem(one), f"{blob.name} was changed and problem() says nothing")
+            check(sink.problem(committable), f"{blob.name} was changed and problem() says nothing")
             path.write_bytes(whole[:-1])
-            check(sink.problem(one), f"{blob.name} was cut and problem() says nothing")
+            check(sink.problem(committable), f"{blob.name} was cut and problem() says nothing")
             path.unlink()
-            check(sink.problem(one), f"{blob.name} was deleted and problem() says nothing")
+            check(sink.problem(committable), f"{blob.name} was deleted and problem() says nothing")
             path.write_bytes(whole)
-            check(trial.opened().problem(one) is None, "what is whole again has a problem")
+            check(trial.opened().problem(committable) is None, "what is whole again has a problem")
 
     # -- committing
 
     def test_a_commit_that_is_repeated_changes_nothing(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """A crash before the record makes every commit come again."""
+        """After a crash before the record, every commit is repeated."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
         first, second = trial.stage(sink, 1, 2), trial.stage(sink, 3)
@@ -230,7 +232,7 @@ class SinkContract:
         """A process that was stopped and wakes up must not act any more."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
-        first, late, newest = (trial.stage(sink, one) for one in (1, 2, 3))
+        first, late, newest = (trial.stage(sink, number) for number in (1, 2, 3))
         version = sink.commit(permit(3), first)
         sink.commit(permit(8), newest)
         for opened in (sink, trial.opened()):
@@ -242,7 +244,7 @@ class SinkContract:
     def test_another_process_commits_what_a_dead_one_staged(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """The decision holds, whoever carries it out."""
+        """The decision holds, whichever process carries it out."""
         trial = Trial(self, cutwater_spark, tmp_path)
         staged = trial.stage(trial.opened(), 1, 2)
         other = trial.opened(without_spark=self.commits_without_spark)
@@ -254,7 +256,7 @@ class SinkContract:
     def test_two_processes_that_act_at_once_act_once(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """The old process and the new one may both be at it."""
+        """The old process and the new one may commit at the same time."""
         trial = Trial(self, cutwater_spark, tmp_path)
         ids: list[list[int]] = []
         for slot in range(1, 5):
@@ -262,8 +264,8 @@ class SinkContract:
             staged = trial.stage(trial.opened(), *ids[-1])
             both = (trial.opened(), trial.opened())
             with ThreadPoolExecutor(2) as pool:
-                found = [pool.submit(patiently, one, slot, staged) for one in both]
-                same(*(one.result() for one in found))
+                found = [pool.submit(patiently, sink, slot, staged) for sink in both]
+                same(*(future.result() for future in found))
             trial.shows(self._after(*ids), "after two acted on one slot at once")
 
     def test_a_target_that_lost_its_last_commit_is_noticed(
@@ -293,7 +295,7 @@ class SinkContract:
             assert isinstance(found, KnowsNewest)
             check(is_behind(last, found.newest()), "a lost commit is not noticed by newest()")
 
-    # -- going back
+    # -- restoring
 
     def test_the_target_goes_back_to_a_version(
         self, cutwater_spark: "SparkSession", tmp_path: Path
@@ -301,7 +303,7 @@ class SinkContract:
         """A rewind takes all sinks back, or is refused."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
-        versions = [sink.commit(permit(one), trial.stage(sink, one)) for one in (1, 2, 3)]
+        versions = [sink.commit(permit(slot), trial.stage(sink, slot)) for slot in (1, 2, 3)]
         whole = self._after([1], [2], [3])
         preview = sink.look_back(versions[0])
         trial.shows(whole, "after look_back, which changes nothing,")
@@ -385,7 +387,7 @@ class SinkContract:
     def test_staged_rows_that_are_gone_are_not_called_sound(
         self, cutwater_spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """Rows that no kept checkpoint carries may be deleted; a rewind must then hear of it."""
+        """Rows that no kept checkpoint carries may be deleted; a rewind must then report it."""
         trial = Trial(self, cutwater_spark, tmp_path)
         sink = trial.opened()
         shown = sink.commit(permit(1), trial.stage(sink, 1))

@@ -24,7 +24,7 @@ from cutwater.errors import (
     Unavailable,
 )
 from cutwater.ids import CheckpointId, Generation, Slot
-from cutwater.operations.offline_pipeline import Movable, candidates
+from cutwater.operations.offline_pipeline import OfflinePipeline, candidates
 from cutwater.operations.rewind.facts import observe
 from cutwater.operations.rewind.preview import preview_of
 from cutwater.operations.rewind.rewind import find_target, perform
@@ -124,7 +124,7 @@ def test_objects_that_went_with_their_manifest_are_not_called_damaged() -> None:
     store = pipeline.opened()
     log = store.log.read()
     target = candidates(store, log)[0]
-    movable = Movable("p", store, TARGETS, pipeline.sinks)
+    movable = OfflinePipeline("p", store, TARGETS, pipeline.sinks)
     for path in pipeline.backend.list(PipelinePaths(store.pipeline).blobs):
         pipeline.backend.delete(path)
 
@@ -230,7 +230,7 @@ def test_a_pipeline_without_checkpoints_has_nowhere_to_go() -> None:
     store = PipelineStore.of(backend, open_pipeline(backend, "p"))
 
     with pytest.raises(ConfigError, match="p has never taken a checkpoint"):
-        find_target(Movable("p", store, TARGETS, {}), LogView(), "1", "--to")
+        find_target(OfflinePipeline("p", store, TARGETS, {}), LogView(), "1", "--to")
 
 
 def test_a_commit_that_was_never_finished_is_not_gone_back_to() -> None:
@@ -241,7 +241,7 @@ def test_a_commit_that_was_never_finished_is_not_gone_back_to() -> None:
 
     with pytest.raises(MoveRefused, match="the record of what its sinks showed is gone"):
         perform(
-            Movable("p", store, TARGETS, pipeline.sinks),
+            OfflinePipeline("p", store, TARGETS, pipeline.sinks),
             log,
             candidates(store, log)[0],
             leave_sinks=False,
@@ -254,7 +254,7 @@ def test_a_log_that_lost_its_end_is_not_gone_back_in() -> None:
     store = pipeline.opened()
     pipeline.backend.delete(PipelinePaths(store.pipeline).log_entry(store.log.read().last_slot))
     store = PipelineStore.of(pipeline.backend, store.pipeline)
-    movable = Movable("p", store, TARGETS, pipeline.sinks)
+    movable = OfflinePipeline("p", store, TARGETS, pipeline.sinks)
 
     with pytest.raises(MoveRefused, match="its log lacks its last entries"):
         find_target(movable, store.log.read(), "1", "--to")

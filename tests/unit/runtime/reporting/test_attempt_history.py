@@ -9,7 +9,7 @@ from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest
 from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import DecisionOutcome
-from cutwater.runtime.reporting.attempt_history import AbortWaiter, AttemptBook
+from cutwater.runtime.reporting.attempt_history import AbortWaiter, AttemptHistory
 from cutwater.runtime.reporting.status import CheckpointReport
 
 PLAIN = CheckpointRequest()
@@ -30,15 +30,15 @@ def told() -> Told:
 
 
 @pytest.fixture
-def book(told: Told) -> AttemptBook:
-    return AttemptBook(told.append)
+def book(told: Told) -> AttemptHistory:
+    return AttemptHistory(told.append)
 
 
-def begin(book: AttemptBook, number: int, request: CheckpointRequest = PLAIN) -> None:
-    book.ordered(events.ReserveId(CheckpointId(number), request.kind, request), {})
+def begin(book: AttemptHistory, number: int, request: CheckpointRequest = PLAIN) -> None:
+    book.on_command(events.ReserveId(CheckpointId(number), request.kind, request), {})
 
 
-def decide(book: AttemptBook, number: int, *, commit_point: bool = True) -> None:
+def decide(book: AttemptHistory, number: int, *, commit_point: bool = True) -> None:
     cut = Cut(
         CheckpointId(number),
         Generation(1),
@@ -46,12 +46,12 @@ def decide(book: AttemptBook, number: int, *, commit_point: bool = True) -> None
         {},
         commit_point=commit_point,
     )
-    book.ordered(events.CreateDecision(Slot(number), cut, "sha"), {CheckpointId(number): 9})
-    book.heard(events.DecisionMade(CheckpointId(number), DecisionOutcome.WRITTEN, 0))
+    book.on_command(events.CreateDecision(Slot(number), cut, "sha"), {CheckpointId(number): 9})
+    book.on_event(events.DecisionMade(CheckpointId(number), DecisionOutcome.WRITTEN, 0))
 
 
-def fail(book: AttemptBook, number: int, reason: FailureReason) -> None:
-    book.ordered(events.EndAttempt(CheckpointId(number), False, reason, ""), {})
+def fail(book: AttemptHistory, number: int, reason: FailureReason) -> None:
+    book.on_command(events.EndAttempt(CheckpointId(number), False, reason, ""), {})
 
 
 @pytest.mark.parametrize(
@@ -79,16 +79,16 @@ def test_an_attempt_serves_those_who_asked_for_what_it_is(
 
 
 def test_a_savepoint_waits_for_its_own_attempt_and_for_its_commit(
-    book: AttemptBook, told: Told
+    book: AttemptHistory, told: Told
 ) -> None:
     waiter = book.wait_for(SAVED)
     begin(book, 1)
     decide(book, 1)
-    book.heard(events.CommitRecorded(Slot(1), 0))
+    book.on_event(events.CommitRecorded(Slot(1), 0))
     begin(book, 2, SAVED)
     decide(book, 2)
     before_commit = waiter.done.is_set()
-    book.heard(events.CommitRecorded(Slot(2), 0))
+    book.on_event(events.CommitRecorded(Slot(2), 0))
 
     assert not before_commit
     assert waiter.report is not None
@@ -97,7 +97,7 @@ def test_a_savepoint_waits_for_its_own_attempt_and_for_its_commit(
     assert [(one.id, one.uploaded_bytes) for one in told] == [(1, 9), (2, 9)]
 
 
-def test_a_recovery_point_is_told_of_when_it_is_decided(book: AttemptBook, told: Told) -> None:
+def test_a_recovery_point_is_told_of_when_it_is_decided(book: AttemptHistory, told: Told) -> None:
     waiter = book.wait_for(PLAIN)
     begin(book, 1)
     decide(book, 1, commit_point=False)
@@ -106,13 +106,15 @@ def test_a_recovery_point_is_told_of_when_it_is_decided(book: AttemptBook, told:
     assert [(one.id, one.committed_ms) for one in told] == [(1, None)]
 
 
-def test_an_attempt_that_fails_is_told_of_with_its_steps(book: AttemptBook, told: Told) -> None:
+def test_an_attempt_that_fails_is_told_of_with_its_steps(book: AttemptHistory, told: Told) -> None:
     book.generation = Generation(4)
     begin(book, 1)
-    book.acknowledged(CheckpointId(1), StepId("orders"), lambda at: step_report(end_to_end_ms=at))
+    book.on_acknowledged(
+        CheckpointId(1), StepId("orders"), lambda at: step_report(end_to_end_ms=at)
+    )
     fail(book, 1, FailureReason.EXPIRED)
-    book.acknowledged(CheckpointId(1), StepId("late"), lambda _: step_report())
-    book.acknowledged(CheckpointId(9), StepId("unknown"), lambda _: step_report())
+    book.on_acknowledged(CheckpointId(1), StepId("late"), lambda _: step_report())
+    book.on_acknowledged(CheckpointId(9), StepId("unknown"), lambda _: step_report())
 
     (report,) = told
     assert (report.status, report.failure, report.generation) == (
@@ -124,7 +126,7 @@ def test_an_attempt_that_fails_is_told_of_with_its_steps(book: AttemptBook, told
     assert report.steps[StepId("orders")].end_to_end_ms == report.started_at_ms
 
 
-def test_a_number_that_was_taken_does_not_cost_a_request_its_turn(book: AttemptBook) -> None:
+def test_a_number_that_was_taken_does_not_cost_a_request_its_turn(book: AttemptHistory) -> None:
     waiter = book.wait_for(SAVED)
     begin(book, 1, SAVED)
     fail(book, 1, FailureReason.ID_TAKEN)
@@ -138,18 +140,18 @@ def test_a_number_that_was_taken_does_not_cost_a_request_its_turn(book: AttemptB
 
 
 @pytest.mark.parametrize("result", [RequestResult.QUEUE_FULL, RequestResult.NOT_RUNNING])
-def test_one_refusal_answers_one_who_waits(book: AttemptBook, result: RequestResult) -> None:
+def test_one_refusal_answers_one_who_waits(book: AttemptHistory, result: RequestResult) -> None:
     first, second = book.wait_for(PLAIN), book.wait_for(PLAIN)
-    book.answered(events.AnswerRequest(PLAIN, RequestResult.QUEUED))
+    book.on_reply(events.AnswerRequest(PLAIN, RequestResult.QUEUED))
 
-    book.answered(events.AnswerRequest(PLAIN, result))
+    book.on_reply(events.AnswerRequest(PLAIN, result))
 
     assert (first.done.is_set(), second.done.is_set()) == (False, True)
     assert second.report is not None
     assert (second.report.status, bool(second.report.failure)) == ("FAILED", True)
 
 
-def test_nobody_waits_for_a_run_that_is_over(book: AttemptBook, told: Told) -> None:
+def test_nobody_waits_for_a_run_that_is_over(book: AttemptHistory, told: Told) -> None:
     waiting, open_one, decided = (book.wait_for(one) for one in (SAVED, FULL, OTHER))
     begin(book, 1, OTHER)
     decide(book, 1)
@@ -172,7 +174,7 @@ def test_nobody_waits_for_a_run_that_is_over(book: AttemptBook, told: Told) -> N
 
 
 def abort(
-    book: AttemptBook, result: CancelResult, asked: int | None, meant: int | None
+    book: AttemptHistory, result: CancelResult, asked: int | None, meant: int | None
 ) -> AbortWaiter:
     """Ask for an abort, and let the coordinator answer it."""
     cancel = events.Cancelled(None if asked is None else CheckpointId(asked), 0, "why")
@@ -180,13 +182,13 @@ def abort(
     number = None if meant is None else CheckpointId(meant)
     if result is CancelResult.CANCELLED:
         assert number is not None
-        book.ordered(events.EndAttempt(number, False, FailureReason.CANCELLED, "why"), {})
-    book.ordered(events.AnswerCancel(cancel, result, number), {})
+        book.on_command(events.EndAttempt(number, False, FailureReason.CANCELLED, "why"), {})
+    book.on_command(events.AnswerCancel(cancel, result, number), {})
     return waiter
 
 
 def test_an_aborted_savepoint_gives_its_reason_to_who_waits_for_it(
-    book: AttemptBook, told: Told
+    book: AttemptHistory, told: Told
 ) -> None:
     waiter = book.wait_for(SAVED)
     begin(book, 1, SAVED)
@@ -213,7 +215,7 @@ def test_an_aborted_savepoint_gives_its_reason_to_who_waits_for_it(
     ],
 )
 def test_an_abort_that_is_refused_says_how_things_are(
-    book: AttemptBook, result: CancelResult, asked: int | None, meant: int | None, said: str
+    book: AttemptHistory, result: CancelResult, asked: int | None, meant: int | None, said: str
 ) -> None:
     begin(book, 1)
     decide(book, 1, commit_point=False)
@@ -228,11 +230,11 @@ def test_an_abort_that_is_refused_says_how_things_are(
     assert (waiter.report, said in waiter.refusal) == (None, True)
 
 
-def test_an_abort_is_refused_where_nothing_is_pending(book: AttemptBook) -> None:
+def test_an_abort_is_refused_where_nothing_is_pending(book: AttemptHistory) -> None:
     assert abort(book, CancelResult.NOT_OPEN, None, None).refusal == "no checkpoint is pending"
 
 
-def test_an_abort_that_is_never_sent_or_never_answered_is_refused(book: AttemptBook) -> None:
+def test_an_abort_that_is_never_sent_or_never_answered_is_refused(book: AttemptHistory) -> None:
     never_sent, never_answered = (book.wait_for_abort(events.Cancelled(None, 0)) for _ in range(2))
 
     book.refuse_abort(never_sent, "it does not run")

@@ -1,7 +1,7 @@
 """Causes: the line of the user's file, and the last cause, in one line."""
 
 from cutwater.errors import ConfigError
-from cutwater.runtime.reporting.causes import cause_of
+from cutwater.runtime.reporting.failed_batch import cause_of
 
 PYTHON = """An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):

@@ -14,8 +14,8 @@ from cutwater.protocol.checkpoint import events
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.checkpoint.failure import FailureReason
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.runtime.reporting.attempt_history import AttemptBook
-from cutwater.runtime.reporting.event_log import FIELDS, EventName, Journal
+from cutwater.runtime.reporting.attempt_history import AttemptHistory
+from cutwater.runtime.reporting.event_log import FIELDS, EventLog, EventName
 from cutwater.store.records.reports import StepReport
 
 REPORT = StepReport(**dict.fromkeys(StepReport.__struct_fields__, 3))
@@ -43,14 +43,14 @@ def fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
 def test_an_attempt_is_told_from_its_start_to_its_failure(
     heard: pytest.LogCaptureFixture,
 ) -> None:
-    book = AttemptBook(journal=Journal("orders", "uuid"))
+    book = AttemptHistory(event_log=EventLog("orders", "uuid"))
     book.generation = Generation(2)
     number, request = CheckpointId(7), CheckpointRequest(CheckpointKind.SAVEPOINT, "mine")
 
-    book.ordered(events.ReserveId(number, CheckpointKind.SAVEPOINT, request), {})
-    book.acknowledged(number, StepId("totals"), lambda _: REPORT)
-    book.ordered(events.EndAttempt(number, False, FailureReason.EXPIRED, "totals"), {})
-    book.blocked(SinkId("table"), "no room")
+    book.on_command(events.ReserveId(number, CheckpointKind.SAVEPOINT, request), {})
+    book.on_acknowledged(number, StepId("totals"), lambda _: REPORT)
+    book.on_command(events.EndAttempt(number, False, FailureReason.EXPIRED, "totals"), {})
+    book.on_blocked(SinkId("table"), "no room")
 
     told = fields(heard)
     assert [one["event"] for one in told] == [
@@ -73,7 +73,7 @@ def test_an_attempt_is_told_from_its_start_to_its_failure(
 
 def test_nothing_is_made_for_nobody(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "cutwater.events")
-    Journal("orders", "uuid").note(EventName.STATE, "it runs", generation=1, state="RUNNING")
+    EventLog("orders", "uuid").note(EventName.STATE, "it runs", generation=1, state="RUNNING")
     assert caplog.records == []
 
 
@@ -114,7 +114,7 @@ def test_json_goes_to_stderr_and_text_changes_nothing(
     assert logger.handlers == before
 
     log_as(LogFormat.JSON)
-    Journal("orders", "uuid").note(EventName.STATE, "it runs", generation=1, state="RUNNING")
+    EventLog("orders", "uuid").note(EventName.STATE, "it runs", generation=1, state="RUNNING")
 
     for handler in logger.handlers:
         handler.close()

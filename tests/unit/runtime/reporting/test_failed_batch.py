@@ -9,8 +9,8 @@ from cutwater.errors import RunError, StepError
 from cutwater.ids import BatchId, StepId
 from cutwater.runtime.reporting.failed_batch import (
     FailedBatch,
+    FailedInput,
     Failures,
-    Reading,
     events_of,
 )
 from cutwater.spark.checkpoint_dir.batch_inputs import reading_of
@@ -22,7 +22,7 @@ OUTSIDE = Stream("orders", StreamKind.OUTSIDE, "FileStreamSource[in]")
 
 
 def failed(batch: int, *files: str, step: StepId = STEP) -> FailedBatch:
-    return FailedBatch(step, BatchId(batch), (Reading("orders", "offsets", "a", "b", files),))
+    return FailedBatch(step, BatchId(batch), (FailedInput("orders", "offsets", "a", "b", files),))
 
 
 def explained(*failures: FailedBatch | None) -> str:

@@ -3,9 +3,8 @@
 import threading
 
 from cutwater.ids import CheckpointId
-from cutwater.runtime.reporting.late_rows import LateRows
-from cutwater.runtime.reporting.status import BarrierAt
-from cutwater.runtime.reporting.step_times import StepTimes
+from cutwater.runtime.reporting.rates import LateRows
+from cutwater.runtime.reporting.status import BarrierAt, StepTimes
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
 
@@ -37,9 +36,9 @@ def test_a_step_that_cannot_say_it_now_is_asked_again() -> None:
 def test_a_barrier_is_awaited_then_aligned_then_sent() -> None:
     times = StepTimes()
     seen = [times.barrier(ONE)]
-    times.seen(ONE)
+    times.on_seen(ONE)
     seen.append(times.barrier(ONE))
-    times.emitted(ONE, 0)
+    times.on_emitted(ONE, 0)
     seen.append(times.barrier(ONE))
 
     assert seen == [BarrierAt.AWAITED, BarrierAt.ALIGNING, BarrierAt.SENT]
@@ -48,5 +47,5 @@ def test_a_barrier_is_awaited_then_aligned_then_sent() -> None:
 
 def test_a_source_has_sent_what_it_never_saw_come() -> None:
     times = StepTimes()
-    times.emitted(ONE, 0)
+    times.on_emitted(ONE, 0)
     assert times.barrier(ONE) is BarrierAt.SENT

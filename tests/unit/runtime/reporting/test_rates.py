@@ -14,14 +14,14 @@ from cutwater.protocol.messages import START, Barrier, Event, Place
 from cutwater.protocol.options import UnalignedOptions
 from cutwater.protocol.step.aligner import Aligner
 from cutwater.protocol.step.aligner_events import Advanced, AttemptOver, BarrierSeen, Tick
-from cutwater.runtime.channel import Channel, ChannelForm, Signal
+from cutwater.runtime.channel import Channel, ChannelSchema, Signal
 from cutwater.runtime.reporting.rates import alignment_of
 from cutwater.runtime.reporting.status import AlignmentStatus
 from cutwater.runtime.step import RunningStep
 
 LEFT, RIGHT = InputId(0, ChannelId("left")), InputId(1, ChannelId("right"))
 JOIN = StepId("join")
-FORM = ChannelForm(StructType([StructField("value", LongType())]))
+FORM = ChannelSchema(StructType([StructField("value", LongType())]))
 ONE = CheckpointId(1)
 BARRIER = Barrier(ONE, Generation(1))
 PATIENCE_MS = 100

@@ -8,7 +8,7 @@ from cutwater.protocol.checkpoint.events import Standing
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.recovery import Restore
 from cutwater.runtime.reporting.recovery_timing import Phase, Phases
-from cutwater.runtime.reporting.step_times import StepTimes
+from cutwater.runtime.reporting.status import StepTimes
 
 ONE = CheckpointId(1)
 SNAPSHOT = StepSnapshot(
@@ -54,13 +54,13 @@ def test_the_first_batch_counts_from_the_end_of_the_start() -> None:
 
 def test_a_step_is_timed_from_the_start_of_its_attempt() -> None:
     times, started_at_ms = StepTimes(), now_ms() - 1000
-    times.seen(ONE)
+    times.on_seen(ONE)
     time.sleep(0.03)
-    times.seen(ONE)
-    times.emitted(ONE, 5)
-    times.pinned(ONE, time.monotonic() - 0.01)
-    times.storing(ONE)
-    times.uploaded(ONE, 42)
+    times.on_seen(ONE)
+    times.on_emitted(ONE, 5)
+    times.on_pinned(ONE, time.monotonic() - 0.01)
+    times.on_storing(ONE)
+    times.on_uploaded(ONE, 42)
 
     report = times.report(SNAPSHOT, started_at_ms)
 
@@ -74,10 +74,10 @@ def test_a_step_is_timed_from_the_start_of_its_attempt() -> None:
 
 def test_an_attempt_that_is_over_is_forgotten_with_those_before_it() -> None:
     times = StepTimes()
-    times.seen(ONE)
-    times.seen(CheckpointId(2))
+    times.on_seen(ONE)
+    times.on_seen(CheckpointId(2))
     times.forget(CheckpointId(2))
-    times.uploaded(ONE, 42)
+    times.on_uploaded(ONE, 42)
 
     report = times.report(SNAPSHOT, now_ms())
 

@@ -1,4 +1,4 @@
-"""Named mutations of the protocol: each breaks one rule and must be noticed by the simulator.
+"""Named mutations of the protocol: each breaks one rule and must be detected by the simulator.
 
 `registry` collects them; one module per part of the system.
 """

@@ -169,7 +169,11 @@ def holds_survive_the_end() -> list[Patch]:
     original = Aligner._end
 
     def end(self: Aligner, checkpoint_id: CheckpointId) -> Commands:
-        return tuple(one for one in original(self, checkpoint_id) if one != Release(checkpoint_id))
+        return tuple(
+            command
+            for command in original(self, checkpoint_id)
+            if command != Release(checkpoint_id)
+        )
 
     return [(Aligner, "_end", end)]
 
@@ -305,7 +309,7 @@ def single_step_restart() -> list[Patch]:
 
     def init(self: Faults, world: Any) -> None:
         original(self, world)
-        # Alone: among all the others it would come too seldom to be seen.
+        # The only fault: among all other faults it would be too rare to be detected.
         self.enabled.clear()
         self.enabled.add("step failure")
 

@@ -1,8 +1,8 @@
-"""Named mutations of the protocol, to prove that the simulator would notice.
+"""Named mutations of the protocol, to prove that the simulator detects them.
 
 Each breaks one rule on purpose, in the real code where the rule lives there, in the simulated
 runtime where it concerns effects. A test runs the simulator with each and expects a verdict within
-500 seeds. A mutation that nobody notices means the simulator is too kind.
+500 seeds. A mutation that is not detected means that the simulator is too weak.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,8 +24,8 @@ class Sabotage:
         rule: The rule it breaks.
         does: What it does instead.
         patches: What it replaces.
-        shape: The only pipeline to look for it in, where others show it too seldom.
-        mode: The only way to checkpoint to look for it in, likewise.
+        shape: The only pipeline to run it with, if others detect it too rarely.
+        mode: The only checkpoint mode to run it with, likewise.
     """
 
     name: str
@@ -50,7 +50,7 @@ SABOTAGES: Final[dict[str, Sabotage]] = {}
 def sabotage(
     name: str, rule: str, *, shape: str | None = None, mode: str | None = None
 ) -> Callable[[Callable[[], list[Patch]]], Sabotage]:
-    """Register a mutation; its docstring says what it does."""
+    """Register a mutation; its docstring is printed as what it does."""
 
     def register(patches: Callable[[], list[Patch]]) -> Sabotage:
         does = " ".join((patches.__doc__ or "").split())

@@ -56,7 +56,7 @@ def fall_back_silently() -> list[Patch]:
 
     def facts(self: Boot, process: Any, manifests: Any, verified: Any) -> Any:
         found = original(self, process, {}, {})
-        entries = tuple(_unless_damaged(self, one) for one in found.log.entries)
+        entries = tuple(_unless_damaged(self, entry) for entry in found.log.entries)
         return replace(found, log=LogView(entries), manifests=manifests, verified=verified)
 
     return [(Boot, "_facts", facts)]
@@ -86,7 +86,9 @@ def prune_after_rewind() -> list[Patch]:
     """Keep the newest checkpoints by number and forget what the pipeline stands on."""
 
     def kept(log: LogView, _: Any, retained: int) -> tuple[Decision, ...]:
-        plain = [one for one in log.decisions if one.kind is not CheckpointKind.REWIND]
+        plain = [
+            decision for decision in log.decisions if decision.kind is not CheckpointKind.REWIND
+        ]
         return tuple(plain[-retained:])
 
     return [(effects, "kept", kept)]
@@ -108,8 +110,8 @@ def staged_rows_deleted_by_the_commit() -> list[Patch]:
     """Delete staged rows once they are committed, although a kept cut still carries them."""
 
     def committed(self: Effects, command: Any) -> None:
-        for one in command.committables:
-            for blob in one.blobs:
+        for committable in command.committables:
+            for blob in committable.blobs:
                 self.store.objects.pop(blob.name, None)
 
     return [(Effects, "committed", committed)]
@@ -122,11 +124,11 @@ def prune_by_undecided_manifests() -> list[Patch]:
 
     def plan(log: LogView, keep: Any, cuts: dict[Any, Cut], found: Any, **more: Any) -> Any:
         planned = original(log, keep, cuts, found, **more)
-        decided = {one.checkpoint_id for one in log.decisions}
+        decided = {decision.checkpoint_id for decision in log.decisions}
         names = {
             blob.name
-            for one, cut in cuts.items()
-            if one not in decided
+            for number, cut in cuts.items()
+            if number not in decided
             for blob in cut.blobs(committed=False)
         }
         return replace(planned, objects=tuple(sorted({*planned.objects, *names})))

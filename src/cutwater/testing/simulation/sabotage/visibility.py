@@ -1,4 +1,4 @@
-"""Mutations of what sinks show before their checkpoint, and of how it is taken back (rule F33).
+"""Mutations of what sinks show before their checkpoint, and of its rollback (rule F33).
 
 See `sabotage` for what they are for.
 """
