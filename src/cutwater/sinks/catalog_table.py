@@ -173,7 +173,7 @@ class OpenTable:
             SinkError: If it cannot be done now.
         """
         version = self._files.commit(permit, committables)
-        self._tell({part for one in committables for part in _partitions(one)})
+        self._tell({part for committable in committables for part in _partitions(committable)})
         return version
 
     def look_back(self, version: Version | None) -> RestorePreview:

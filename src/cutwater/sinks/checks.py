@@ -70,7 +70,7 @@ def _shared(plan: PhysicalPlan) -> Iterator[str]:
         except CutwaterError:
             # Told when it is looked at, or opened.
             continue
-        first = next((one for other, one in seen if other.is_same_as(stored)), node)
+        first = next((earlier for other, earlier in seen if other.is_same_as(stored)), node)
         seen.append((stored, node))
         way = _replacing(first.target) or _replacing(target)
         if first is not node and way is not None:

@@ -130,7 +130,7 @@ def nullable(
             case _:
                 return cell(kind)
 
-    return StructType([StructField(one.name, of(one.dataType)) for one in schema.fields])
+    return StructType([StructField(field.name, of(field.dataType)) for field in schema.fields])
 
 
 def key_twice(sink: SinkId, times: int, key: Mapping[str, object]) -> SinkError:

@@ -31,7 +31,7 @@ def act(sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]) -> Ver
         Superseded: If a sink has acted on a later one instead.
         SinkError: If a sink cannot now; then none of the group has.
     """
-    acts = [(_named(sinks, one.sink), one) for one in commands]
+    acts = [(_named(sinks, command.sink), command) for command in commands]
     first, command = acts[0]
     if isinstance(first, ActsTogether):
         return first.act_together(acts)
@@ -44,7 +44,7 @@ def act(sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]) -> Ver
 
 def recorded_by(commands: Sequence[CommitSink]) -> dict[SinkId, Recorded]:
     """Return what the targets of some commands must hold before they are carried out."""
-    return {one.sink: one.recorded for one in commands if one.recorded is not None}
+    return {command.sink: command.recorded for command in commands if command.recorded is not None}
 
 
 def act_in_store(
@@ -93,11 +93,11 @@ class Groups:
             commands: Those of one moment; the first ones of a decision all come at once.
         """
         asked: dict[Hashable, None] = {}
-        for one in commands:
-            if one.permit.slot != self._slot:
-                self._slot, self._members = one.permit.slot, {}
-            group = self._group(one.sink)
-            self._members.setdefault(group, {})[one.sink] = one
+        for command in commands:
+            if command.permit.slot != self._slot:
+                self._slot, self._members = command.permit.slot, {}
+            group = self._group(command.sink)
+            self._members.setdefault(group, {})[command.sink] = command
             asked[group] = None
         return [tuple(self._members[group].values()) for group in asked]
 
@@ -128,7 +128,7 @@ def see_through(
     """
     committer = Committer(store.pipeline, options or CommitOptions())
     commands = committer.decided(decision.slot, cut, 0)
-    commits = [one for one in commands if isinstance(one, CommitSink)]
+    commits = [command for command in commands if isinstance(command, CommitSink)]
     check_targets_hold(store, sinks, recorded_by(commits))
     for together in Groups(sinks).of(commits):
         for sink, version in act_in_store(store, sinks, together).items():

@@ -98,7 +98,11 @@ def view_at(store: PipelineStore, name: str, checkpoint: int | str | None = None
     # Records first: whatever is recorded has been decided by the time the log is read.
     recorded = frozenset(store.commits.slots())
     log = store.log.read()
-    points = [one for one in log.decisions if one.commit_point and one.slot in recorded]
+    points = [
+        decision
+        for decision in log.decisions
+        if decision.commit_point and decision.slot in recorded
+    ]
     if checkpoint is None:
         if not points:
             raise ConfigError("checkpoint", f"the sinks of {name} have committed nothing yet")
@@ -118,7 +122,7 @@ def view_at(store: PipelineStore, name: str, checkpoint: int | str | None = None
 
 
 def _decided(store: PipelineStore, log: LogView, name: str, text: str) -> Decision:
-    decided = {one.checkpoint_id: one for one in log.decisions}
+    decided = {decision.checkpoint_id: decision for decision in log.decisions}
     if text.isascii() and text.isdigit():
         found = decided.get(CheckpointId(int(text)))
         if found is None:
@@ -130,7 +134,7 @@ def _decided(store: PipelineStore, log: LogView, name: str, text: str) -> Decisi
     for number, savepoint in names.items():
         if savepoint == text:
             return decided[number]
-    listed = ", ".join(sorted(one for one in names.values() if one)) or "none"
+    listed = ", ".join(sorted(name for name in names.values() if name)) or "none"
     reason = f"{name} has no savepoint {text!r}; its savepoints: {listed}"
     raise ConfigError("checkpoint", reason)
 
@@ -141,9 +145,9 @@ def _why_not(decision: Decision, points: list[Decision]) -> str:
         reason = f"{title} is decided, and its sinks have not all committed it"
     else:
         reason = f"{title} is a recovery point: data was in flight, and no sink committed at it"
-    before = [one for one in points if one.slot < decision.slot][-1:]
-    after = [one for one in points if one.slot > decision.slot][:1]
-    near = " and ".join(str(one.checkpoint_id) for one in (*before, *after))
+    before = [point for point in points if point.slot < decision.slot][-1:]
+    after = [point for point in points if point.slot > decision.slot][:1]
+    near = " and ".join(str(point.checkpoint_id) for point in (*before, *after))
     return f"{reason}; the nearest commit points are {near}" if near else f"{reason}; none has"
 
 
@@ -155,7 +159,7 @@ def _notes(store: PipelineStore, decision: Decision, sinks: int) -> tuple[str, .
         return ()
     if decision.kind is CheckpointKind.REWIND and not cut.restores and sinks:
         return ("a rewind left the sinks as they were: they show rows of after the checkpoint",)
-    in_flight = any(one.in_flight for one in cut.snapshots.values())
+    in_flight = any(snapshot.in_flight for snapshot in cut.snapshots.values())
     if in_flight and sinks > 1 and decision.kind is not CheckpointKind.REWIND:
         return ("commit_unaligned was on and data was in flight: the tables may disagree",)
     return ()

@@ -132,15 +132,15 @@ class OpenConsole:
         return str(permit.slot)
 
     def _lines(self, permit: CommitPermit, committables: Sequence[Committable]) -> Iterator[str]:
-        total = sum(one.rows for one in committables)
+        total = sum(committable.rows for committable in committables)
         noun = "row" if total == 1 else "rows"
         yield f"-- {self._context.sink}, checkpoint {permit.checkpoint_id}: {total} {noun}"
         left, unknown, header = self._rows, 0, None
         shown: list[tuple[str, ...]] = []
-        for one in committables:
-            table = self._waiting.pop((one.generation, one.batch), None)
+        for committable in committables:
+            table = self._waiting.pop((committable.generation, committable.batch), None)
             if table is None:
-                unknown += one.rows
+                unknown += committable.rows
                 continue
             if header not in {None, table[0]}:
                 yield from _drawn(header or (), shown)

@@ -214,14 +214,14 @@ class OpenForeachBatch:
         if self._target is None or self._context.spark is None:
             reason = "only the pipeline's own file knows the function; run it"
             raise SinkError(self._sink, reason)
-        batches = tuple((one.generation, one.batch) for one in committables)
+        batches = tuple((committable.generation, committable.batch) for committable in committables)
         frame = self._frame(committables)
         try:
             self._target.function(frame, self._told(permit, batches))
         except Exception as error:
             reason = f"{self._target.describe()} raised {type(error).__name__}: {error}"
             raise SinkError(self._sink, reason.rstrip(".")) from error
-        self._note(permit.slot, "commit", [list(one) for one in batches])
+        self._note(permit.slot, "commit", [list(batch) for batch in batches])
         self._staged.note_committed(committables)
         return str(permit.slot)
 
@@ -321,15 +321,17 @@ class OpenForeachBatch:
         from cutwater.sinks.files.manifests import literal  # noqa: PLC0415
 
         assert self._context.spark is not None
-        for blob in (blob for one in committables for blob in one.blobs):
+        for blob in (blob for committable in committables for blob in committable.blobs):
             if not is_file(self._staged.place(blob)):
                 raise SinkError(self._sink, f"staged rows are gone: {blob.name} is missing")
         columns = StructType()
-        for one in committables:
-            found = StructType.fromJson(json.loads(self._staged.schema_text(one)))
+        for committable in committables:
+            found = StructType.fromJson(json.loads(self._staged.schema_text(committable)))
             columns = joined_columns(columns, found, self._sink)
         paths = [
-            literal(self._staged.place(blob)) for one in committables for blob in one.blobs[1:]
+            literal(self._staged.place(blob))
+            for committable in committables
+            for blob in committable.blobs[1:]
         ]
         reader = self._context.spark.read.options(**STRICT_READING)
         return reader.schema(columns).parquet(*paths)
@@ -340,9 +342,9 @@ class OpenForeachBatch:
     def _noted(self) -> list[tuple[Slot, str, list[Any]]]:
         """Return what was done at which slot, oldest first."""
         return [
-            (Slot(int(one.stem)), one.suffix[1:], json.loads(one.read_text(encoding="utf-8")))
-            for one in matching(self._notes, "*.*")
-            if one.suffix in {".commit", ".restore"}
+            (Slot(int(note.stem)), note.suffix[1:], json.loads(note.read_text(encoding="utf-8")))
+            for note in matching(self._notes, "*.*")
+            if note.suffix in {".commit", ".restore"}
         ]
 
     def _handed(self, at: int | None) -> list[Slot]:

@@ -59,11 +59,11 @@ def check_targets_hold(
         SinkError: If a target cannot be looked at now.
         StoreError: If the store cannot be read.
     """
-    for sink, one in recorded.items():
-        found = behind(sinks.get(sink), one)
+    for sink, commit in recorded.items():
+        found = behind(sinks.get(sink), commit)
         if found is not None:
             whole = _still_shown(store, sink, sinks[sink], found)
-            raise target_behind(sink, one, found, _way_out(store, one, whole))
+            raise target_behind(sink, commit, found, _way_out(store, commit, whole))
 
 
 def _way_out(store: PipelineStore, recorded: Recorded, whole: CheckpointId | None) -> str:
@@ -106,10 +106,12 @@ def _still_shown(
     A commit without rows may be lost as well, and then its version is not there; so may rows be
     that were staged and wait for their commit.
     """
-    for one in still_held(_past(store, store.log.read(), sink), found):
-        waiting = one.cut.carried.get(sink, ())
-        if opened.look_back(one.version).obstacle is None and not any(map(opened.problem, waiting)):
-            return one.cut.checkpoint_id
+    for past in still_held(_past(store, store.log.read(), sink), found):
+        waiting = past.cut.carried.get(sink, ())
+        if opened.look_back(past.version).obstacle is None and not any(
+            map(opened.problem, waiting)
+        ):
+            return past.cut.checkpoint_id
     return None
 
 

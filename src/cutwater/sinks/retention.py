@@ -64,4 +64,4 @@ class SinkRetention:
             sink.discard(generation, keep)
             self._discarded.add(name)
         if isinstance(sink, KeepsPast) and cuts:
-            sink.retain(generation, {one.visible.get(name) for one in cuts}, keep)
+            sink.retain(generation, {cut.visible.get(name) for cut in cuts}, keep)

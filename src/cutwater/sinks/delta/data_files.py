@@ -106,17 +106,17 @@ def files_of(root: TableRoot, table: DeltaTable, keys: Keys | None) -> list[Data
     """Return the files of a table's version, with what is known of their keys."""
     actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     divided_by = table.metadata().partition_columns
-    names = [] if keys is None else [one for one in keys.types if keys.is_bounded(one)]
+    names = [] if keys is None else [name for name in keys.types if keys.is_bounded(name)]
     return [
         DataFile(
             root,
-            unquote(str(one["path"])),
-            str(one["path"]),
-            int(one["size_bytes"]),
-            {column: _text(one.get(f"partition.{column}")) for column in divided_by},
-            {name: _bounds(one, name, divided_by) for name in names},
+            unquote(str(action["path"])),
+            str(action["path"]),
+            int(action["size_bytes"]),
+            {column: _text(action.get(f"partition.{column}")) for column in divided_by},
+            {name: _bounds(action, name, divided_by) for name in names},
         )
-        for one in actions
+        for action in actions
     ]
 
 
@@ -200,7 +200,7 @@ def _write(local: Path, parts: Sequence[Part], columns: TableColumns) -> None:
         for part in parts:
             for batch in _wanted(part, columns):
                 waiting.append(batch)
-                if sum(one.nbytes for one in waiting) >= _GROUP_BYTES:
+                if sum(batch.nbytes for batch in waiting) >= _GROUP_BYTES:
                     writer.write_table(pa.Table.from_batches(waiting))
                     waiting = []
         if waiting:

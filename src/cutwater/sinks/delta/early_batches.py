@@ -94,7 +94,7 @@ class ShownBatches:
 
     def first_after(self, version: int) -> int | None:
         """Return the first version after this one that shows a batch."""
-        return min((one for one in self.versions.values() if one > version), default=None)
+        return min((shown for shown in self.versions.values() if shown > version), default=None)
 
 
 class ShowingDeltaTable(OpenDeltaTable):
@@ -208,13 +208,13 @@ class ShowingDeltaTable(OpenDeltaTable):
 
     def _show_waiting(self, permit: ShowPermit) -> None:
         while self._waiting:
-            one = self._waiting[0]
-            if self._slots.until(partial(self._shown_as, permit, one)) == NO_TABLE:
+            committable = self._waiting[0]
+            if self._slots.until(partial(self._shown_as, permit, committable)) == NO_TABLE:
                 return
-            self._waiting.remove(one)
+            self._waiting.remove(committable)
 
     def _shown_as(
-        self, permit: ShowPermit, one: Committable, table: DeltaTable | None
+        self, permit: ShowPermit, committable: Committable, table: DeltaTable | None
     ) -> Version | None:
         """Return the version that shows a batch; None after a step towards it."""
         if table is None:
@@ -224,7 +224,7 @@ class ShowingDeltaTable(OpenDeltaTable):
             self._claim_late(table, permit.slot, last)
             return None
         self._claimed = True
-        return self._version_of(table, one)
+        return self._version_of(table, committable)
 
     def seal(
         self, permit: CommitPermit, committables: Sequence[Committable], shown: Version | None
@@ -239,32 +239,34 @@ class ShowingDeltaTable(OpenDeltaTable):
             if not committables:
                 return self._slots.unchanged(permit.slot) if shown is None else shown
             version = NO_TABLE
-            for one in committables:
-                version = self._slots.until(partial(self._sealed_as, permit, one))
+            for committable in committables:
+                version = self._slots.until(partial(self._sealed_as, permit, committable))
             self._files.note_committed(committables)
-            sealed = {(one.generation, one.batch) for one in committables}
+            sealed = {(committable.generation, committable.batch) for committable in committables}
             self._waiting = [
-                one for one in self._waiting if (one.generation, one.batch) not in sealed
+                committable
+                for committable in self._waiting
+                if (committable.generation, committable.batch) not in sealed
             ]
             return version
 
     def _sealed_as(
-        self, permit: CommitPermit, one: Committable, table: DeltaTable | None
+        self, permit: CommitPermit, committable: Committable, table: DeltaTable | None
     ) -> Version | None:
         if table is None:
-            self._add(None, permit, [one])
+            self._add(None, permit, [committable])
             return None
         last = self._slots.newest(table)
         if last is not None and last > permit.slot:
             before = self._shown.until(permit.slot, table.version())
-            if (one.generation, one.batch) not in before:
+            if (committable.generation, committable.batch) not in before:
                 raise Superseded(self._sink, permit.slot, last)
-            return str(before[one.generation, one.batch])
+            return str(before[committable.generation, committable.batch])
         if last is None or (self._claim is not None and last < self._claim.slot):
             claim = permit.slot if self._claim is None else self._claim.slot
             self._claim_late(table, claim, last)
             return None
-        return self._version_of(table, one)
+        return self._version_of(table, committable)
 
     def _claim_late(self, table: DeltaTable, slot: Slot, last: Slot | None) -> None:
         """Write a slot into a table that was not there when it was claimed."""
@@ -276,29 +278,32 @@ class ShowingDeltaTable(OpenDeltaTable):
             raise SinkError(self._sink, f"{reason}, before the start of this run; {way_out}")
         self._mark(table, slot)
 
-    def _version_of(self, table: DeltaTable, one: Committable) -> Version | None:
+    def _version_of(self, table: DeltaTable, committable: Committable) -> Version | None:
         self._shown.read(table.version())
-        found = self._shown.versions.get((one.generation, one.batch))
+        found = self._shown.versions.get((committable.generation, committable.batch))
         if found is None:
-            self._add_batch(table, one)
+            self._add_batch(table, committable)
             return None
         self._slots.log.sync(found)
-        self._recreate_missing(found, lambda _: self._settled([one]))
+        self._recreate_missing(found, lambda _: self._settled([committable]))
         return str(found)
 
-    def _add_batch(self, table: DeltaTable, one: Committable) -> None:
+    def _add_batch(self, table: DeltaTable, committable: Committable) -> None:
         """Make the table's new columns, or the version with the rows: whatever is next."""
         why = table_obstacle(table, self._writing)
         if why is not None:
             raise SinkError(self._sink, unwritable(self._root, self._writing, why))
-        schema = self._staged_schema([one])
+        schema = self._staged_schema([committable])
         new = added_columns(spark_schema(table), schema, self._sink)
         if new:
             fields = Schema.from_json(StructType(new).json()).fields
             table.alter.add_columns(fields, commit_properties=self._slots.named({}))
             return
-        change = Change(*self._settled([one]))
-        named = {"cutwater.generation": str(one.generation), "cutwater.batch": str(one.batch)}
+        change = Change(*self._settled([committable]))
+        named = {
+            "cutwater.generation": str(committable.generation),
+            "cutwater.batch": str(committable.batch),
+        }
         table.create_write_transaction(
             change.actions(spark_schema(table)),
             "append",

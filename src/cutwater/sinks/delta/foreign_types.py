@@ -244,7 +244,7 @@ class _FileColumns:
         """Find names as Spark does: upper and lower case are the same."""
         found: dict[str, str] = {}
         for name in wanted:
-            alike = [one for one in there if one.lower() == name.lower()]
+            alike = [other for other in there if other.lower() == name.lower()]
             if len(alike) > 1:
                 twice = f"has column {above}{name} {len(alike)} times ({', '.join(alike)})"
                 raise self._refusal(f"{twice}, and which one is meant is unknown")

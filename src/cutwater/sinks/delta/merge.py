@@ -51,19 +51,19 @@ class Change:
             schema: The table's columns.
         """
         return [
-            *(one.removal() for one in self.removed),
-            *(one.addition(schema) for one in self.added),
+            *(file.removal() for file in self.removed),
+            *(file.addition(schema) for file in self.added),
         ]
 
 
 def appended(staged: Sequence[DataFile], copies: Copies) -> Change:
     """Add files."""
-    return Change(_settled([Part(one) for one in staged], copies))
+    return Change(_settled([Part(file) for file in staged], copies))
 
 
 def overwritten(staged: Sequence[DataFile], there: Sequence[DataFile], copies: Copies) -> Change:
     """Put files in the place of all others."""
-    return Change(_settled([Part(one) for one in staged], copies), there)
+    return Change(_settled([Part(file) for file in staged], copies), there)
 
 
 def upserted(
@@ -83,31 +83,35 @@ def upserted(
         masks: Iterable[Mask | None] = [None] * len(batch)
         if later:
             masks = KeySet(keys, pa.concat_tables(later)).masks(batch)
-        parts += [Part(*one) for one in zip(batch, masks, strict=True)]
+        parts += [Part(*pair) for pair in zip(batch, masks, strict=True)]
         later.append(keys.read(batch))
     wanted = KeySet(keys, pa.concat_tables(later))
     bounds = keys.bounds(wanted.found)
     may_meet = [
-        one for one in there if all(bounds[name].may_meet(its) for name, its in one.bounds.items())
+        file
+        for file in there
+        if all(bounds[name].may_meet(its) for name, its in file.bounds.items())
     ]
     touched = [
         Part(file, mask)
         for file, mask in zip(may_meet, wanted.masks(may_meet), strict=True)
         if mask is not None
     ]
-    return Change(_settled([*parts, *touched], copies), [one.file for one in touched])
+    return Change(_settled([*parts, *touched], copies), [part.file for part in touched])
 
 
 def _settled(parts: Sequence[Part], copies: Copies) -> list[DataFile]:
     """Return the files that the table gets: copies where rows are unwanted or files are small."""
-    left = [one for one in parts if one.unwanted is None or not one.unwanted.all()]
-    files = [one.file for one in left if one.unwanted is None and not _is_small(one)]
-    files += [copies.copy([one]) for one in left if one.unwanted is not None and not _is_small(one)]
+    left = [part for part in parts if part.unwanted is None or not part.unwanted.all()]
+    files = [part.file for part in left if part.unwanted is None and not _is_small(part)]
+    files += [
+        copies.copy([part]) for part in left if part.unwanted is not None and not _is_small(part)
+    ]
     budget_bytes = COPIED_BYTES
-    for group in _alike([one for one in left if _is_small(one)]):
-        size_bytes = sum(one.size_bytes for one in group)
+    for group in _alike([part for part in left if _is_small(part)]):
+        size_bytes = sum(part.size_bytes for part in group)
         if len(group) < JOINED_MIN or size_bytes > budget_bytes:
-            files += [one.file if one.unwanted is None else copies.copy([one]) for one in group]
+            files += [part.file if part.unwanted is None else copies.copy([part]) for part in group]
         else:
             budget_bytes -= size_bytes
             files.append(copies.copy(group))
@@ -123,11 +127,11 @@ def _alike(parts: Sequence[Part]) -> Iterator[list[Part]]:
     if len(parts) < JOINED_MIN:
         yield list(parts)
         return
-    ordered = sorted(parts, key=lambda one: _place(one.file.values))
-    for _, members in groupby(ordered, key=lambda one: _place(one.file.values)):
+    ordered = sorted(parts, key=lambda part: _place(part.file.values))
+    for _, members in groupby(ordered, key=lambda part: _place(part.file.values)):
         kinds: list[tuple[Calendars, list[Part]]] = []
-        for one in members:
-            calendars = calendars_of(one.file)
+        for part in members:
+            calendars = calendars_of(part.file)
             same = next((group for kind, group in kinds if kind == calendars), None)
             if same is None or sum(each.size_bytes for each in same) >= JOINED_BYTES:
                 kinds = [kind for kind in kinds if kind[1] is not same]
@@ -135,10 +139,10 @@ def _alike(parts: Sequence[Part]) -> Iterator[list[Part]]:
                     yield same
                 same = []
                 kinds.append((calendars, same))
-            same.append(one)
+            same.append(part)
         yield from (group for _, group in kinds)
 
 
 def _place(values: Mapping[str, str | None]) -> tuple[tuple[str, bool, str], ...]:
     """Return partition values as something that has an order."""
-    return tuple((name, one is None, one or "") for name, one in sorted(values.items()))
+    return tuple((name, value is None, value or "") for name, value in sorted(values.items()))

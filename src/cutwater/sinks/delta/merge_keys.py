@@ -91,7 +91,7 @@ class Bounds:
         if self.has_null and other.has_null:
             return True
         ends = (self.least, self.greatest, other.least, other.greatest)
-        if any(one is None for one in ends):
+        if any(end is None for end in ends):
             return True
         try:
             return bool(self.least <= other.greatest and other.least <= self.greatest)
@@ -131,7 +131,7 @@ class Keys:
         Raises:
             SinkError: If a file stores a key in a form that cannot be compared.
         """
-        tables = [self._read_one(one) for one in files]
+        tables = [self._read_one(file) for file in files]
         return pa.concat_tables([self._schema.empty_table(), *tables])
 
     @property

@@ -250,7 +250,7 @@ def _entries(root: TableRoot) -> list[str]:
 
 def foreign_files(root: TableRoot, there: Sequence[str]) -> str | None:
     """Say why a place without a table cannot become one; None if it can."""
-    foreign = [one for one in there if one[0] not in "._"]
+    foreign = [file for file in there if file[0] not in "._"]
     if not foreign:
         return None
     return f"{root.address} holds {min(foreign)} and no Delta table; give a directory of its own"
@@ -280,7 +280,7 @@ def stuck_files(root: TableRoot, table: DeltaTable, writing: Writing) -> str | N
 
 def stuck(files: Sequence[DataFile]) -> str | None:
     """Name a file that cannot be taken away; None if all can."""
-    found = next((one.logged for one in files if not one.can_be_removed), None)
+    found = next((file.logged for file in files if not file.can_be_removed), None)
     if found is None:
         return None
     reason = f"its log names {found} in a way that deltalake cannot take away"

@@ -108,10 +108,10 @@ class DeltaSlots:
         last = None if table is None else self.newest(table)
         if table is None or last is None or last < slot:
             return None
-        for one in self.log.own_commits(table.version()):
-            if one.slot == slot:
-                return one.version
-            if one.slot < slot:
+        for commit in self.log.own_commits(table.version()):
+            if commit.slot == slot:
+                return commit.version
+            if commit.slot < slot:
                 break
         raise Superseded(self._sink, slot, last)
 
@@ -134,10 +134,10 @@ class DeltaSlots:
             if last is None or last < slot:
                 return str(table.version())
             before = None
-            for one in self.log.own_commits(table.version()):
-                if one.slot <= slot:
-                    return str(one.version)
-                before = one.version - 1
+            for commit in self.log.own_commits(table.version()):
+                if commit.slot <= slot:
+                    return str(commit.version)
+                before = commit.version - 1
             if before is None or not self.log.is_whole:
                 raise Superseded(self._sink, slot, last)
             return str(before)

@@ -120,7 +120,7 @@ class LocalRoot:
 
     def entries(self) -> list[str]:
         """Return the names directly in the root."""
-        return [one.name for one in self._directory.iterdir()]
+        return [entry.name for entry in self._directory.iterdir()]
 
     def has_log(self) -> bool:
         """Say whether there is a table."""

@@ -84,8 +84,8 @@ class BucketRoot:
 
         def find() -> list[str]:
             found = obstore.list_with_delimiter(self._store)
-            objects = [str(one["path"]) for one in found["objects"]]
-            return [one.rpartition("/")[2] for one in (*found["common_prefixes"], *objects)]
+            objects = [str(entry["path"]) for entry in found["objects"]]
+            return [path.rpartition("/")[2] for path in (*found["common_prefixes"], *objects)]
 
         return _asked(find)
 
@@ -130,7 +130,7 @@ class BucketRoot:
 
     def below(self, prefix: str) -> list[str]:
         """Return the names of all objects below a prefix, sorted."""
-        return [str(one) for one in self._backend.list(ObjectPath(prefix))]
+        return [str(path) for path in self._backend.list(ObjectPath(prefix))]
 
     def remove(self, name: str) -> None:
         """Delete an object if it is there."""
@@ -221,7 +221,7 @@ class BucketStaging:
 
     def schema_text(self, committable: Committable) -> str:
         """Read the schema that was staged with a batch."""
-        (blob,) = (one for one in committable.blobs if not holds_rows(one))
+        (blob,) = (blob for blob in committable.blobs if not holds_rows(blob))
         return self._root.read(blob.name).decode()
 
     def data(self, committables: Sequence[Committable]) -> Iterator[BlobRef]:
@@ -257,15 +257,20 @@ class BucketStaging:
 
     def note_committed(self, committables: Sequence[Committable]) -> None:
         """Let `retain` delete these batches as soon as nothing keeps them."""
-        self._done.update({(one.generation, one.batch): one for one in committables})
+        self._done.update(
+            {
+                (committable.generation, committable.batch): committable
+                for committable in committables
+            }
+        )
 
     def retain(self, keep: Sequence[Committable]) -> None:
         """Delete what is left of batches that are committed and not to be kept."""
-        kept = {(one.generation, one.batch) for one in keep}
-        for place, one in sorted(self._done.items()):
+        kept = {(committable.generation, committable.batch) for committable in keep}
+        for place, committable in sorted(self._done.items()):
             if place in kept:
                 continue
-            for blob in one.blobs:
+            for blob in committable.blobs:
                 if holds_rows(blob):
                     self._root.remove(_key(blob))
             self._done.pop(place, None)
@@ -295,8 +300,10 @@ class BucketStaging:
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
         """Delete what older generations staged, except what is to be kept."""
-        self.note_committed([one for one in keep if one.generation < generation])
-        kept = {_key(blob) for one in keep for blob in one.blobs}
+        self.note_committed(
+            [committable for committable in keep if committable.generation < generation]
+        )
+        kept = {_key(blob) for committable in keep for blob in committable.blobs}
         for name in self._root.below(self._base):
             staged_by = int(name.removeprefix(f"{self._base}/g").partition("/")[0])
             if staged_by < generation and name not in kept:

@@ -98,7 +98,7 @@ class OpenDeltaTable:
 
         def check(files: Sequence[Path]) -> None:
             if keys is not None:
-                keys.refuse_twice(keys.read(_Written(one) for one in files), self._sink)
+                keys.refuse_twice(keys.read(_Written(file) for file in files), self._sink)
 
         try:
             place, divided_by = (generation, batch), self._writing.partition_by
@@ -166,7 +166,7 @@ class OpenDeltaTable:
         """
         try:
             own = self._slots.log.own_commits(int(version)) if version != NO_TABLE else iter(())
-            return next((one.slot for one in own), None)
+            return next((commit.slot for commit in own), None)
         except FAILURES as error:
             raise SinkError(self._sink, reason_of(error)) from error
 
@@ -296,7 +296,9 @@ class OpenDeltaTable:
 
     def _staged_schema(self, committables: Sequence[Committable]) -> StructType:
         schema = StructType()
-        for text in dict.fromkeys(self._files.schema_text(one) for one in committables):
+        for text in dict.fromkeys(
+            self._files.schema_text(committable) for committable in committables
+        ):
             for field in added_columns(schema, StructType.fromJson(json.loads(text)), self._sink):
                 schema = StructType([*schema, field])
         return schema
@@ -307,7 +309,7 @@ class OpenDeltaTable:
         """Compute what a commit does to the version that was just read."""
         staged = self._settled(committables)
         schema = spark_schema(table)
-        stored = [one for one in loose(schema) if one.name not in self._writing.partition_by]
+        stored = [field for field in loose(schema) if field.name not in self._writing.partition_by]
         columns = TableColumns(StructType(stored), self._sink)
         spool = self._files.spool(self._spool)
         copies = Copies(self._root, spool, permit.key(self._sink), columns)
@@ -316,11 +318,11 @@ class OpenDeltaTable:
             return upserted(staged, files_of(self._root, table, keys), keys, copies)
         if self._writing.write == "overwrite":
             return overwritten(staged[-1], files_of(self._root, table, None), copies)
-        return appended([one for files in staged for one in files], copies)
+        return appended([file for files in staged for file in files], copies)
 
     def _settled(self, committables: Sequence[Committable]) -> list[list[DataFile]]:
         """Put staged files where the table may name them; give those of each batch."""
-        batches = [list(self._files.data([one])) for one in committables]
+        batches = [list(self._files.data([committable])) for committable in committables]
         settled = self._files.settle([blob for blobs in batches for blob in blobs])
         return [
             [
@@ -354,9 +356,9 @@ class OpenDeltaTable:
     def _refuse_stuck(self, table: DeltaTable, target: int) -> None:
         address, options = self._root.address, self._root.options
         then = DeltaTable(address, version=target, storage_options=options)
-        kept = {one.logged for one in files_of(self._root, then, None)}
+        kept = {file.logged for file in files_of(self._root, then, None)}
         now = files_of(self._root, table, None)
-        unmoved = stuck([one for one in now if one.logged not in kept])
+        unmoved = stuck([file for file in now if file.logged not in kept])
         if unmoved is not None:
             raise SinkError(self._sink, f"{address}: {unmoved}")
 

@@ -220,7 +220,9 @@ def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:
     place = _place(target.uri)
     if isinstance(place, Path) and not is_directory(place):
         raise SinkError(context.sink, f"there is no directory {target.uri} any more")
-    partition_by, keys = (tuple(target.options.get(one, ())) for one in ("partition_by", "keys"))
+    partition_by, keys = (
+        tuple(target.options.get(option, ())) for option in ("partition_by", "keys")
+    )
     (write,) = target.options.get("write", ("append",))
     shown = Delivery(shows_batches=target.shows_batches)
     return DeltaTarget(target.uri, partition_by, write, keys, shown).open(context)

@@ -98,7 +98,7 @@ def foreign_commit(log: "DeltaLog", target: int, now: int) -> str | None:
             actions = log.foreign_actions(version)
         except FileNotFoundError:
             return f"the table's log no longer has version {version}, so who wrote it is unknown"
-        if any(_changes_rows(one) for one in actions):
+        if any(_changes_rows(action) for action in actions):
             return f"version {version} was written by somebody else ({_named(actions)})"
     return None
 
@@ -111,7 +111,7 @@ def _changes_rows(action: Mapping[str, Any]) -> bool:
 
 
 def _named(actions: list[Mapping[str, Any]]) -> str:
-    found = (one["commitInfo"] for one in actions if "commitInfo" in one)
+    found = (action["commitInfo"] for action in actions if "commitInfo" in action)
     info: Mapping[str, Any] = next(found, {})
     operation = str(info.get("operation", "unknown operation"))
     if "timestamp" not in info:
@@ -123,12 +123,12 @@ def _named(actions: list[Mapping[str, Any]]) -> str:
 def _rows(table: "DeltaTable") -> int | None:
     """Count a version's rows by its files' statistics; None if a file has none."""
     counts = _files(table, "num_records")
-    return None if any(one is None for one in counts) else sum(counts)
+    return None if any(count is None for count in counts) else sum(counts)
 
 
 def _missing_file(root: "TableRoot", table: "DeltaTable") -> str | None:
-    names = (unquote(str(one)) for one in _files(table, "path"))
-    return next((one for one in names if root.facts(one) is None), None)
+    names = (unquote(str(path)) for path in _files(table, "path"))
+    return next((name for name in names if root.facts(name) is None), None)
 
 
 def _files(table: "DeltaTable", column: str) -> list[Any]:
@@ -154,7 +154,7 @@ def read_delta(
         raise SinkError(sink, f"{reason}; read version {version} with a reader of Delta tables")
     table, schema, files = _looked_at(target, int(version), sink)
     root = Path(target.uri)
-    missing = next((one for one in files if not exists(root / one)), None)
+    missing = next((file for file in files if not exists(root / file)), None)
     if missing is not None:
         reason = f"{missing} of version {version} is gone from {root}, perhaps by VACUUM"
         raise SinkError(sink, reason)
@@ -163,7 +163,7 @@ def read_delta(
     names = table.metadata().partition_columns
     data = StructType([field for field in schema if field.name not in names])
     reader = spark.read.options(**STRICT_READING).schema(data)
-    frame = reader.parquet(*(literal(root / one) for one in files))
+    frame = reader.parquet(*(literal(root / file) for file in files))
     if names:
         frame = _with_partitions(frame, schema, names, {root / k: v for k, v in files.items()})
     return frame.select(*(_quoted(name) for name in schema.names))

@@ -147,8 +147,8 @@ class DeltaLog:
         """
         first = version - _UNSYNCED if self._synced is None else self._synced + 1
         names = [f"{LOG}/_last_checkpoint"]
-        for one in range(max(first, 0), version + 1):
-            names += [_file(one), f"{LOG}/{one:020d}.checkpoint.parquet"]
+        for number in range(max(first, 0), version + 1):
+            names += [_file(number), f"{LOG}/{number:020d}.checkpoint.parquet"]
         self._root.sync(names)
         self._synced = version
 
@@ -175,18 +175,20 @@ def statistics(footer: pq.FileMetaData, schema: StructType) -> str:
         # A column of a struct has its struct's name in front.
         name = footer.row_group(0).column(index).path_in_schema
         parts = [group.column(index).statistics for group in groups]
-        if name not in types or any(one is None or not one.has_null_count for one in parts):
+        if name not in types or any(part is None or not part.has_null_count for part in parts):
             continue
-        nulls[name] = sum(one.null_count for one in parts)
+        nulls[name] = sum(part.null_count for part in parts)
         parts = [
-            one for one, group in zip(parts, groups, strict=True) if one.null_count < group.num_rows
+            part
+            for part, group in zip(parts, groups, strict=True)
+            if part.null_count < group.num_rows
         ]
-        if not parts or not all(one.has_min_max for one in parts):
+        if not parts or not all(part.has_min_max for part in parts):
             continue
         if not _is_as_in_log(footer.schema.column(index), types[name], is_hybrid=is_hybrid):
             continue
-        low = _in_json(min(one.min_raw for one in parts), types[name])
-        high = _in_json(max(one.max_raw for one in parts), types[name])
+        low = _in_json(min(part.min_raw for part in parts), types[name])
+        high = _in_json(max(part.max_raw for part in parts), types[name])
         if low is not None and high is not None:
             least[name], greatest[name] = low, high
     return json.dumps(

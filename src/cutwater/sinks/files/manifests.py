@@ -128,7 +128,7 @@ class FileCommits:
             self._newest = self._carried_out = BEGINNING
             self._read.clear()
         if self._newest == BEGINNING:
-            names = (one.name.partition(".") for one in matching(self.directory, "*.json"))
+            names = (file.name.partition(".") for file in matching(self.directory, "*.json"))
             found = (int(stem) for stem, _, end in names if stem.isdigit() and end == "json")
             self._newest = max(found, default=BEGINNING)
         while exists(self._file(self._newest + 1)):
@@ -158,7 +158,7 @@ class FileCommits:
 
     def backwards(self) -> Iterator[FileCommit]:
         """Give all versions, newest first."""
-        return (self.read(one) for one in range(self.newest(), BEGINNING, -1))
+        return (self.read(version) for version in range(self.newest(), BEGINNING, -1))
 
     def live(self, version: int) -> Live:
         """Return the files that were in sight at a version, where they were then."""
@@ -168,11 +168,11 @@ class FileCommits:
             if chain[-1].files is not None:
                 break
         found: Live = {}
-        for one in reversed(chain):
-            if one.files is not None:
-                found = {file.staged: file for file in one.files}
+        for commit in reversed(chain):
+            if commit.files is not None:
+                found = {file.staged: file for file in commit.files}
             else:
-                apply(found, one)
+                apply(found, commit)
         return found
 
     def where(self, version: int) -> dict[str, str]:
@@ -197,9 +197,9 @@ class FileCommits:
         """
         # An operator may have deleted manifests that are older than a list of all files.
         with contextlib.suppress(FileNotFoundError):
-            for one in self.backwards():
+            for commit in self.backwards():
                 # A file in sight is found after a hundred versions, in the list of all files.
-                places = ((one.add, True), (one.remove, False), (one.files or (), True))
+                places = ((commit.add, True), (commit.remove, False), (commit.files or (), True))
                 for files, in_sight in places:
                     found = next((file for file in files if file.staged == staged), None)
                     if found is not None:
@@ -297,7 +297,7 @@ def _unpacked(text: str) -> FileCommit:
         raise ValueError(message)
     for name in ("add", "remove", "files"):
         if values.get(name) is not None:
-            values[name] = tuple(DataFile(**one) for one in values[name])
+            values[name] = tuple(DataFile(**file) for file in values[name])
     try:
         return FileCommit(**values)
     except TypeError as error:
@@ -348,7 +348,7 @@ def read_files(
         parts.append(reader.load(paths).select(*names))
     if not parts:
         return spark.createDataFrame([], schema)
-    return functools.reduce(lambda one, other: one.unionByName(other), parts)
+    return functools.reduce(lambda frame, other: frame.unionByName(other), parts)
 
 
 def literal(path: Path) -> str:

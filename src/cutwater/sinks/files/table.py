@@ -53,8 +53,10 @@ class OpenFiles:
         try:
             make_lasting(root / HIDDEN)
             newest = self._newest()
-            visible = () if newest else (one for one in root.iterdir() if one.name[0] not in "._")
-            foreign = min((one.name for one in visible), default=None)
+            visible = (
+                () if newest else (entry for entry in root.iterdir() if entry.name[0] not in "._")
+            )
+            foreign = min((entry.name for entry in visible), default=None)
         except _FAILED as error:
             raise ConfigError("path", f"{root} cannot be written to: {reason_of(error)}") from error
         if foreign is not None:
@@ -201,7 +203,7 @@ class OpenFiles:
             raise SinkError(self._sink, f"cannot delete old files: {reason_of(error)}") from error
 
     def _forget_past(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        kept = {blob.name for one in keep for blob in one.blobs}
+        kept = {blob.name for committable in keep for blob in committable.blobs}
 
         def is_kept(staged: str) -> bool:
             # What a newer generation has staged is for that one to judge: this may be a process
@@ -241,20 +243,20 @@ class OpenFiles:
         """
         if newest is None or newest.slot < slot:
             return None
-        for one in self._commits.backwards():
-            if one.slot == slot:
-                return one
-            if one.slot < slot:
+        for commit in self._commits.backwards():
+            if commit.slot == slot:
+                return commit
+            if commit.slot < slot:
                 break
         raise Superseded(self._sink, slot, newest.slot)
 
     def _unchanged(self, slot: Slot) -> Version:
         """Return the version of a slot that has nothing to commit: the last at or before it."""
         try:
-            for one in self._commits.backwards():
-                if one.slot <= slot:
-                    self._commits.carry_out(one)
-                    return str(one.version)
+            for commit in self._commits.backwards():
+                if commit.slot <= slot:
+                    self._commits.carry_out(commit)
+                    return str(commit.version)
         except _FAILED as error:
             raise SinkError(self._sink, reason_of(error)) from error
         return str(BEGINNING)
@@ -268,19 +270,19 @@ class OpenFiles:
         columns = StructType()
         if before is not None and not self._overwrites:
             columns = StructType.fromJson(dict(before.schema))
-        for one in committables:
-            found = StructType.fromJson(json.loads(self._staged.schema_text(one)))
+        for committable in committables:
+            found = StructType.fromJson(json.loads(self._staged.schema_text(committable)))
             columns = self._joined(columns, found)
         added, rows = [], 0
-        for one in committables:
-            files = [self._staged_file(number, one, blob) for blob in one.blobs[1:]]
+        for committable in committables:
+            files = [self._staged_file(number, committable, blob) for blob in committable.blobs[1:]]
             new = [file for file in files if file is not None]
             # Of an append, rows that are in sight already are counted in the version before.
-            rows += one.rows if new or self._overwrites else 0
+            rows += committable.rows if new or self._overwrites else 0
             added += new
         removed: tuple[DataFile, ...] = ()
         if self._overwrites:
-            stays = {blob.name for one in committables for blob in one.blobs}
+            stays = {blob.name for committable in committables for blob in committable.blobs}
             live = self._commits.live(number - 1)
             gone = [file for staged, file in live.items() if staged not in stays]
             removed = tuple(self._taken_away(number, file) for file in gone)
@@ -290,7 +292,7 @@ class OpenFiles:
         made = self._version(number, permit, operation, columns, rows)
         return replace(made, add=tuple(added), remove=removed)
 
-    def _staged_file(self, number: int, one: Committable, blob: BlobRef) -> DataFile | None:
+    def _staged_file(self, number: int, committable: Committable, blob: BlobRef) -> DataFile | None:
         """Name the place of a staged file in a version; None if it is in sight already.
 
         A cut with data in flight carries what is staged, and the cut after it commits that. Going
@@ -309,7 +311,7 @@ class OpenFiles:
             source = known[0].path
         if (self._root / source).stat().st_size != blob.size_bytes:
             raise FileNotFoundError(f"{source} is not what was staged")
-        batch = self._staged.batch_directory(one.generation, one.batch)
+        batch = self._staged.batch_directory(committable.generation, committable.batch)
         # Below the batch: a directory of chance, then those of the partitions, then the file.
         inner = Path(blob.name).relative_to(batch.relative_to(self._root)).parts[1:]
         path = "/".join((*inner[:-1], self._name(number, blob.name)))
@@ -333,7 +335,7 @@ class OpenFiles:
                 raise SinkError(self._sink, reason)
             path = str(Path(file.path).with_name(self._name(number, staged)))
             added.append(replace(file, source=where[staged], path=path))
-        removed = [self._taken_away(number, one) for key, one in now.items() if key not in then]
+        removed = [self._taken_away(number, file) for key, file in now.items() if key not in then]
         columns = StructType()
         if target > BEGINNING:
             columns = StructType.fromJson(dict(self._commits.read(target).schema))

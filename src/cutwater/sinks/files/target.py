@@ -167,7 +167,7 @@ class FilesTarget:
 def remembered_files(target: StoredTarget) -> FilesTarget:
     """Return the target that a store remembers."""
     options = target.options
-    pairs = (one.partition("=") for one in options.get("writer", ()))
+    pairs = (option.partition("=") for option in options.get("writer", ()))
     given = FilesOptions(
         write=options.get("write", ("append",))[0],
         partition_by=tuple(options.get("partition_by", ())),

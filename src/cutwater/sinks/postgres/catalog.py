@@ -64,8 +64,8 @@ class TableName:
         if found is None or {"\0", "%"} & set(text):
             raise ConfigError("table", f"{text!r} is no table's name; write table or schema.table")
         schema, name = found[1] or found[2], found[3] or found[4]
-        parts = [one.replace('""', '"') for one in (schema, name) if one]
-        if any(len(one.encode()) > 63 for one in parts):
+        parts = [part.replace('""', '"') for part in (schema, name) if part]
+        if any(len(part.encode()) > 63 for part in parts):
             raise ConfigError("table", f"{text!r} is longer than 63 bytes")
         return cls(parts[0] if len(parts) == 2 else None, parts[-1])
 
@@ -172,8 +172,8 @@ def obstacle(connection: Connection, table: TableName, keys: Sequence[str]) -> s
         return "is unlogged or temporary, so that a crash of the server empties it"
     if not keys:
         return None
-    there = {one.name for one in columns_there(connection, table)}
-    missing = next((one for one in keys if one not in there), None)
+    there = {column.name for column in columns_there(connection, table)}
+    missing = next((key for key in keys if key not in there), None)
     if missing is not None:
         return f"has no column {missing}, which is one of the keys"
     if set(keys) not in unique_columns(connection, table):
@@ -184,7 +184,7 @@ def obstacle(connection: Connection, table: TableName, keys: Sequence[str]) -> s
 
 def unique_columns(connection: Connection, table: TableName) -> list[set[str]]:
     """Return the sets of columns of which a table has each combination of values once."""
-    return [set(one) for (one,) in connection.execute(_UNIQUE, [table.quoted])]
+    return [set(columns) for (columns,) in connection.execute(_UNIQUE, [table.quoted])]
 
 
 def _no_schema(connection: Connection, table: TableName) -> str | None:
@@ -214,10 +214,10 @@ def make_table(
 
 def types_of(columns: Sequence[Column]) -> list[tuple[str, str]]:
     """Return names and types of the columns that a table for these rows has."""
-    return [(one.name, one.type) for one in columns]
+    return [(column.name, column.type) for column in columns]
 
 
 def names(columns: Sequence[str], prefix: str = "") -> sql.Composed:
     """Return a list of columns for a statement, perhaps all of one table."""
-    parts = [sql.Identifier(*([prefix] if prefix else []), one) for one in columns]
+    parts = [sql.Identifier(*([prefix] if prefix else []), column) for column in columns]
     return sql.SQL(", ").join(parts)

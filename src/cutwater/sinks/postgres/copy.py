@@ -52,7 +52,7 @@ def copy_task(job: CopyJob, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
     context = TaskContext.get()
     assert context is not None
     task = context.taskAttemptId()
-    full = (one for one in batches if one.num_rows)
+    full = (batch for batch in batches if batch.num_rows)
     first = next(full, None)
     if first is None:
         return
@@ -102,7 +102,7 @@ DURABLY: Final = (
 def lines(batch: pa.RecordBatch, task: int) -> bytes:
     """Return rows in the text form of COPY, computed column by column."""
     count = batch.num_rows
-    columns = [_text(one) for one in batch.columns]
+    columns = [_text(column) for column in batch.columns]
     joined = pc.binary_join_element_wise(*columns, pa.scalar(f"{task}\n"), "\t")
     joined = joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
     assert joined.offset == 0
@@ -148,7 +148,9 @@ def refusal(error: "psycopg.Error", job: CopyJob) -> str:
     """Say why the table refuses a row, and which row: the server's words, its table's name."""
     told = error.diag
     parts = [told.message_primary or str(error), told.message_detail, told.context]
-    text = "; ".join(one.strip().rstrip(".") for part in parts if part for one in part.split("\n"))
+    text = "; ".join(
+        line.strip().rstrip(".") for part in parts if part for line in part.split("\n")
+    )
     # The last value of a failing row is our own number.
     text = re.sub(r"(Failing row contains \(.*?), \d+\)", r"\1)", text)
     shown, staged = job.title

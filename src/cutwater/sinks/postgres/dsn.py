@@ -125,7 +125,7 @@ class Dsn:
 def redacted(text: str, parameters: Mapping[str, str], dsn: str = "") -> str:
     """Return a text without any secret of a connection."""
     secrets = {value for name, value in parameters.items() if name in _SECRET and value}
-    secrets |= {quote(one, safe="") for one in secrets} | ({dsn} if dsn else set())
-    for one in sorted(secrets, key=len, reverse=True):
-        text = text.replace(one, "***")
+    secrets |= {quote(secret, safe="") for secret in secrets} | ({dsn} if dsn else set())
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
     return text

@@ -98,8 +98,8 @@ class Session:
 
 
 def _close(idle: list[Connection]) -> None:
-    for one in idle:
-        one.close()
+    for connection in idle:
+        connection.close()
 
 
 def words_of(error: psycopg.Error) -> str:
@@ -107,4 +107,4 @@ def words_of(error: psycopg.Error) -> str:
     told = error.diag
     first = told.message_primary or str(error).strip() or type(error).__name__
     parts = [first, told.message_detail, told.message_hint]
-    return " ".join("; ".join(one.strip().rstrip(".") for one in parts if one).split())
+    return " ".join("; ".join(part.strip().rstrip(".") for part in parts if part).split())

@@ -113,7 +113,7 @@ class OpenPostgresTable:
             return self._staging.make(connection, place, self.target, columns, self._keys)
 
         table = self._session.run(make)
-        sent = tuple(one.name for one in columns)
+        sent = tuple(column.name for column in columns)
         job = CopyJob(
             parameters=self._dsn.parameters,
             statement=self._staging.copy_statement(table, sent),
@@ -121,11 +121,11 @@ class OpenPostgresTable:
             title=(str(self.target), table),
         )
         frame = rows.frame.selectExpr(
-            *(f"{one.expression} AS c{n}" for n, one in enumerate(columns))
+            *(f"{column.expression} AS c{n}" for n, column in enumerate(columns))
         )
         told = frame.mapInArrow(partial(copy_task, job), RESULT).collect()
-        refused = next((one.refused for one in told if one.refused is not None), None)
-        counted = [(one.task, one.rows, one.bytes, one.sha256) for one in told]
+        refused = next((result.refused for result in told if result.refused is not None), None)
+        counted = [(result.task, result.rows, result.bytes, result.sha256) for result in told]
         if refused is not None:
             self._drop(table)
             raise SinkError(self.sink, f"{self.target} refuses a row: {refused}")
@@ -170,7 +170,7 @@ class OpenPostgresTable:
         Rows that are committed must still be staged as well: after a rewind to a recovery point
         that carries them, they are committed again.
         """
-        return self._session.run(lambda one: self._staging.problem(one, committable))
+        return self._session.run(lambda connection: self._staging.problem(connection, committable))
 
     # -- one slot
 
@@ -207,10 +207,10 @@ class OpenPostgresTable:
             SinkError: If it cannot be done now; it names the sink that stands against it.
         """
         # Always in the same order, so that two who act wait for each other and not in a circle.
-        ordered = sorted(acts, key=lambda one: one[1].sink)
+        ordered = sorted(acts, key=lambda pair: pair[1].sink)
         at_once = TABLES_MIN
         if any(len(command.committables) > at_once for _, command in ordered):
-            at_once = self._session.run(lambda one: tables_at_once(one, len(ordered)))
+            at_once = self._session.run(lambda connection: tables_at_once(connection, len(ordered)))
         together: dict[SinkId, list[Staged] | None] = {}
         for sink, command in ordered:
             assert isinstance(sink, OpenPostgresTable)
@@ -225,7 +225,7 @@ class OpenPostgresTable:
                 # What is checked at the end of a transaction, while it can be said of whom.
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
             except psycopg.IntegrityError as error:
-                raise _blamed(error, [one for one, _ in ordered], self) from None
+                raise _blamed(error, [sink for sink, _ in ordered], self) from None
             return versions
 
         versions = self._session.run(act)
@@ -321,7 +321,7 @@ class OpenPostgresTable:
         if command.restore:
             rows, is_empty = self._take_back(connection, command)
             return Act("restore", target, rows, relation=None if is_empty else before)
-        staged = [table_of(one) for one in command.committables]
+        staged = [table_of(committable) for committable in command.committables]
         rows = self._put(connection, command, together)
         relation = relation_of(connection, self.target) if rows else before
         return Act("commit", target, rows, staged, relation)
@@ -359,10 +359,13 @@ class OpenPostgresTable:
         if why is not None:
             raise SinkError(self.sink, f"{self.target} {why}")
         rows = self._writes.put(connection, command.permit.slot, staged)
-        expected = sum(one.rows for one in command.committables)
+        expected = sum(committable.rows for committable in command.committables)
         if rows != expected:
-            wrong = (self._staging.problem(connection, one) for one in command.committables)
-            listed = "; ".join(one for one in wrong if one is not None)
+            wrong = (
+                self._staging.problem(connection, committable)
+                for committable in command.committables
+            )
+            listed = "; ".join(problem for problem in wrong if problem is not None)
             raise SinkError(self.sink, listed or f"{rows} of {expected} staged rows came through")
         return rows
 
@@ -440,12 +443,14 @@ class OpenPostgresTable:
             SinkError: If it cannot be done now.
         """
         floor = min(map(_number, shown), default=BEGINNING)
-        kept = {table_of(one) for one in keep}
+        kept = {table_of(committable) for committable in keep}
 
         def give_up(connection: Connection) -> list[str]:
             gone = self._records.used_up(connection) - kept
             staged = self._staging.tables(connection)
-            over = [one for one in staged if one in gone and generation_of(one) <= generation]
+            over = [
+                table for table in staged if table in gone and generation_of(table) <= generation
+            ]
             head = self._records.head(connection, lock=True)
             # Higher than all of ours is the version of a target that the sink had before.
             lowest = min(floor, head.slot)
@@ -464,7 +469,7 @@ class OpenPostgresTable:
         Raises:
             SinkError: If it cannot be done now.
         """
-        kept = {table_of(one) for one in keep}
+        kept = {table_of(committable) for committable in keep}
 
         def left(connection: Connection) -> list[str]:
             return [
@@ -491,9 +496,9 @@ def _blamed(
 ) -> SinkError:
     """Name the sink whose table a rule is of."""
     told = (error.diag.schema_name, error.diag.table_name)
-    for one in sinks:
-        if isinstance(one, OpenPostgresTable) and one.names == told:
-            default = one
+    for sink in sinks:
+        if isinstance(sink, OpenPostgresTable) and sink.names == told:
+            default = sink
     return SinkError(default.sink, _way_out(error, default.target))
 
 

@@ -75,17 +75,17 @@ class Appends:
         """Add the rows."""
         del slot
         total = 0
-        for one in staged:
-            columns = names(one.columns)
+        for staged_table in staged:
+            columns = names(staged_table.columns)
             total += connection.execute(
                 sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {} = ANY(%s)").format(
                     self.target.sql,
                     columns,
                     columns,
-                    self.staging.name(one.table).sql,
+                    self.staging.name(staged_table.table).sql,
                     sql.Identifier(TASK),
                 ),
-                [list(one.tasks)],
+                [list(staged_table.tasks)],
             ).rowcount
         return total
 
@@ -144,9 +144,11 @@ class Upserts:
         """
         total = 0
         # An image has the columns of all batches: the first one of a key in a slot is the only one.
-        imaged = list(dict.fromkeys(name for one in staged for name in one.columns))
+        imaged = list(
+            dict.fromkeys(name for staged_table in staged for name in staged_table.columns)
+        )
         self._make_undo(connection, imaged)
-        for columns, alike in groupby(staged, key=lambda one: one.columns):
+        for columns, alike in groupby(staged, key=lambda staged_table: staged_table.columns):
             batches = list(alike)
             for start in range(0, len(batches), _TABLES_MAX):
                 some = batches[start : start + _TABLES_MAX]
@@ -157,20 +159,20 @@ class Upserts:
     def _put(
         self, columns: tuple[str, ...], imaged: Sequence[str], batches: Sequence[Staged]
     ) -> sql.Composed:
-        values = [one for one in columns if one not in self.keys]
-        kept = [one for one in imaged if one not in self.keys]
+        values = [name for name in columns if name not in self.keys]
+        kept = [name for name in imaged if name not in self.keys]
         newest = sql.SQL(" UNION ALL ").join(
             sql.SQL("SELECT {}, {} AS _cw_batch FROM {} WHERE {} = ANY({})").format(
                 names(columns),
-                sql.Identifier(BATCH) if one.batch is None else sql.Literal(one.batch),
-                self.staging.name(one.table).sql,
+                sql.Identifier(BATCH) if batch.batch is None else sql.Literal(batch.batch),
+                self.staging.name(batch.table).sql,
                 sql.Identifier(TASK),
-                sql.Literal(list(one.tasks)),
+                sql.Literal(list(batch.tasks)),
             )
-            for one in batches
+            for batch in batches
         )
         changed = sql.SQL(", ").join(
-            sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(one)) for one in values
+            sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in values
         )
         change = sql.SQL("UPDATE SET {}").format(changed) if values else sql.SQL("NOTHING")
         text = """
@@ -207,21 +209,21 @@ class Upserts:
 
     def _count(self, connection: Connection, batches: Sequence[Staged]) -> int:
         total = 0
-        for one in batches:
+        for batch in batches:
             found = connection.execute(
                 sql.SQL("SELECT count(*) FROM {} WHERE {} = ANY(%s)").format(
-                    self.staging.name(one.table).sql, sql.Identifier(TASK)
+                    self.staging.name(batch.table).sql, sql.Identifier(TASK)
                 ),
-                [list(one.tasks)],
+                [list(batch.tasks)],
             ).fetchone()
             total += 0 if found is None else int(found[0])
         return total
 
     def _make_undo(self, connection: Connection, columns: Sequence[str]) -> None:
         """Make the table of images for these columns, anew if columns or keys are others now."""
-        there = {one.name: one.type for one in columns_there(connection, self.target)}
-        wanted = {one: there.get(one) for one in columns}
-        found = {one.name: one.type for one in columns_there(connection, self.undo)}
+        there = {column.name: column.type for column in columns_there(connection, self.target)}
+        wanted = {name: there.get(name) for name in columns}
+        found = {column.name: column.type for column in columns_there(connection, self.undo)}
         same = wanted == {name: kind for name, kind in found.items() if name[:4] != "_cw_"}
         if same and {*self.keys, SLOT} in unique_columns(connection, self.undo):
             return
@@ -270,8 +272,8 @@ class Upserts:
 
     def take_back(self, connection: Connection, version: int) -> None:
         """Put the oldest images in place."""
-        found = [one.name for one in columns_there(connection, self.undo)]
-        values = [one for one in found if one[:4] != "_cw_" and one not in self.keys]
+        found = [column.name for column in columns_there(connection, self.undo)]
+        values = [name for name in found if name[:4] != "_cw_" and name not in self.keys]
         if not found:
             return
         given = {"version": version}
@@ -279,8 +281,8 @@ class Upserts:
         connection.execute(self._sql(delete, "o"), given)
         if values:
             old = sql.SQL(", ").join(
-                sql.SQL("{} = {}").format(sql.Identifier(one), sql.Identifier("o", one))
-                for one in values
+                sql.SQL("{} = {}").format(sql.Identifier(name), sql.Identifier("o", name))
+                for name in values
             )
             update = (
                 "UPDATE {target} AS t SET {old} FROM ({oldest}) AS o WHERE o.{existed} AND {same}"
@@ -309,8 +311,8 @@ class Upserts:
 
     def _same(self, left: str, right: str) -> sql.Composed:
         return sql.SQL(" AND ").join(
-            sql.SQL("{} = {}").format(sql.Identifier(left, one), sql.Identifier(right, one))
-            for one in self.keys
+            sql.SQL("{} = {}").format(sql.Identifier(left, key), sql.Identifier(right, key))
+            for key in self.keys
         )
 
     def _sql(self, text: str, images: str, **given: sql.Composable) -> sql.Composed:

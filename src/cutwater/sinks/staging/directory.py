@@ -121,9 +121,13 @@ class HiddenFiles:
         A committed file has another name, outside this directory, so that nothing a reader sees can
         be deleted.
         """
-        self.note_committed([one for one in keep if one.generation < generation])
-        kept = {self.root / blob.name for one in keep for blob in one.blobs}
-        kept |= {self.batch_directory(one.generation, one.batch) for one in keep}
+        self.note_committed(
+            [committable for committable in keep if committable.generation < generation]
+        )
+        kept = {self.root / blob.name for committable in keep for blob in committable.blobs}
+        kept |= {
+            self.batch_directory(committable.generation, committable.batch) for committable in keep
+        }
         for directory in matching(self.base, "g[0-9]*"):
             if int(directory.name[1:]) >= generation:
                 continue
@@ -139,7 +143,9 @@ class HiddenFiles:
 
     def note_committed(self, committables: Sequence[Committable]) -> None:
         """Let `retain` delete these batches as soon as nothing keeps them."""
-        self._done.update((one.generation, one.batch) for one in committables)
+        self._done.update(
+            (committable.generation, committable.batch) for committable in committables
+        )
 
     def retain(self, keep: Sequence[Committable]) -> None:
         """Delete the batches that are committed and not to be kept.
@@ -147,14 +153,16 @@ class HiddenFiles:
         Only what this process has committed or was told to keep is looked at, so that a process
         that was paused deletes nothing that its successor has staged.
         """
-        for place in sorted(self._done - {(one.generation, one.batch) for one in keep}):
+        for place in sorted(
+            self._done - {(committable.generation, committable.batch) for committable in keep}
+        ):
             remove_tree(self.batch_directory(*place))
             self._done.discard(place)
 
     def forget(self, committables: Sequence[Committable]) -> None:
         """Remove what is left in the directories of batches that are done with."""
-        for one in committables:
-            try_to_remove_tree(self.batch_directory(one.generation, one.batch))
+        for committable in committables:
+            try_to_remove_tree(self.batch_directory(committable.generation, committable.batch))
 
     def generation_directory(self, generation: Generation) -> Path:
         """Where a generation stages."""

@@ -86,12 +86,14 @@ class StagedFiles(HiddenFiles):
 
     def schema_text(self, committable: Committable) -> str:
         """Read the schema that was staged with a batch."""
-        (blob,) = (one for one in committable.blobs if not holds_rows(one))
+        (blob,) = (blob for blob in committable.blobs if not holds_rows(blob))
         return self.place(blob).read_text(encoding="utf-8")
 
     def data(self, committables: Sequence[Committable]) -> Iterator[BlobRef]:
         """Give the files with rows, in order."""
-        return (blob for one in committables for blob in one.blobs if holds_rows(blob))
+        return (
+            blob for committable in committables for blob in committable.blobs if holds_rows(blob)
+        )
 
     def settle(self, blobs: Sequence[BlobRef]) -> dict[BlobRef, str]:
         """Give files their last names as well, on disk for good; the staged names stay.

@@ -161,6 +161,6 @@ def each(call: Callable[[T], Result], items: Collection[T]) -> list[Result]:
     error is raised.
     """
     if len(items) < 2:
-        return [call(one) for one in items]
+        return [call(item) for item in items]
     with ThreadPoolExecutor(min(AT_ONCE, len(items)), thread_name_prefix="store") as pool:
         return list(pool.map(call, items))

@@ -117,7 +117,7 @@ class LocalBackend:
             Unavailable: If they cannot be listed or removed now.
         """
         with self._failing_as(Unavailable, _INCOMING):
-            return sum(remove_if_abandoned(one) for one in sorted(self._incoming.iterdir()))
+            return sum(remove_if_abandoned(file) for file in sorted(self._incoming.iterdir()))
 
     def _replace(self, path: ObjectPath, chunks: Iterable[bytes]) -> None:
         target = self._root / object_path(path)

@@ -134,7 +134,9 @@ class Location:
             "gs": store.GCSStore,
             "az": store.AzureStore,
         }
-        endpoint = next((one for name, one in self.options.items() if name in _ENDPOINT_NAMES), "")
+        endpoint = next(
+            (value for name, value in self.options.items() if name in _ENDPOINT_NAMES), ""
+        )
 
         def opened(client_options: "ClientConfig", retry_config: "RetryConfig") -> "ObjectStore":
             if endpoint.startswith("http://"):
@@ -208,12 +210,12 @@ def _in_a_bucket(text: str, kind: str, option: str) -> Location:
     known = _OPTIONS[kind]
     for name, value in parse_qsl(address.query, keep_blank_values=True):
         if name not in known:
-            listed = " and ".join(f"?{one}=" for one in known)
+            listed = " and ".join(f"?{name}=" for name in known)
             reason = f"{shown} has an option {name!r}; {address.scheme}:// knows {listed}"
             raise ConfigError(option, f"{reason}, and the environment gives credentials")
         options[known[name]] = value
     if kind == "s3" and _S3_ENDPOINT not in options:
-        found = next((os.environ[one] for one in _ENDPOINTS if os.environ.get(one)), None)
+        found = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
         options |= {_S3_ENDPOINT: found} if found else {}
     if find_spec("obstore") is None:
         reason = f"{shown} needs the package obstore: pip install 'cutwater[objects]'"

@@ -250,7 +250,7 @@ class ObjectBackend:
 
         def find() -> tuple[ObjectPath, ...]:
             found = obstore.list(self._store, prefix, offset=after)
-            return tuple(sorted(ObjectPath(one["path"]) for chunk in found for one in chunk))
+            return tuple(sorted(ObjectPath(entry["path"]) for chunk in found for entry in chunk))
 
         return self._asking(prefix).until_answered(lambda: self._send(find))
 

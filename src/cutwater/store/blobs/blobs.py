@@ -119,8 +119,8 @@ class Blobs:
                 for _, _, local_file in packed.values():
                     file.write(local_file.read_bytes())
             sent = [(target, *size_and_hash(target))]
-            sent += [one for sha, one in big.items() if sha not in small]
-            first, *others = each(lambda one: self._stored(*one, reusable), sent)
+            sent += [item for sha, item in big.items() if sha not in small]
+            first, *others = each(lambda item: self._stored(*item, reusable), sent)
         if memory is not None:
             held = {sha: (at, size) for sha, (at, size, _) in packed.items()}
             memory.remember(Held(first.sha256, held))
@@ -136,7 +136,7 @@ class Blobs:
             Unavailable: If one was certainly not written.
             OutcomeUnknown: If one may or may not have been written, or may not last.
         """
-        return tuple(each(lambda one: self.store_file(one, reusable), local_files))
+        return tuple(each(lambda local_file: self.store_file(local_file, reusable), local_files))
 
     def store_file(self, local_file: Path, reusable: Mapping[str, BlobRef]) -> BlobRef:
         """Store one file, unless it is reusable; return its blob.
@@ -184,24 +184,24 @@ class Blobs:
             bundles: dict[str | None, _OpenBundle] = {
                 None: opened.enter_context(self._bundle(first, Path(beside)))
             }
-            for one in bundles[None].header.files:
-                if not one.path.startswith(below):
+            for file in bundles[None].header.files:
+                if not file.path.startswith(below):
                     continue
-                target = into / one.path
+                target = into / file.path
                 target.parent.mkdir(parents=True, exist_ok=True)
-                wanted = one.sha256 if one.offset is None else one.bundle
+                wanted = file.sha256 if file.offset is None else file.bundle
                 if wanted is not None and wanted not in others:
-                    raise Corrupt(first.name, f"no blob was named for its file {one.path}")
-                if one.offset is None:
-                    whole[target] = others[one.sha256]
+                    raise Corrupt(first.name, f"no blob was named for its file {file.path}")
+                if file.offset is None:
+                    whole[target] = others[file.sha256]
                     continue
-                if self._cache is not None and self._cache.give(one.sha256, target):
+                if self._cache is not None and self._cache.give(file.sha256, target):
                     continue
                 if wanted not in bundles:
                     assert wanted is not None
                     bundle = self._bundle(others[wanted], Path(beside))
                     bundles[wanted] = opened.enter_context(bundle)
-                target.write_bytes(bundles[wanted].read(one))
+                target.write_bytes(bundles[wanted].read(file))
         self.fetch_files(whole)
 
     @contextmanager
@@ -314,11 +314,11 @@ class _OpenBundle:
     header: Header
     start: int
 
-    def read(self, one: BundledFile) -> bytes:
+    def read(self, file: BundledFile) -> bytes:
         """Return the bytes of a file that is said to be here."""
-        assert one.offset is not None
-        self.file.seek(self.start + one.offset)
-        data = self.file.read(one.size_bytes)
-        if len(data) != one.size_bytes or digest(data) != one.sha256:
-            raise Corrupt(self.ref.name, f"its file {one.path} is not what was stored")
+        assert file.offset is not None
+        self.file.seek(self.start + file.offset)
+        data = self.file.read(file.size_bytes)
+        if len(data) != file.size_bytes or digest(data) != file.sha256:
+            raise Corrupt(self.ref.name, f"its file {file.path} is not what was stored")
         return data

@@ -69,7 +69,7 @@ _HEADERS: Final = msgspec.json.Decoder(Header)
 
 def encode_header(files: Sequence[BundledFile]) -> bytes:
     """Return the header line of a bundle."""
-    version = 1 if all(one.bundle is None for one in files) else FORMAT
+    version = 1 if all(file.bundle is None for file in files) else FORMAT
     return _ENCODER.encode(Header(version, tuple(files))) + b"\n"
 
 
@@ -87,12 +87,12 @@ def decode_header(ref: BlobRef, line: bytes) -> Header:
         header = _HEADERS.decode(line)
     except ValueError as error:
         raise Corrupt(ref.name, f"it is no bundle: {error}") from error
-    for one in header.files:
-        if not is_below(one.path):
-            raise Corrupt(ref.name, f"{one.path!r} is no path of a file in a bundle")
-        for sha256 in (one.sha256, one.bundle):
+    for file in header.files:
+        if not is_below(file.path):
+            raise Corrupt(ref.name, f"{file.path!r} is no path of a file in a bundle")
+        for sha256 in (file.sha256, file.bundle):
             if sha256 is not None and not is_name(sha256):
-                raise Corrupt(ref.name, f"{sha256!r} is no hash of {one.path}")
+                raise Corrupt(ref.name, f"{sha256!r} is no hash of {file.path}")
     return header
 
 
@@ -120,16 +120,23 @@ def older_places(needed: Mapping[str, int], older: Iterable[Held]) -> dict[str, 
         Bundle and offset of each file that need not be packed again, by the file's hash.
     """
     live = {
-        one.sha256: (sum(size for name, (_, size) in one.files.items() if name in needed), one)
-        for one in older
+        bundle.sha256: (
+            sum(size for name, (_, size) in bundle.files.items() if name in needed),
+            bundle,
+        )
+        for bundle in older
     }
-    worth = [(size, one) for size, one in live.values() if size > 0 and 2 * size >= one.size_bytes]
+    worth = [
+        (size, bundle)
+        for size, bundle in live.values()
+        if size > 0 and 2 * size >= bundle.size_bytes
+    ]
     worth.sort(key=lambda pair: (-pair[0], pair[1].sha256))
     places: dict[str, tuple[str, int]] = {}
-    for _, one in worth[:OLDER_MAX]:
-        for name, (offset, _) in one.files.items():
+    for _, bundle in worth[:OLDER_MAX]:
+        for name, (offset, _) in bundle.files.items():
             if name in needed and name not in places:
-                places[name] = (one.sha256, offset)
+                places[name] = (bundle.sha256, offset)
     return places
 
 

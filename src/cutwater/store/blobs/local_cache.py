@@ -139,9 +139,9 @@ class BlobCache:
             except Corrupt as error:
                 found[first] = error.reason
                 continue
-            for one in header.files:
-                if one.bundle is not None:
-                    parts.setdefault(one.bundle, set()).add((one.size_bytes, one.sha256))
+            for file in header.files:
+                if file.bundle is not None:
+                    parts.setdefault(file.bundle, set()).add((file.size_bytes, file.sha256))
         others = {ref for tree in trees for ref in tree[1:]} | {*files}
         return found | self._taken(blobs, others, parts)
 
@@ -156,7 +156,7 @@ class BlobCache:
         def take(ref: BlobRef) -> str | None:
             needed = parts.get(ref.sha256, set())
             if self._found(ref.size_bytes, ref.sha256) or (
-                needed and all(self._found(*one) for one in sorted(needed))
+                needed and all(self._found(*content) for content in sorted(needed))
             ):
                 return blobs.absence(ref)
             return self._fetched(blobs, ref)

@@ -102,7 +102,7 @@ class Collector:
         if plan.unreadable or log.generation != self.generation:
             return plan
         # All that is kept can be read, so what was decided and cannot be is not kept: it goes.
-        decided = {one.checkpoint_id for one in log.decisions}
+        decided = {decision.checkpoint_id for decision in log.decisions}
         unread = (present & decided) - set(self._cuts)
         return replace(plan, manifests=tuple(sorted({*plan.manifests, *unread})))
 
@@ -187,7 +187,7 @@ def prospect(store: PipelineStore, retained: int, drop: Collection[CheckpointId]
     claimed = LogView((*log.entries, Claim(Slot(log.last_slot + 1), generation, "")))
     collector = Collector(store, generation, retained, through)
     plan = collector.plan(claimed, drop)
-    decided = {one.checkpoint_id for one in log.decisions}
+    decided = {decision.checkpoint_id for decision in log.decisions}
     named = {
         blob.name
         for cut in collector.cuts
@@ -197,8 +197,12 @@ def prospect(store: PipelineStore, retained: int, drop: Collection[CheckpointId]
     objects = {path: _size(store, path) for path in map(object_path, plan.objects)}
     return Prospect(
         keep=kept(claimed, through, retained, dropped),
-        checkpoints=tuple(one for one in plan.manifests if one in decided),
-        attempts=tuple(one for one in plan.manifests if one not in decided),
+        checkpoints=tuple(
+            checkpoint_id for checkpoint_id in plan.manifests if checkpoint_id in decided
+        ),
+        attempts=tuple(
+            checkpoint_id for checkpoint_id in plan.manifests if checkpoint_id not in decided
+        ),
         objects=objects,
         orphans=frozenset(path for path in objects if path not in named),
         unreadable=plan.unreadable,

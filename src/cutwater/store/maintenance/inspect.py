@@ -93,7 +93,7 @@ class Overview:
 
     def __post_init__(self) -> None:
         """Index the decisions, once for all that is asked of it."""
-        decided = {one.checkpoint_id: one for one in self.log.decisions}
+        decided = {decision.checkpoint_id: decision for decision in self.log.decisions}
         object.__setattr__(self, "decided", decided)
 
     @property
@@ -161,20 +161,24 @@ class Inspector:
         if not everything:
             head = log.head and log.head.checkpoint_id
             wanted = {
-                one
-                for one in wanted
-                if (one in present or one == head if one in decided else one >= since)
+                checkpoint_id
+                for checkpoint_id in wanted
+                if (
+                    checkpoint_id in present or checkpoint_id == head
+                    if checkpoint_id in decided
+                    else checkpoint_id >= since
+                )
             }
-        found = (self.view(one, overview) for one in sorted(wanted))
-        return tuple(one for one in found if one is not None)
+        found = (self.view(checkpoint_id, overview) for checkpoint_id in sorted(wanted))
+        return tuple(view for view in found if view is not None)
 
     def _oldest_left(self) -> CheckpointId:
         """Return the number of the oldest checkpoint that is left, savepoints left aside."""
         present = frozenset(self.store.manifests.ids())
         left = (
-            one.checkpoint_id
-            for one in self.store.log.read().decisions
-            if one.checkpoint_id in present and one.kind is not CheckpointKind.SAVEPOINT
+            decision.checkpoint_id
+            for decision in self.store.log.read().decisions
+            if decision.checkpoint_id in present and decision.kind is not CheckpointKind.SAVEPOINT
         )
         return min(left, default=NO_CHECKPOINT)
 
@@ -299,7 +303,7 @@ class Inspector:
             path = PipelinePaths(self.store.pipeline).manifest(view.id)
             return (Damage(path, view.problem or "it is gone"),)
         staged = f"{PipelinePaths(self.store.pipeline).staged_files}/"
-        state = {ref for one in cut.snapshots.values() for ref in one.blobs}
+        state = {ref for snapshot in cut.snapshots.values() for ref in snapshot.blobs}
         pending = cut.blobs(committed=view.versions is not None) - state
         refs = sorted({*state, *(ref for ref in pending if ref.name.startswith(staged))})
         problems = ((ref.name, self._problem(ref)) for ref in refs)

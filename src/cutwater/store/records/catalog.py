@@ -95,7 +95,7 @@ def _read(backend: Backend, path: ObjectPath) -> PipelineId:
 
 def _called(backend: Backend, label: str) -> PipelineId | None:
     """Return the pipeline that was called so, by its own record; None if none was."""
-    found = sorted(one for one, text in _labels(backend).items() if text == label)
+    found = sorted(pipeline for pipeline, text in _labels(backend).items() if text == label)
     if len(found) > 1:
         reason = f"it is gone, and these pipelines were called so: {', '.join(found)}"
         raise Corrupt(name(label), reason)

@@ -44,11 +44,11 @@ class SegmentForm(msgspec.Struct, frozen=True):
 
 
 def _pack(entries: Sequence[LogEntry]) -> SegmentForm:
-    return SegmentForm(tuple(pack_entry(one) for one in entries))
+    return SegmentForm(tuple(pack_entry(entry) for entry in entries))
 
 
 def _unpack(form: SegmentForm) -> Sequence[LogEntry]:
-    return tuple(unpack_entry(one) for one in form.entries)
+    return tuple(unpack_entry(entry) for entry in form.entries)
 
 
 SEGMENT: Final = RecordKind("volume", _pack, msgspec.json.Decoder(SegmentForm), _unpack)
@@ -87,7 +87,7 @@ class LogSegments:
             found = decode(SEGMENT, path, self._backend.read(path))
         except (Corrupt, NewerFormat, NotFound):
             return None
-        slots = [one.slot for one in found]
+        slots = [entry.slot for entry in found]
         return found if slots and slots == list(range(slots[0], last + 1)) else None
 
     def compact(self, entries: Sequence[LogEntry], compacted: Slot) -> Slot:
@@ -154,7 +154,7 @@ class DecisionLog:
             # Listed before it is read: what is listed was created after all slots before it.
             last = max(last, self._last_listed(self._compacted))
         # What is listed is read several at once: a log grows with every checkpoint.
-        new = each(self._entry, [Slot(one) for one in range(len(entries) + 1, last + 1)])
+        new = each(self._entry, [Slot(number) for number in range(len(entries) + 1, last + 1)])
         while True:
             entry = new.pop(0) if new else self._entry(Slot(len(entries) + 1))
             if entry is None:

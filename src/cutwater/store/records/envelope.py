@@ -66,7 +66,7 @@ def _unchanged(value: Value) -> Value:
 
 def fields_of(value: "DataclassInstance") -> dict[str, Any]:
     """Return the fields of a dataclass by name, as they are."""
-    return {one.name: getattr(value, one.name) for one in fields(value)}
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 class _Version(msgspec.Struct, frozen=True):

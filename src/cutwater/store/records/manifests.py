@@ -115,7 +115,7 @@ class CutForm(msgspec.Struct, frozen=True):
 
 def _pack_cut(cut: Cut) -> CutForm:
     packed = {
-        "snapshots": {step: _pack_snapshot(one) for step, one in cut.snapshots.items()},
+        "snapshots": {step: _pack_snapshot(snapshot) for step, snapshot in cut.snapshots.items()},
         # Left out where they are not known, as in manifests before there were identities.
         "identities": cut.identities or msgspec.UNSET,
         "last_writes": cut.last_writes or msgspec.UNSET,
@@ -126,7 +126,7 @@ def _pack_cut(cut: Cut) -> CutForm:
 def _unpack_cut(form: CutForm) -> Cut:
     stored = msgspec.structs.asdict(form).items()
     known = {name: value for name, value in stored if value is not msgspec.UNSET}
-    snapshots = {step: _unpack_snapshot(one) for step, one in form.snapshots.items()}
+    snapshots = {step: _unpack_snapshot(snapshot) for step, snapshot in form.snapshots.items()}
     return Cut(**known | {"snapshots": snapshots})
 
 

@@ -189,7 +189,7 @@ class Reports:
         """
         paths = self._backend.list(self._paths.recoveries)
         found = (self.recovery(self._paths.generation_of_recovery(path)) for path in paths)
-        return tuple(one for one in found if one is not None)
+        return tuple(report for report in found if report is not None)
 
     def trim(self, keep: int = KEPT) -> int:
         """Delete all but the newest reports of each kind; return how many went.

@@ -114,9 +114,9 @@ class Savepoints:
         """
         dropped = self.dropped()
         return {
-            one.checkpoint_id: self._name(one.checkpoint_id, one.manifest_sha256)
-            for one in log.decisions
-            if one.kind is CheckpointKind.SAVEPOINT and one.checkpoint_id not in dropped
+            decision.checkpoint_id: self._name(decision.checkpoint_id, decision.manifest_sha256)
+            for decision in log.decisions
+            if decision.kind is CheckpointKind.SAVEPOINT and decision.checkpoint_id not in dropped
         }
 
     def _name(self, checkpoint_id: CheckpointId, sha256: str) -> str | None:

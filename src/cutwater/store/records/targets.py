@@ -86,7 +86,7 @@ class StoredTarget:
 def moved_from(now: StoredTarget, before: StoredTarget) -> StoredTarget:
     """Return a target with all names that it had before, as other names of the same one."""
     names = [*before.options.get(ALSO, ()), before.identity, before.place[1]]
-    also = sorted({one for one in names if one is not None} - {now.identity, now.place[1]})
+    also = sorted({name for name in names if name is not None} - {now.identity, now.place[1]})
     options = {name: value for name, value in now.options.items() if name != ALSO}
     return replace(now, options={**options, ALSO: tuple(also)} if also else options)
 
@@ -101,7 +101,7 @@ def _one_form(uri: str) -> str:
     if not separator:
         return uri
     path, _, query = rest.partition("?")
-    where = sorted(one for one in parse_qsl(query) if one[0] in _WHERE)
+    where = sorted(pair for pair in parse_qsl(query) if pair[0] in _WHERE)
     parts = "/".join(part for part in path.split("/") if part)
     return f"{SAME_AS.get(scheme, scheme)}://{parts}?{urlencode(where)}"
 
@@ -181,7 +181,9 @@ class Targets:
         Raises:
             StoreError: As `read` does.
         """
-        return self._recorded(frozenset(one for one in log.committing if one >= generation))
+        return self._recorded(
+            frozenset(number for number in log.committing if number >= generation)
+        )
 
     def possible(self, log: LogView) -> tuple[SinkTargets, ...]:
         """Read everything that sinks have written to, or that the newest generation may write to.
@@ -194,8 +196,8 @@ class Targets:
     def _recorded(self, wanted: Set[Generation]) -> dict[Generation, SinkTargets]:
         listed = self._backend.list(self._paths.all_targets)
         numbers = {self._paths.generation_of_targets(path) for path in listed}
-        found = {one: self.read(one) for one in sorted(numbers & wanted)}
-        return {one: targets for one, targets in found.items() if targets is not None}
+        found = {number: self.read(number) for number in sorted(numbers & wanted)}
+        return {number: targets for number, targets in found.items() if targets is not None}
 
 
 @dataclass(frozen=True, slots=True)
