@@ -308,7 +308,7 @@ class ShowingSink(OpenSink, Protocol):
 
 
 @runtime_checkable
-class ActsTogether(Protocol):
+class CommitsAtomically(Protocol):
     """What an open sink has besides if it can act in one transaction with others (ADR 0018).
 
     Sinks of one pipeline whose `group` is equal act on a decision together: all of them or none.

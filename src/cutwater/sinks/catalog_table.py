@@ -108,7 +108,7 @@ def files_of(spark: "SparkSession", name: str) -> FilesTarget:
     Raises:
         ConfigError: If there is no such table, or none that rows can be committed to.
     """
-    found = _described(spark, name)
+    found = _describe(spark, name)
     catalog, provider = str(found.get("catalog_name")), str(found.get("provider", "")).lower()
     if catalog != "spark_catalog":
         reason = f"catalog {catalog} has no commit that takes a key along"
@@ -130,7 +130,7 @@ def files_of(spark: "SparkSession", name: str) -> FilesTarget:
     return FilesTarget(str(directory), provider, FilesOptions(partition_by=columns, writer=kept))
 
 
-def _described(spark: "SparkSession", name: str) -> dict[str, Any]:
+def _describe(spark: "SparkSession", name: str) -> dict[str, Any]:
     from pyspark.errors import PySparkException  # noqa: PLC0415 - planning needs no Spark
 
     try:

@@ -13,7 +13,7 @@ from cutwater.ids import SinkId, StepId
 from cutwater.pipeline.nodes import Node, WriteMode
 from cutwater.planning.physical_plan import PhysicalPlan
 from cutwater.sinks.base import CheckedTarget, Sink
-from cutwater.sinks.places import identified
+from cutwater.sinks.places import identify_target
 from cutwater.store.records.targets import StoredTarget
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def check_targets(
     Raises:
         PlanError: With everything that a target has against the pipeline.
     """
-    problems = list(_shared(plan))
+    problems = list(_find_shared_targets(plan))
     unseen: list[str] = []
     for step in plan.steps:
         node = step.sink
@@ -54,7 +54,7 @@ def check_targets(
     return tuple(unseen)
 
 
-def _shared(plan: PhysicalPlan) -> Iterator[str]:
+def _find_shared_targets(plan: PhysicalPlan) -> Iterator[str]:
     """Find sinks that replace rows of a target that another sink of the pipeline writes to.
 
     Appends do not meet. But of what an upsert has replaced, its sink remembers the old rows, for a
@@ -66,28 +66,28 @@ def _shared(plan: PhysicalPlan) -> Iterator[str]:
         if not isinstance(target, Sink):
             continue
         try:
-            stored = _identified(SinkId(node.name), target)
+            stored = _identify_if_reachable(SinkId(node.name), target)
         except CutwaterError:
             # Told when it is looked at, or opened.
             continue
         first = next((earlier for other, earlier in seen if other.is_same_as(stored)), node)
         seen.append((stored, node))
-        way = _replacing(first.target) or _replacing(target)
+        way = _replacing_mode(first.target) or _replacing_mode(target)
         if first is not node and way is not None:
             reason = f"sink {first.name} writes to {stored.uri} as well, and write={way!r} needs it"
             way_out = "union the rows before one sink, or give each a table of its own"
             yield f"{node.place}: sink {node.name}: {reason} alone; {way_out}"
 
 
-def _identified(sink: SinkId, target: Sink) -> StoredTarget:
+def _identify_if_reachable(sink: SinkId, target: Sink) -> StoredTarget:
     """Say where a target is, and what it is if it can be reached now."""
     try:
-        return identified(sink, target)
+        return identify_target(sink, target)
     except CutwaterError:
         return target.stored()
 
 
-def _replacing(target: object) -> str | None:
+def _replacing_mode(target: object) -> str | None:
     """Return the way in which a target's rows take the place of others; None if they do not."""
     way = target.write if isinstance(target, WriteMode) else "append"
     return None if way == "append" else way

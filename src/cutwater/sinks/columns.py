@@ -31,7 +31,7 @@ _NOT_AS_TEXT: Final = ("geography", "geometry")
 """Types that Spark writes as no text, in JSON or CSV."""
 
 
-def unheld(rows: StructType, format: str) -> str | None:  # noqa: A002 - as `sinks.files` has it
+def find_unheld(rows: StructType, format: str) -> str | None:  # noqa: A002 - as in files
     """Say which column a format of files cannot hold; None if it can hold all of them."""
     for column in rows.fields:
         for kind in parts(column.dataType):
@@ -141,11 +141,11 @@ def key_twice(sink: SinkId, times: int, key: Mapping[str, object]) -> SinkError:
         times: How many rows have the key.
         key: The key, column by column.
     """
-    named = ", ".join(f"{name}={_shown(value)}" for name, value in key.items())
+    named = ", ".join(f"{name}={_format_value(value)}" for name, value in key.items())
     reason = f"one batch has {times} rows with the key {named}, and none is the later one"
     way_out = "aggregate by the key, or drop all but one row of each key, before the sink"
     return SinkError(sink, f"{reason}; {way_out}")
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return repr(value) if value is None or isinstance(value, str | bytes) else str(value)

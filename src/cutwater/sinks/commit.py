@@ -15,7 +15,7 @@ from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.decisions import Decision
 from cutwater.protocol.lost_commit import Recorded
 from cutwater.protocol.options import CommitOptions
-from cutwater.sinks.base import ActsTogether, OpenSink, ShowingSink
+from cutwater.sinks.base import CommitsAtomically, OpenSink, ShowingSink
 from cutwater.sinks.lost_commits import check_targets_hold
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Committed
@@ -24,17 +24,17 @@ Versions = Mapping[SinkId, Version]
 """What each sink shows now."""
 
 
-def act(sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]) -> Versions:
+def commit_sinks(sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]) -> Versions:
     """Let one sink, or all sinks of one group, act on a decision.
 
     Raises:
         Superseded: If a sink has acted on a later one instead.
         SinkError: If a sink cannot now; then none of the group has.
     """
-    acts = [(_named(sinks, command.sink), command) for command in commands]
-    first, command = acts[0]
-    if isinstance(first, ActsTogether):
-        return first.act_together(acts)
+    pairs = [(_find_sink(sinks, command.sink), command) for command in commands]
+    first, command = pairs[0]
+    if isinstance(first, CommitsAtomically):
+        return first.act_together(pairs)
     if command.restore:
         return {command.sink: first.restore(command.permit, command.version)}
     if isinstance(first, ShowingSink):
@@ -47,26 +47,26 @@ def recorded_by(commands: Sequence[CommitSink]) -> dict[SinkId, Recorded]:
     return {command.sink: command.recorded for command in commands if command.recorded is not None}
 
 
-def act_in_store(
+def commit_in_store(
     store: PipelineStore, sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]
 ) -> Versions:
-    """Let sinks act, as `act` does; say what can be done about a target that lacks a commit.
+    """Commit as `commit_sinks` does; explain what to do about a target that lacks a commit.
 
     Raises:
-        Superseded: As `act` does.
+        Superseded: As `commit_sinks` does.
         TargetBehind: If a target lacks a commit that is recorded.
-        SinkError: As `act` does.
+        SinkError: As `commit_sinks` does.
         StoreError: If the store cannot be read.
     """
     try:
-        return act(sinks, commands)
+        return commit_sinks(sinks, commands)
     except TargetBehind:
         # Found by the sink itself, in the middle of its act, and it does not know the store.
         check_targets_hold(store, sinks, recorded_by(commands))
         raise
 
 
-def _named(sinks: Mapping[SinkId, OpenSink], sink: SinkId) -> OpenSink:
+def _find_sink(sinks: Mapping[SinkId, OpenSink], sink: SinkId) -> OpenSink:
     found = sinks.get(sink)
     if found is None:
         raise SinkError(sink, "is not a sink of this pipeline")
@@ -103,7 +103,7 @@ class Groups:
 
     def _group(self, sink: SinkId) -> Hashable:
         opened: object = self._sinks.get(sink)
-        if isinstance(opened, ActsTogether):
+        if isinstance(opened, CommitsAtomically):
             return "group", opened.group
         return "sink", sink
 
@@ -131,7 +131,7 @@ def see_through(
     commits = [command for command in commands if isinstance(command, CommitSink)]
     check_targets_hold(store, sinks, recorded_by(commits))
     for together in Groups(sinks).of(commits):
-        for sink, version in act_in_store(store, sinks, together).items():
+        for sink, version in commit_in_store(store, sinks, together).items():
             commands = committer.sink_done(decision.slot, sink, version)
     for command in commands:
         if isinstance(command, RecordCommit):

@@ -108,7 +108,7 @@ def view_at(store: PipelineStore, name: str, checkpoint: int | str | None = None
             raise ConfigError("checkpoint", f"the sinks of {name} have committed nothing yet")
         decision = points[-1]
     else:
-        decision = _decided(store, log, name, str(checkpoint))
+        decision = _find_decision(store, log, name, str(checkpoint))
     if decision not in points:
         raise ConfigError("checkpoint", _why_not(decision, points))
     versions = store.commits.read(decision.slot).versions
@@ -121,7 +121,7 @@ def view_at(store: PipelineStore, name: str, checkpoint: int | str | None = None
     return ConsistentView(decision.checkpoint_id, tables, _notes(store, decision, len(tables)))
 
 
-def _decided(store: PipelineStore, log: LogView, name: str, text: str) -> Decision:
+def _find_decision(store: PipelineStore, log: LogView, name: str, text: str) -> Decision:
     decided = {decision.checkpoint_id: decision for decision in log.decisions}
     if text.isascii() and text.isdigit():
         found = decided.get(CheckpointId(int(text)))

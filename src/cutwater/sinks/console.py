@@ -103,7 +103,7 @@ class OpenConsole:
         directory = Path(tempfile.mkdtemp(prefix="cutwater-console-"))
         try:
             written = rows.write_parquet(f"file://{directory / 'rows'}", {})
-            found, table = _looked_at(directory / "rows", self._rows)
+            found, table = _read_first_rows(directory / "rows", self._rows)
         except OSError as error:
             raise SinkError(self._context.sink, f"cannot stage: {error}") from error
         finally:
@@ -143,13 +143,13 @@ class OpenConsole:
                 unknown += committable.rows
                 continue
             if header not in {None, table[0]}:
-                yield from _drawn(header or (), shown)
+                yield from _draw_table(header or (), shown)
                 shown = []
             header = table[0]
             shown += table[1][:left]
             left -= len(table[1][:left])
         if header is not None and shown:
-            yield from _drawn(header, shown)
+            yield from _draw_table(header, shown)
         hidden = total - unknown - (self._rows - left)
         if hidden > 0:
             yield f"   and {hidden} more"
@@ -181,7 +181,7 @@ def _print(lines: Iterable[str]) -> None:
         sys.stdout.flush()
 
 
-def _looked_at(directory: Path, rows: int) -> tuple[int, Table]:
+def _read_first_rows(directory: Path, rows: int) -> tuple[int, Table]:
     """Count the rows of Parquet files and read the first of them."""
     import pyarrow.parquet as pq  # noqa: PLC0415 - only whoever stages needs it
 
@@ -204,7 +204,7 @@ def _cell(value: object) -> str:
     return text if len(text) <= _WIDTH_MAX else f"{text[: _WIDTH_MAX - 1]}…"
 
 
-def _drawn(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+def _draw_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in (header, *rows):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -153,7 +153,11 @@ def reopen_foreach_batch(target: StoredTarget, context: SinkContext) -> OpenSink
 
 
 class OpenForeachBatch:
-    """A function in use by one generation; fills `OpenSink` and `KeepsPast`."""
+    """A function in use by one generation; fills `OpenSink` and `KeepsPast`.
+
+    Every method raises `SinkError` if it cannot be done now. `commit` and `restore` raise
+    `Superseded` for a slot that was never committed, after a later slot was.
+    """
 
     def __init__(self, root: Path, context: SinkContext, target: ForeachBatchTarget | None) -> None:
         """Stage below a root; without a target, the function is not known."""
@@ -177,11 +181,7 @@ class OpenForeachBatch:
         return self._opened
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
-        """Write the rows of one batch as Parquet, with exactly one Spark action.
-
-        Raises:
-            SinkError: If they cannot be written now.
-        """
+        """Write the rows of one batch as Parquet, with exactly one Spark action."""
         from cutwater.sinks.staging.formats import Form  # noqa: PLC0415 - needs Spark
 
         try:
@@ -205,11 +205,10 @@ class OpenForeachBatch:
         """Call the function with what was staged, unless it is known to have returned before.
 
         Raises:
-            Superseded: If a later slot was acted on and this one never was.
             SinkError: If the function failed, staged rows are gone, or there is no function or no
                 Spark here.
         """
-        if not committables or self._acted(permit.slot):
+        if not committables or self._is_done(permit.slot):
             return str(permit.slot)
         if self._target is None or self._context.spark is None:
             reason = "only the pipeline's own file knows the function; run it"
@@ -217,7 +216,7 @@ class OpenForeachBatch:
         batches = tuple((committable.generation, committable.batch) for committable in committables)
         frame = self._frame(committables)
         try:
-            self._target.function(frame, self._told(permit, batches))
+            self._target.function(frame, self._call_info(permit, batches))
         except Exception as error:
             reason = f"{self._target.describe()} raised {type(error).__name__}: {error}"
             raise SinkError(self._sink, reason.rstrip(".")) from error
@@ -227,10 +226,10 @@ class OpenForeachBatch:
 
     def look_back(self, version: Version | None) -> RestorePreview:
         """Say what stands against going back: rows that only the function could take away."""
-        now, then = self._handed(None), self._handed(int(version or 0))
+        now, then = self._list_delivered(None), self._list_delivered(int(version or 0))
         last = str(now[-1]) if now else NOTHING
         if then and then[-1] <= _FORGOTTEN:
-            first = self._noted()[0][0]
+            first = self._read_notes()[0][0]
             reason = f"it remembers no further back than slot {first} which rows were handed over"
             return RestorePreview(last, obstacle=reason)
         if now == then:
@@ -249,13 +248,9 @@ class OpenForeachBatch:
         return RestorePreview(last, obstacle=f"{reason}, and it has no take_back")
 
     def newest(self) -> Found:
-        """Return the newest slot whose call is noted; what the function wrote is not seen here.
-
-        Raises:
-            SinkError: If the notes cannot be read now.
-        """
+        """Return the newest slot whose call is noted; what the function wrote is not seen here."""
         try:
-            slots = [noted for noted, _, _ in self._noted()]
+            slots = [noted for noted, _, _ in self._read_notes()]
         except OSError as error:
             raise SinkError(self._sink, f"cannot read its notes: {error}") from error
         return Found(slots[-1], str(slots[-1])) if slots else Found(None, NOTHING)
@@ -264,20 +259,19 @@ class OpenForeachBatch:
         """Take back what came after a version, if the function's owner said how.
 
         Raises:
-            Superseded: If a later slot was acted on and this one never was.
             SinkError: If nobody knows how, or it failed.
         """
-        if self._acted(permit.slot):
+        if self._is_done(permit.slot):
             return str(permit.slot)
         preview = self.look_back(version)
         if preview.obstacle is not None:
             raise SinkError(self._sink, preview.obstacle)
-        then = self._handed(int(version or 0))
-        if self._handed(None) != then:
+        then = self._list_delivered(int(version or 0))
+        if self._list_delivered(None) != then:
             assert self._target is not None
             assert self._target.take_back is not None
             try:
-                self._target.take_back(self._told(permit, ()), then[-1] if then else None)
+                self._target.take_back(self._call_info(permit, ()), then[-1] if then else None)
             except Exception as error:
                 reason = f"take_back raised {type(error).__name__}: {error}"
                 raise SinkError(self._sink, reason.rstrip(".")) from error
@@ -285,11 +279,7 @@ class OpenForeachBatch:
         return str(permit.slot)
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what generations before this one staged and nobody will commit.
-
-        Raises:
-            SinkError: If it cannot be done now.
-        """
+        """Delete what generations before this one staged and nobody will commit."""
         try:
             self._staged.discard(generation, keep)
         except OSError as error:
@@ -301,11 +291,7 @@ class OpenForeachBatch:
         shown: Collection[Version | None],
         keep: Sequence[Committable],
     ) -> None:
-        """Delete staged rows that were handed over and no kept checkpoint carries.
-
-        Raises:
-            SinkError: If it cannot be done now.
-        """
+        """Delete staged rows that were handed over and no kept checkpoint carries."""
         del generation, shown
         try:
             self._staged.retain(keep)
@@ -336,10 +322,12 @@ class OpenForeachBatch:
         reader = self._context.spark.read.options(**STRICT_READING)
         return reader.schema(columns).parquet(*paths)
 
-    def _told(self, permit: CommitPermit, batches: tuple[tuple[Generation, BatchId], ...]) -> Told:
+    def _call_info(
+        self, permit: CommitPermit, batches: tuple[tuple[Generation, BatchId], ...]
+    ) -> Told:
         return Told(permit.pipeline, self._sink, permit.slot, permit.checkpoint_id, batches)
 
-    def _noted(self) -> list[tuple[Slot, str, list[Any]]]:
+    def _read_notes(self) -> list[tuple[Slot, str, list[Any]]]:
         """Return what was done at which slot, oldest first."""
         return [
             (Slot(int(note.stem)), note.suffix[1:], json.loads(note.read_text(encoding="utf-8")))
@@ -347,12 +335,12 @@ class OpenForeachBatch:
             if note.suffix in {".commit", ".restore"}
         ]
 
-    def _handed(self, at: int | None) -> list[Slot]:
+    def _list_delivered(self, at: int | None) -> list[Slot]:
         """Return the slots whose rows were out at a slot and not taken back; None for now.
 
         Of slots whose notes are gone there is one number for all, which no slot has.
         """
-        notes = self._noted()
+        notes = self._read_notes()
         whole = len(notes) < _NOTES
         handed: list[Slot] = [] if whole else [_FORGOTTEN]
         before: list[tuple[Slot, list[Slot]]] = []
@@ -368,13 +356,13 @@ class OpenForeachBatch:
             before.append((slot, handed))
         return handed
 
-    def _acted(self, slot: Slot) -> bool:
+    def _is_done(self, slot: Slot) -> bool:
         """Say whether a slot is known to have been acted on.
 
         Raises:
             Superseded: If it was not, and a later one was.
         """
-        slots = [noted for noted, _, _ in self._noted()]
+        slots = [noted for noted, _, _ in self._read_notes()]
         if slot in slots:
             return True
         if slots and slots[-1] > slot:

@@ -62,7 +62,7 @@ def check_targets_hold(
     for sink, commit in recorded.items():
         found = behind(sinks.get(sink), commit)
         if found is not None:
-            whole = _still_shown(store, sink, sinks[sink], found)
+            whole = _find_still_shown(store, sink, sinks[sink], found)
             raise target_behind(sink, commit, found, _way_out(store, commit, whole))
 
 
@@ -89,7 +89,7 @@ def _way_out(store: PipelineStore, recorded: Recorded, whole: CheckpointId | Non
     sentences.append("Or bring the target back as it was.")
     # Not the head: as a rule it is the checkpoint whose commit was refused, and no rewind goes to
     # one that is not committed.
-    newest = next(_committed(store, log), None)
+    newest = next(_list_committed(store, log), None)
     if newest is not None:
         sentences.append(
             f"`cutwater rewind {name} --to {newest[0].checkpoint_id} --leave-sinks` goes on with "
@@ -98,7 +98,7 @@ def _way_out(store: PipelineStore, recorded: Recorded, whole: CheckpointId | Non
     return " ".join(sentences)
 
 
-def _still_shown(
+def _find_still_shown(
     store: PipelineStore, sink: SinkId, opened: OpenSink, found: Found
 ) -> CheckpointId | None:
     """Return the newest checkpoint that a target still holds and can go back to.
@@ -106,7 +106,7 @@ def _still_shown(
     A commit without rows may be lost as well, and then its version is not there; so may rows be
     that were staged and wait for their commit.
     """
-    for past in still_held(_past(store, store.log.read(), sink), found):
+    for past in still_held(_list_past(store, store.log.read(), sink), found):
         waiting = past.cut.carried.get(sink, ())
         if opened.look_back(past.version).obstacle is None and not any(
             map(opened.problem, waiting)
@@ -115,16 +115,16 @@ def _still_shown(
     return None
 
 
-def _past(store: PipelineStore, log: LogView, sink: SinkId) -> Iterator[Past]:
+def _list_past(store: PipelineStore, log: LogView, sink: SinkId) -> Iterator[Past]:
     """Give the committed checkpoints that are still there, newest first."""
-    for decision, cut, visible in _committed(store, log):
+    for decision, cut, visible in _list_committed(store, log):
         recorded = recorded_of(last_writes(decision.slot, cut), visible).get(sink)
         # A version of which no slot is known may be newer than what the target holds.
         if recorded is not None or visible.get(sink) in {None, NO_TARGET}:
             yield Past(cut, recorded, visible.get(sink))
 
 
-def _committed(
+def _list_committed(
     store: PipelineStore, log: LogView
 ) -> Iterator[tuple[Decision, Cut, Mapping[SinkId, Version | None]]]:
     """Give the checkpoints that a rewind can go to, newest first, and what the sinks showed."""
@@ -135,13 +135,13 @@ def _committed(
             continue
         if decision.commit_point and decision.slot > committed:
             continue
-        cut = _cut(store, decision)
-        visible = None if cut is None else _visible(store, decision, cut)
+        cut = _read_cut(store, decision)
+        visible = None if cut is None else _read_visible(store, decision, cut)
         if cut is not None and visible is not None:
             yield decision, cut, visible
 
 
-def _cut(store: PipelineStore, decision: Decision) -> Cut | None:
+def _read_cut(store: PipelineStore, decision: Decision) -> Cut | None:
     try:
         return store.manifests.read(decision.checkpoint_id, decision.manifest_sha256)
     except NewerFormat:
@@ -150,7 +150,7 @@ def _cut(store: PipelineStore, decision: Decision) -> Cut | None:
         return None
 
 
-def _visible(
+def _read_visible(
     store: PipelineStore, decision: Decision, cut: Cut
 ) -> Mapping[SinkId, Version | None] | None:
     """Return what the sinks showed once a decision was committed; None if that is not recorded."""

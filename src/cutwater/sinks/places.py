@@ -16,7 +16,7 @@ from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.targets import IDENTITY, StoredTarget, moved_from
 
 
-def identified(sink: SinkId, target: Sink) -> StoredTarget:
+def identify_target(sink: SinkId, target: Sink) -> StoredTarget:
     """Say how to find a target again, and what tells it from every other one.
 
     Raises:
@@ -29,7 +29,7 @@ def identified(sink: SinkId, target: Sink) -> StoredTarget:
     return replace(stored, options={**stored.options, IDENTITY: (target.identity(sink),)})
 
 
-def placed(
+def locate_targets(
     targets: Mapping[SinkId, Sink],
     store: PipelineStore | None = None,
     moved: Collection[str] = (),
@@ -50,7 +50,7 @@ def placed(
     if unknown:
         known = ", ".join(sorted(targets)) or "none"
         raise ConfigError("moved", f"there is no sink {unknown[0]}; the pipeline has {known}")
-    found = {sink: identified(sink, target) for sink, target in targets.items()}
+    found = {sink: identify_target(sink, target) for sink, target in targets.items()}
     before = (store.targets.newest(store.log.read()) if store is not None else None) or {}
     for sink, now in found.items():
         then = before.get(sink)

@@ -168,7 +168,7 @@ def verify_command(arguments: VerifyArguments) -> int:
     inspector = Inspector(found.store, found.may_run)
     results = []
     for chosen in _chosen(found, inspector, arguments):
-        view, damages = inspector.verified(chosen)
+        view, damages = inspector.verify(chosen)
         results.append((view, damages))
         if arguments.output is Output.TEXT:
             for line in _verified_lines(view, damages):

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from cutwater.sinks.delta.foreign_types import Calendars, TableColumns, kept_metadata
 from cutwater.sinks.delta.merge_keys import Bounds, Keys, Mask
-from cutwater.sinks.delta.storage import TableRoot
+from cutwater.sinks.delta.storage import TableStorage
 from cutwater.sinks.delta.transaction_log import statistics
 from cutwater.store.backends.files import make_lasting
 
@@ -42,7 +42,7 @@ class DataFile:
     """A file with rows of a table.
 
     Attributes:
-        root: The table's directory.
+        storage: The table's directory.
         name: Its name there.
         logged: Its name in the table's log, which is encoded as in an address.
         size_bytes: How many bytes it has.
@@ -50,7 +50,7 @@ class DataFile:
         bounds: What the table's log says of its key columns.
     """
 
-    root: TableRoot
+    storage: TableStorage
     name: str
     logged: str
     size_bytes: int
@@ -59,11 +59,11 @@ class DataFile:
 
     def open(self) -> pq.ParquetFile:
         """Open it, to be read in parts."""
-        return self.root.parquet(self.name)
+        return self.storage.parquet(self.name)
 
     def addition(self, schema: StructType) -> AddAction:
         """Return what puts it into a table."""
-        facts = self.root.facts(self.name)
+        facts = self.storage.facts(self.name)
         if facts is None:
             message = f"{self.name} is gone"
             raise FileNotFoundError(message)
@@ -102,14 +102,14 @@ class Part:
         return int(self.file.size_bytes * (1 - self.unwanted.mean()))
 
 
-def files_of(root: TableRoot, table: DeltaTable, keys: Keys | None) -> list[DataFile]:
+def files_of(storage: TableStorage, table: DeltaTable, keys: Keys | None) -> list[DataFile]:
     """Return the files of a table's version, with what is known of their keys."""
     actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     divided_by = table.metadata().partition_columns
     names = [] if keys is None else [name for name in keys.types if keys.is_bounded(name)]
     return [
         DataFile(
-            root,
+            storage,
             unquote(str(action["path"])),
             str(action["path"]),
             int(action["size_bytes"]),
@@ -144,16 +144,16 @@ def _text(value: object) -> str | None:
 class Copies:
     """Makes copies for the commit of one slot."""
 
-    def __init__(self, root: TableRoot, spool: Path, key: str, columns: TableColumns) -> None:
+    def __init__(self, storage: TableStorage, spool: Path, key: str, columns: TableColumns) -> None:
         """Make them in a spool directory.
 
         Args:
-            root: The table's directory.
+            storage: The table's directory.
             spool: A local directory of this process alone.
             key: What tells this commit from all others.
             columns: The columns of a copy.
         """
-        self._root = root
+        self._storage = storage
         self._spool = spool
         self._key = key
         self._columns = columns
@@ -172,18 +172,18 @@ class Copies:
         for part in parts:
             digest.update(f"\n{part.file.name}".encode())
         name = f"part-{digest.hexdigest()}.parquet"
-        facts = self._root.facts(name)
+        facts = self._storage.facts(name)
         if facts is None:
             make_lasting(self._spool)
             local = self._spool / uuid.uuid4().hex
             try:
                 _write(local, parts, self._columns)
-                self._root.publish(local, name)
+                self._storage.publish(local, name)
             finally:
                 local.unlink(missing_ok=True)
-            facts = self._root.facts(name)
+            facts = self._storage.facts(name)
         assert facts is not None
-        return DataFile(self._root, name, name, facts.size_bytes, values)
+        return DataFile(self._storage, name, name, facts.size_bytes, values)
 
 
 def calendars_of(file: DataFile) -> Calendars:
@@ -198,7 +198,7 @@ def _write(local: Path, parts: Sequence[Part], columns: TableColumns) -> None:
     ) as writer:
         waiting: list[pa.RecordBatch] = []
         for part in parts:
-            for batch in _wanted(part, columns):
+            for batch in _read_wanted(part, columns):
                 waiting.append(batch)
                 if sum(batch.nbytes for batch in waiting) >= _GROUP_BYTES:
                     writer.write_table(pa.Table.from_batches(waiting))
@@ -211,7 +211,7 @@ def _write(local: Path, parts: Sequence[Part], columns: TableColumns) -> None:
         os.fsync(file.fileno())
 
 
-def _wanted(part: Part, columns: TableColumns) -> Iterator[pa.RecordBatch]:
+def _read_wanted(part: Part, columns: TableColumns) -> Iterator[pa.RecordBatch]:
     start = 0
     with part.file.open() as opened:
         for batch in columns.batches(opened, part.file.name, _ROWS_AT_ONCE):

@@ -28,9 +28,9 @@ from cutwater.protocol.showing import ShowPermit
 from cutwater.sinks.base import SinkContext
 from cutwater.sinks.delta.merge import Change
 from cutwater.sinks.delta.schema import added_columns, spark_schema, table_obstacle, unwritable
-from cutwater.sinks.delta.storage import Staging, TableRoot
+from cutwater.sinks.delta.storage import Staging, TableStorage
 from cutwater.sinks.delta.table import OpenDeltaTable
-from cutwater.sinks.delta.target import Writing
+from cutwater.sinks.delta.target import DeltaWriteMode
 from cutwater.sinks.delta.time_travel import NO_TABLE, foreign_commit
 from cutwater.sinks.delta.transaction_log import DeltaLog
 
@@ -98,13 +98,18 @@ class ShownBatches:
 
 
 class ShowingDeltaTable(OpenDeltaTable):
-    """A table that shows batches; fills `ShowingSink`."""
+    """A table that shows batches before their checkpoint; fills `ShowingSink`.
+
+    Every method raises `SinkError` if it cannot be done now, except `show`, which tries again with
+    the next batch. Every method that takes a permit raises `Superseded` after a later slot was
+    written to the table.
+    """
 
     def __init__(
-        self, root: TableRoot, staging: Staging, writing: Writing, context: SinkContext
+        self, storage: TableStorage, staging: Staging, writing: DeltaWriteMode, context: SinkContext
     ) -> None:
         """Look at the table, as `OpenDeltaTable` does."""
-        super().__init__(root, staging, writing, context)
+        super().__init__(storage, staging, writing, context)
         self._shown = ShownBatches(self._slots.log)
         self._waiting: list[Committable] = []
         self._lock = threading.RLock()
@@ -114,11 +119,7 @@ class ShowingDeltaTable(OpenDeltaTable):
         self._claimed = False
 
     def newest(self) -> Found:
-        """Return the table's version: slots in it are those of claims, and batches have none.
-
-        Raises:
-            SinkError: If the table cannot be read now.
-        """
+        """Return the table's version: slots in it are those of claims, and batches have none."""
         with self._lock:
             found = super().newest()
             claim = self._claim if self._claimed else None
@@ -134,7 +135,6 @@ class ShowingDeltaTable(OpenDeltaTable):
         """Take away what was shown after a version; shut out predecessors.
 
         Raises:
-            Superseded: If somebody with a later slot has acted on the table.
             SinkError: If it cannot be done now, or somebody else has written to the table since.
         """
         with self._lock:
@@ -144,12 +144,7 @@ class ShowingDeltaTable(OpenDeltaTable):
             return taken
 
     def take_over(self, permit: ShowPermit) -> Version:
-        """Shut out predecessors and leave the table as it is.
-
-        Raises:
-            Superseded: If somebody with a later slot has acted on the table.
-            SinkError: If it cannot be done now.
-        """
+        """Shut out predecessors and leave the table as it is."""
         with self._lock:
             return self._begin(permit, lambda table: self._mark(table, permit.slot))
 
@@ -186,16 +181,12 @@ class ShowingDeltaTable(OpenDeltaTable):
             )
             raise SinkError(self._sink, reason)
         self._refuse_stuck(table, first - 1)
-        table.restore(first - 1, commit_properties=self._marked(permit.slot))
+        table.restore(first - 1, commit_properties=self._slot_properties(permit.slot))
 
     # -- showing
 
     def show(self, permit: ShowPermit, committable: Committable) -> None:
-        """Make a batch visible before its checkpoint, as a version of its own.
-
-        Raises:
-            Superseded: If somebody with a later slot has acted on the table.
-        """
+        """Make a batch visible before its checkpoint, as a version of its own."""
         with self._lock:
             if self._claim is None or self._claim.slot != permit.slot:
                 newer = Slot(0) if self._claim is None else self._claim.slot
@@ -209,11 +200,11 @@ class ShowingDeltaTable(OpenDeltaTable):
     def _show_waiting(self, permit: ShowPermit) -> None:
         while self._waiting:
             committable = self._waiting[0]
-            if self._slots.until(partial(self._shown_as, permit, committable)) == NO_TABLE:
+            if self._slots.until(partial(self._show_batch, permit, committable)) == NO_TABLE:
                 return
             self._waiting.remove(committable)
 
-    def _shown_as(
+    def _show_batch(
         self, permit: ShowPermit, committable: Committable, table: DeltaTable | None
     ) -> Version | None:
         """Return the version that shows a batch; None after a step towards it."""
@@ -229,18 +220,13 @@ class ShowingDeltaTable(OpenDeltaTable):
     def seal(
         self, permit: CommitPermit, committables: Sequence[Committable], shown: Version | None
     ) -> Version:
-        """See that all a decision holds is visible; return the version with just that.
-
-        Raises:
-            Superseded: If somebody with a later slot has acted on the table.
-            SinkError: If it cannot be done now.
-        """
+        """See that all a decision holds is visible; return the version with just that."""
         with self._lock:
             if not committables:
-                return self._slots.unchanged(permit.slot) if shown is None else shown
+                return self._slots.find_unchanged(permit.slot) if shown is None else shown
             version = NO_TABLE
             for committable in committables:
-                version = self._slots.until(partial(self._sealed_as, permit, committable))
+                version = self._slots.until(partial(self._seal_batch, permit, committable))
             self._files.note_committed(committables)
             sealed = {(committable.generation, committable.batch) for committable in committables}
             self._waiting = [
@@ -250,7 +236,7 @@ class ShowingDeltaTable(OpenDeltaTable):
             ]
             return version
 
-    def _sealed_as(
+    def _seal_batch(
         self, permit: CommitPermit, committable: Committable, table: DeltaTable | None
     ) -> Version | None:
         if table is None:
@@ -285,21 +271,21 @@ class ShowingDeltaTable(OpenDeltaTable):
             self._add_batch(table, committable)
             return None
         self._slots.log.sync(found)
-        self._recreate_missing(found, lambda _: self._settled([committable]))
+        self._recreate_missing(found, lambda _: self._settle_batches([committable]))
         return str(found)
 
     def _add_batch(self, table: DeltaTable, committable: Committable) -> None:
         """Make the table's new columns, or the version with the rows: whatever is next."""
         why = table_obstacle(table, self._writing)
         if why is not None:
-            raise SinkError(self._sink, unwritable(self._root, self._writing, why))
+            raise SinkError(self._sink, unwritable(self._storage, self._writing, why))
         schema = self._staged_schema([committable])
         new = added_columns(spark_schema(table), schema, self._sink)
         if new:
             fields = Schema.from_json(StructType(new).json()).fields
-            table.alter.add_columns(fields, commit_properties=self._slots.named({}))
+            table.alter.add_columns(fields, commit_properties=self._slots.build_properties({}))
             return
-        change = Change(*self._settled([committable]))
+        change = Change(*self._settle_batches([committable]))
         named = {
             "cutwater.generation": str(committable.generation),
             "cutwater.batch": str(committable.batch),
@@ -309,7 +295,7 @@ class ShowingDeltaTable(OpenDeltaTable):
             "append",
             table.schema(),
             list(self._writing.partition_by),
-            commit_properties=self._slots.named(named),
+            commit_properties=self._slots.build_properties(named),
         )
 
     # -- versions
@@ -320,8 +306,8 @@ class ShowingDeltaTable(OpenDeltaTable):
             "append",
             table.schema(),
             list(self._writing.partition_by),
-            commit_properties=self._marked(slot),
+            commit_properties=self._slot_properties(slot),
         )
 
-    def _marked(self, slot: Slot) -> CommitProperties:
-        return self._slots.named({"cutwater.slot": str(slot)}, slot)
+    def _slot_properties(self, slot: Slot) -> CommitProperties:
+        return self._slots.build_properties({"cutwater.slot": str(slot)}, slot)

@@ -56,17 +56,19 @@ class Change:
         ]
 
 
-def appended(staged: Sequence[DataFile], copies: Copies) -> Change:
+def append_files(staged: Sequence[DataFile], copies: Copies) -> Change:
     """Add files."""
-    return Change(_settled([Part(file) for file in staged], copies))
+    return Change(_settle([Part(file) for file in staged], copies))
 
 
-def overwritten(staged: Sequence[DataFile], there: Sequence[DataFile], copies: Copies) -> Change:
+def overwrite_files(
+    staged: Sequence[DataFile], there: Sequence[DataFile], copies: Copies
+) -> Change:
     """Put files in the place of all others."""
-    return Change(_settled([Part(file) for file in staged], copies), there)
+    return Change(_settle([Part(file) for file in staged], copies), there)
 
 
-def upserted(
+def upsert_files(
     batches: Sequence[Sequence[DataFile]], there: Sequence[DataFile], keys: Keys, copies: Copies
 ) -> Change:
     """Let rows replace those with the same key.
@@ -97,10 +99,10 @@ def upserted(
         for file, mask in zip(may_meet, wanted.masks(may_meet), strict=True)
         if mask is not None
     ]
-    return Change(_settled([*parts, *touched], copies), [part.file for part in touched])
+    return Change(_settle([*parts, *touched], copies), [part.file for part in touched])
 
 
-def _settled(parts: Sequence[Part], copies: Copies) -> list[DataFile]:
+def _settle(parts: Sequence[Part], copies: Copies) -> list[DataFile]:
     """Return the files that the table gets: copies where rows are unwanted or files are small."""
     left = [part for part in parts if part.unwanted is None or not part.unwanted.all()]
     files = [part.file for part in left if part.unwanted is None and not _is_small(part)]

@@ -31,7 +31,7 @@ from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Version
 from cutwater.sinks.base import reason_of, repeat_until_found
 from cutwater.sinks.delta.schema import spark_schema
-from cutwater.sinks.delta.storage import FAILURES, FileFacts, TableRoot
+from cutwater.sinks.delta.storage import FAILURES, FileFacts, TableStorage
 from cutwater.sinks.delta.time_travel import NO_TABLE
 from cutwater.sinks.delta.transaction_log import DeltaLog
 
@@ -47,13 +47,13 @@ class DeltaSlots:
         schema: The table's columns when it was last read; None without a table.
     """
 
-    def __init__(self, root: TableRoot, pipeline: PipelineId, sink: SinkId) -> None:
+    def __init__(self, storage: TableStorage, pipeline: PipelineId, sink: SinkId) -> None:
         """Look at nothing yet."""
-        self._root = root
+        self._storage = storage
         self._pipeline = pipeline
         self._sink = sink
         self._app_id = f"{pipeline}/{sink}"
-        self.log = DeltaLog(root, pipeline, sink)
+        self.log = DeltaLog(storage, pipeline, sink)
         self._table: DeltaTable | None = None
         self._facts: FileFacts | None = None
         self.schema: StructType | None = None
@@ -67,7 +67,7 @@ class DeltaSlots:
         if self._table is not None:
             self._table.update_incremental()
         elif self.log.exists:
-            self._table = DeltaTable(self._root.address, storage_options=self._root.options)
+            self._table = DeltaTable(self._storage.address, storage_options=self._storage.options)
         if self._table is not None and self._table.version() != known:
             self._facts = self.log.facts(self._table.version())
         self.schema = None if self._table is None else spark_schema(self._table)
@@ -77,7 +77,9 @@ class DeltaSlots:
         """Read the table from its beginning the next time, since something has gone wrong."""
         self._table = None
 
-    def act(self, permit: CommitPermit, move: Callable[[DeltaTable | None], None]) -> Version:
+    def commit_once(
+        self, permit: CommitPermit, move: Callable[[DeltaTable | None], None]
+    ) -> Version:
         """Move the table on, one version at a time, until the slot is found in its log.
 
         Whether a version was made is never taken from the call that made it, but read back.
@@ -124,7 +126,7 @@ class DeltaSlots:
         """Say whether a table drops the slots of sinks that have not written for some time."""
         return _FORGETTING in table.metadata().configuration
 
-    def unchanged(self, slot: Slot) -> Version:
+    def find_unchanged(self, slot: Slot) -> Version:
         """Return the version of a slot that has nothing to commit; see above."""
         try:
             table = self.load()
@@ -145,7 +147,7 @@ class DeltaSlots:
             self._table = None
             raise SinkError(self._sink, reason_of(error)) from error
 
-    def beginning(self, table: DeltaTable) -> int:
+    def find_beginning(self, table: DeltaTable) -> int:
         """Return the version before the first commit of this sink."""
         if self.newest(table) is None:
             return table.version()
@@ -154,15 +156,17 @@ class DeltaSlots:
             raise SinkError(self._sink, "the table's log no longer reaches back to its beginning")
         return own[-1].version - 1
 
-    def properties(self, permit: CommitPermit, *, acts: bool = True) -> CommitProperties:
+    def properties(self, permit: CommitPermit, *, carries_slot: bool = True) -> CommitProperties:
         """Say who commits; a version that acts on the slot carries the slot's key."""
         named = {
             "cutwater.slot": str(permit.slot),
             "cutwater.checkpoint": str(permit.checkpoint_id),
         }
-        return self.named(named, permit.slot if acts else None)
+        return self.build_properties(named, permit.slot if carries_slot else None)
 
-    def named(self, named: Mapping[str, str], slot: Slot | None = None) -> CommitProperties:
+    def build_properties(
+        self, named: Mapping[str, str], slot: Slot | None = None
+    ) -> CommitProperties:
         """Say who commits, and more; a version that acts on a slot carries the slot's key."""
         return CommitProperties(
             custom_metadata={

@@ -1,4 +1,4 @@
-"""Where a Delta table's files are: those of the table (`TableRoot`) and those that are staged.
+"""Where a Delta table's files are: those of the table (`TableStorage`) and those that are staged.
 
 A name is relative to the table's directory, with slashes, as the files of a table's log are named.
 What was published outlives a power cut. A file is never changed once it has its name, so
@@ -43,7 +43,7 @@ class FileFacts(NamedTuple):
     modified_ms: int
 
 
-class TableRoot(Protocol):
+class TableStorage(Protocol):
     """The directory of one table. Raises `OSError` for whatever cannot be done."""
 
     @property
@@ -97,8 +97,8 @@ class TableRoot(Protocol):
         ...
 
 
-class LocalRoot:
-    """A directory of this machine's file system; fills `TableRoot`."""
+class LocalStorage:
+    """A directory of this machine's file system; fills `TableStorage`."""
 
     def __init__(self, directory: Path) -> None:
         """Use a directory; nothing is touched yet."""

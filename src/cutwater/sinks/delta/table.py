@@ -25,7 +25,7 @@ from cutwater.sinks.base import RestorePreview, Rows, SinkContext, reason_of
 from cutwater.sinks.columns import loose
 from cutwater.sinks.delta.data_files import Copies, DataFile, files_of
 from cutwater.sinks.delta.foreign_types import TableColumns, open_parquet
-from cutwater.sinks.delta.merge import Change, appended, overwritten, upserted
+from cutwater.sinks.delta.merge import Change, append_files, overwrite_files, upsert_files
 from cutwater.sinks.delta.merge_keys import Keys
 from cutwater.sinks.delta.schema import (
     added_columns,
@@ -38,34 +38,38 @@ from cutwater.sinks.delta.schema import (
     unwritable,
 )
 from cutwater.sinks.delta.slot_commits import DeltaSlots
-from cutwater.sinks.delta.storage import FAILURES, Staging, TableRoot
-from cutwater.sinks.delta.target import Writing
+from cutwater.sinks.delta.storage import FAILURES, Staging, TableStorage
+from cutwater.sinks.delta.target import DeltaWriteMode
 from cutwater.sinks.delta.time_travel import NO_TABLE, foreign_commit, look_back, no_table
 from cutwater.sinks.staging.parquet import partition_values
 
 
 class OpenDeltaTable:
-    """A table to write to; fills `OpenSink` and `KeepsPast`. Made by `DeltaTarget.open`."""
+    """A table to write to; fills `OpenSink` and `KeepsPast`. Made by `DeltaTarget.open`.
+
+    Every method raises `SinkError` if it cannot be done now. `commit` and `restore` raise
+    `Superseded` for a slot that was never committed, after a later slot was.
+    """
 
     def __init__(
-        self, root: TableRoot, staging: Staging, writing: Writing, context: SinkContext
+        self, storage: TableStorage, staging: Staging, writing: DeltaWriteMode, context: SinkContext
     ) -> None:
         """Look at the table, if there is one, and make sure that it can be written.
 
         Raises:
             ConfigError: If it is not a table that can be written in this way.
         """
-        self._root = root
+        self._storage = storage
         self._writing = writing
         self._sink = context.sink
         self._files = staging
         self._spool = f"copies-{uuid.uuid4().hex[:8]}"
-        self._slots = DeltaSlots(root, context.pipeline, context.sink)
-        where = root.address
+        self._slots = DeltaSlots(storage, context.pipeline, context.sink)
+        where = storage.address
         try:
-            root.prepare()
+            storage.prepare()
             table = self._slots.load()
-            foreign = None if table else foreign_files(root, root.entries())
+            foreign = None if table else foreign_files(storage, storage.entries())
         except FAILURES as error:
             raise ConfigError(
                 "uri", f"{where} cannot be a Delta table: {reason_of(error)}"
@@ -73,9 +77,9 @@ class OpenDeltaTable:
         if foreign is not None:
             raise ConfigError("uri", foreign)
         if table is not None:
-            why = table_obstacle(table, writing) or stuck_files(root, table, writing)
+            why = table_obstacle(table, writing) or stuck_files(storage, table, writing)
             if why is not None:
-                raise ConfigError("uri", unwritable(root, writing, why))
+                raise ConfigError("uri", unwritable(storage, writing, why))
 
     @property
     def way(self) -> str:
@@ -120,15 +124,12 @@ class OpenDeltaTable:
         return self._files.problem(committable)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Let what was staged meet the table, as one version; also when there is nothing.
-
-        Raises:
-            Superseded: If a later slot was acted on and this one never was.
-            SinkError: If it cannot be done now.
-        """
+        """Let what was staged meet the table, as one version; also when there is nothing."""
         if not committables:
-            return self._slots.unchanged(permit.slot)
-        version = self._slots.act(permit, lambda table: self._add(table, permit, committables))
+            return self._slots.find_unchanged(permit.slot)
+        version = self._slots.commit_once(
+            permit, lambda table: self._add(table, permit, committables)
+        )
         try:
             self._recreate_missing(
                 int(version), lambda then: self._change(then, permit, committables)
@@ -140,30 +141,22 @@ class OpenDeltaTable:
         return version
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Say what going back to a version would do, and whether it can be done.
-
-        Raises:
-            SinkError: If the table cannot be read now.
-        """
+        """Say what going back to a version would do, and whether it can be done."""
         try:
             table = self._slots.load()
             if table is None:
-                return no_table(self._root, None if version == NO_TABLE else version)
+                return no_table(self._storage, None if version == NO_TABLE else version)
             try:
                 target = self._target(table, version)
             except SinkError as error:
                 return RestorePreview(str(table.version()), obstacle=error.reason)
-            return look_back(self._root, self._slots.log, table, target)
+            return look_back(self._storage, self._slots.log, table, target)
         except FAILURES as error:
             self._slots.forget()
             raise SinkError(self._sink, reason_of(error)) from error
 
     def slot_at(self, version: Version) -> Slot | None:
-        """Return the newest slot of this sink at or below a version; None if its log has none.
-
-        Raises:
-            SinkError: If the log cannot be read now.
-        """
+        """Return the newest slot of this sink at or below a version; None if its log has none."""
         try:
             own = self._slots.log.own_commits(int(version)) if version != NO_TABLE else iter(())
             return next((commit.slot for commit in own), None)
@@ -171,11 +164,7 @@ class OpenDeltaTable:
             raise SinkError(self._sink, reason_of(error)) from error
 
     def newest(self) -> Found:
-        """Return the newest slot of this sink in the table, whoever else has written since.
-
-        Raises:
-            SinkError: If the table cannot be read now.
-        """
+        """Return the newest slot of this sink in the table, whoever else has written since."""
         try:
             table = self._slots.load()
             if table is None:
@@ -192,20 +181,15 @@ class OpenDeltaTable:
         """Take the table back to a version (None: as before the first commit), as a new one.
 
         Raises:
-            Superseded: If a later slot was acted on and this one never was.
             SinkError: If it cannot be done now: the log or files of that version may be gone,
                 or somebody else has written to the table since.
         """
         if version in {None, NO_TABLE} and not self._slots.log.exists:
             return NO_TABLE
-        return self._slots.act(permit, lambda table: self._go_back(table, permit, version))
+        return self._slots.commit_once(permit, lambda table: self._go_back(table, permit, version))
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what generations before this one staged and nobody will commit.
-
-        Raises:
-            SinkError: If it cannot be done now.
-        """
+        """Delete what generations before this one staged and nobody will commit."""
         try:
             self._files.discard(generation, keep)
             self._files.clear_spools(self._spool)
@@ -221,9 +205,6 @@ class OpenDeltaTable:
         """Delete staged rows that are committed and no kept checkpoint carries.
 
         How far back the table can go is up to its own log and to VACUUM.
-
-        Raises:
-            SinkError: If it cannot be done now.
         """
         del generation, shown
         try:
@@ -239,27 +220,27 @@ class OpenDeltaTable:
         if table is None:
             # An empty first version: what the table is taken back to at its beginning.
             DeltaTable.create(
-                self._root.address,
+                self._storage.address,
                 Schema.from_json(schema.json()),
                 partition_by=list(self._writing.partition_by),
-                storage_options=self._root.options,
-                commit_properties=self._slots.properties(permit, acts=False),
+                storage_options=self._storage.options,
+                commit_properties=self._slots.properties(permit, carries_slot=False),
             )
             return
         why = table_obstacle(table, self._writing)
         if why is not None:
-            raise SinkError(self._sink, unwritable(self._root, self._writing, why))
+            raise SinkError(self._sink, unwritable(self._storage, self._writing, why))
         new = added_columns(spark_schema(table), schema, self._sink)
         if new:
             fields = Schema.from_json(StructType(new).json()).fields
             table.alter.add_columns(
-                fields, commit_properties=self._slots.properties(permit, acts=False)
+                fields, commit_properties=self._slots.properties(permit, carries_slot=False)
             )
             return
         change = self._change(table, permit, committables)
         unmoved = stuck(change.removed)
         if unmoved is not None:
-            raise SinkError(self._sink, f"{self._root.address}: {unmoved}")
+            raise SinkError(self._sink, f"{self._storage.address}: {unmoved}")
         self._write(table, permit, change.actions(spark_schema(table)))
 
     def _recreate_missing(self, version: int, make: Callable[[DeltaTable], object]) -> None:
@@ -277,22 +258,24 @@ class OpenDeltaTable:
         Raises:
             FileNotFoundError: If a file cannot be recreated.
         """
-        missing = set(self._slots.log.missing(version))
+        missing = set(self._slots.log.find_missing(version))
         table = self._slots.load() if missing else None
         if table is not None:
-            missing &= {file.name for file in files_of(self._root, table, None)}
+            missing &= {file.name for file in files_of(self._storage, table, None)}
         if not missing:
             return
-        address, options = self._root.address, self._root.options
+        address, options = self._storage.address, self._storage.options
         then = DeltaTable(address, version=version - 1, storage_options=options)
         try:
             make(then)
-            missing &= set(self._slots.log.missing(version))
+            missing &= set(self._slots.log.find_missing(version))
         except FAILURES as error:
-            raise FileNotFoundError(_lost(address, version, missing, reason_of(error))) from error
+            raise FileNotFoundError(
+                _describe_loss(address, version, missing, reason_of(error))
+            ) from error
         if missing:
             reason = "its originals have changed"
-            raise FileNotFoundError(_lost(address, version, missing, reason))
+            raise FileNotFoundError(_describe_loss(address, version, missing, reason))
 
     def _staged_schema(self, committables: Sequence[Committable]) -> StructType:
         schema = StructType()
@@ -307,27 +290,27 @@ class OpenDeltaTable:
         self, table: DeltaTable, permit: CommitPermit, committables: Sequence[Committable]
     ) -> Change:
         """Compute what a commit does to the version that was just read."""
-        staged = self._settled(committables)
+        staged = self._settle_batches(committables)
         schema = spark_schema(table)
         stored = [field for field in loose(schema) if field.name not in self._writing.partition_by]
         columns = TableColumns(StructType(stored), self._sink)
         spool = self._files.spool(self._spool)
-        copies = Copies(self._root, spool, permit.key(self._sink), columns)
+        copies = Copies(self._storage, spool, permit.key(self._sink), columns)
         keys = self._keys(schema)
         if keys is not None:
-            return upserted(staged, files_of(self._root, table, keys), keys, copies)
+            return upsert_files(staged, files_of(self._storage, table, keys), keys, copies)
         if self._writing.write == "overwrite":
-            return overwritten(staged[-1], files_of(self._root, table, None), copies)
-        return appended([file for files in staged for file in files], copies)
+            return overwrite_files(staged[-1], files_of(self._storage, table, None), copies)
+        return append_files([file for files in staged for file in files], copies)
 
-    def _settled(self, committables: Sequence[Committable]) -> list[list[DataFile]]:
+    def _settle_batches(self, committables: Sequence[Committable]) -> list[list[DataFile]]:
         """Put staged files where the table may name them; give those of each batch."""
         batches = [list(self._files.data([committable])) for committable in committables]
         settled = self._files.settle([blob for blobs in batches for blob in blobs])
         return [
             [
                 DataFile(
-                    self._root,
+                    self._storage,
                     settled[blob],
                     settled[blob],
                     blob.size_bytes,
@@ -340,7 +323,9 @@ class OpenDeltaTable:
 
     def _go_back(self, table: DeltaTable | None, permit: CommitPermit, to: Version | None) -> None:
         if table is None:
-            raise SinkError(self._sink, f"there is no table in {self._root.address} to take back")
+            raise SinkError(
+                self._sink, f"there is no table in {self._storage.address} to take back"
+            )
         target = self._target(table, to)
         foreign = foreign_commit(self._slots.log, target, table.version())
         if foreign is not None:
@@ -354,16 +339,16 @@ class OpenDeltaTable:
             table.restore(target, commit_properties=self._slots.properties(permit))
 
     def _refuse_stuck(self, table: DeltaTable, target: int) -> None:
-        address, options = self._root.address, self._root.options
+        address, options = self._storage.address, self._storage.options
         then = DeltaTable(address, version=target, storage_options=options)
-        kept = {file.logged for file in files_of(self._root, then, None)}
-        now = files_of(self._root, table, None)
+        kept = {file.logged for file in files_of(self._storage, then, None)}
+        now = files_of(self._storage, table, None)
         unmoved = stuck([file for file in now if file.logged not in kept])
         if unmoved is not None:
             raise SinkError(self._sink, f"{address}: {unmoved}")
 
     def _target(self, table: DeltaTable, to: Version | None) -> int:
-        return self._slots.beginning(table) if to in {None, NO_TABLE} else int(str(to))
+        return self._slots.find_beginning(table) if to in {None, NO_TABLE} else int(str(to))
 
     # -- deltalake
 
@@ -379,7 +364,7 @@ class OpenDeltaTable:
         )
 
 
-def _lost(address: str, version: int, missing: Collection[str], reason: str) -> str:
+def _describe_loss(address: str, version: int, missing: Collection[str], reason: str) -> str:
     what = (
         f"version {version} names {min(missing)}, which another program has deleted from {address}"
     )

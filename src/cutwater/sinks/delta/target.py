@@ -97,7 +97,7 @@ def delta(
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class DeltaWriteMode:
     """How rows meet those that a table has.
 
     Attributes:
@@ -150,7 +150,7 @@ class DeltaTarget:
                 raise ConfigError(key, f"{found!r} makes files that Delta misreads; set {needed}")
         _need_deltalake()
         from cutwater.sinks.delta.early_batches import ShowingDeltaTable  # noqa: PLC0415 - extra
-        from cutwater.sinks.delta.storage import LocalRoot, LocalStaging  # noqa: PLC0415 - extra
+        from cutwater.sinks.delta.storage import LocalStaging, LocalStorage  # noqa: PLC0415 - extra
         from cutwater.sinks.delta.table import OpenDeltaTable  # noqa: PLC0415 - an extra
 
         opens = ShowingDeltaTable if self.delivery.shows_batches else OpenDeltaTable
@@ -158,15 +158,15 @@ class DeltaTarget:
         if isinstance(place, Path):
             place = place.absolute()
             staging = LocalStaging(place, context.pipeline, context.sink)
-            return opens(LocalRoot(place), staging, self._writing, context)
+            return opens(LocalStorage(place), staging, self._writing, context)
         if not share_disk(context.spark):
             reason = f"{self.uri}: a table in a bucket needs executors on the driver's machine"
             raise ConfigError("uri", f"{reason} (local, local-cluster), for now")
-        from cutwater.sinks.delta.storage_s3 import BucketRoot, BucketStaging  # noqa: PLC0415
+        from cutwater.sinks.delta.storage_s3 import BucketStaging, BucketStorage  # noqa: PLC0415
 
-        root = BucketRoot(place)
-        sent = BucketStaging(root, context.pipeline, context.sink)
-        return opens(root, sent, self._writing, context)
+        storage = BucketStorage(place)
+        sent = BucketStaging(storage, context.pipeline, context.sink)
+        return opens(storage, sent, self._writing, context)
 
     def check_target(self, sink: SinkId, rows: "StructType | None") -> str | None:
         """Say why the table, as it is now, cannot take the rows; makes nothing.
@@ -177,14 +177,14 @@ class DeltaTarget:
         """
         _need_deltalake()
         from cutwater.sinks.delta.schema import check_table  # noqa: PLC0415 - an extra
-        from cutwater.sinks.delta.storage import LocalRoot  # noqa: PLC0415 - an extra
+        from cutwater.sinks.delta.storage import LocalStorage  # noqa: PLC0415 - an extra
 
         place = _place(self.uri)
         if isinstance(place, Path):
-            return check_table(LocalRoot(place.absolute()), self._writing, sink, rows)
-        from cutwater.sinks.delta.storage_s3 import BucketRoot  # noqa: PLC0415 - an extra
+            return check_table(LocalStorage(place.absolute()), self._writing, sink, rows)
+        from cutwater.sinks.delta.storage_s3 import BucketStorage  # noqa: PLC0415 - an extra
 
-        return check_table(BucketRoot(place), self._writing, sink, rows)
+        return check_table(BucketStorage(place), self._writing, sink, rows)
 
     def check_rows(self, sink: SinkId, rows: "StructType") -> str | None:
         """Say why no Delta table can hold the rows.
@@ -206,8 +206,8 @@ class DeltaTarget:
         return StoredTarget(self.format, place, options)
 
     @property
-    def _writing(self) -> Writing:
-        return Writing(self.write, self.keys, self.partition_by)
+    def _writing(self) -> DeltaWriteMode:
+        return DeltaWriteMode(self.write, self.keys, self.partition_by)
 
 
 def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId, Slot
 from cutwater.sinks.delta.foreign_types import Calendar, Calendars
-from cutwater.sinks.delta.storage import LOG, FileFacts, TableRoot
+from cutwater.sinks.delta.storage import LOG, FileFacts, TableStorage
 
 _TEXT_MAX: Final = 32
 _UNSYNCED: Final = 100
@@ -48,9 +48,9 @@ class OwnCommit:
 class DeltaLog:
     """The log of one table. Lets every `OSError` through."""
 
-    def __init__(self, root: TableRoot, pipeline: PipelineId, sink: SinkId) -> None:
+    def __init__(self, storage: TableStorage, pipeline: PipelineId, sink: SinkId) -> None:
         """Look at a table with the eyes of one sink."""
-        self._root = root
+        self._storage = storage
         self._pipeline = pipeline
         self._sink = sink
         self._app_id = f"{pipeline}/{sink}"
@@ -59,13 +59,13 @@ class DeltaLog:
     @property
     def exists(self) -> bool:
         """Whether there is a table."""
-        return self._root.has_log()
+        return self._storage.has_log()
 
     def own_commits(self, newest: int) -> Iterator[OwnCommit]:
         """Give this sink's commits, newest first, as far as the log reaches back."""
         for version in range(newest, -1, -1):
             try:
-                text = self._root.read(_file(version)).decode()
+                text = self._storage.read(_file(version)).decode()
             except FileNotFoundError:
                 return
             for line in text.splitlines():
@@ -82,7 +82,7 @@ class DeltaLog:
             FileNotFoundError: If the log no longer has it.
         """
         slot = batch = None
-        for line in self._root.read(_file(version)).decode().splitlines():
+        for line in self._storage.read(_file(version)).decode().splitlines():
             if self._pipeline not in line:
                 continue
             action = json.loads(line)
@@ -101,7 +101,7 @@ class DeltaLog:
         Raises:
             FileNotFoundError: If the log no longer has it.
         """
-        lines = self._root.read(_file(version)).decode().splitlines()
+        lines = self._storage.read(_file(version)).decode().splitlines()
         actions = [json.loads(line) for line in lines if line.strip()]
         for action in actions:
             info = action.get("commitInfo", {})
@@ -112,22 +112,22 @@ class DeltaLog:
 
     def facts(self, version: int) -> FileFacts | None:
         """Look at the file of a version; None if the log has none."""
-        return self._root.facts(_file(version))
+        return self._storage.facts(_file(version))
 
-    def missing(self, version: int) -> list[str]:
+    def find_missing(self, version: int) -> list[str]:
         """Return the files that a version added and that are not there, or have another size.
 
         Nothing is returned for a version so old that the log no longer has it.
         """
         try:
-            lines = self._root.read(_file(version)).decode().splitlines()
+            lines = self._storage.read(_file(version)).decode().splitlines()
         except FileNotFoundError:
             return []
         actions = [json.loads(line) for line in lines if '"add"' in line]
         added = [action["add"] for action in actions if "add" in action]
         sizes = {unquote(str(file["path"])): int(file["size"]) for file in added}
         with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
-            found = pool.map(self._root.facts, sizes)
+            found = pool.map(self._storage.facts, sizes)
             return [
                 name
                 for name, facts in zip(sizes, found, strict=True)
@@ -137,7 +137,7 @@ class DeltaLog:
     @property
     def is_whole(self) -> bool:
         """Whether the log reaches back to the table's beginning."""
-        return self._root.facts(_file(0)) is not None
+        return self._storage.facts(_file(0)) is not None
 
     def sync(self, version: int) -> None:
         """Make a version outlive a power cut: it, those below it, and checkpoints of them.
@@ -149,7 +149,7 @@ class DeltaLog:
         names = [f"{LOG}/_last_checkpoint"]
         for number in range(max(first, 0), version + 1):
             names += [_file(number), f"{LOG}/{number:020d}.checkpoint.parquet"]
-        self._root.sync(names)
+        self._storage.sync(names)
         self._synced = version
 
 

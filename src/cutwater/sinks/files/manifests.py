@@ -34,7 +34,7 @@ from cutwater.store.backends.directories import (
     exists,
     is_below,
     is_directory,
-    listed,
+    list_directory,
     matching,
     remove_tree,
     status,
@@ -146,7 +146,7 @@ class FileCommits:
         found = self._read.get(version)
         if found is None:
             manifest = self._file(version)
-            found = _unpacked(manifest.read_text(encoding="utf-8"))
+            found = _unpack(manifest.read_text(encoding="utf-8"))
             for file in (*found.add, *found.remove, *(found.files or ())):
                 for path in (file.staged, file.path, file.source):
                     if not is_below(path):
@@ -213,7 +213,7 @@ class FileCommits:
             apply(files, commit)
             commit = replace(commit, files=tuple(files.values()))
         make_lasting(self.directory)
-        return create_lasting(self._file(commit.version), _packed(commit))
+        return create_lasting(self._file(commit.version), _pack(commit))
 
     def carry_out(self, commit: FileCommit) -> None:
         """Move the files of a version to their places, for good; may be repeated at any time.
@@ -257,7 +257,7 @@ class FileCommits:
         Raises:
             ValueError: If a manifest that says which files they are is not one.
         """
-        for directory in listed(self._past):
+        for directory in list_directory(self._past):
             if not directory.name.isdigit() or int(directory.name) >= before:
                 continue
             try:
@@ -283,14 +283,14 @@ def apply(live: Live, commit: FileCommit) -> None:
     live.update({file.staged: file for file in commit.add})
 
 
-def _packed(commit: FileCommit) -> str:
+def _pack(commit: FileCommit) -> str:
     values = {"cutwater": _FORM, **asdict(commit)}
     if commit.files is None:
         del values["files"]
     return json.dumps(values, ensure_ascii=False)
 
 
-def _unpacked(text: str) -> FileCommit:
+def _unpack(text: str) -> FileCommit:
     values = json.loads(text)
     if not isinstance(values, dict) or values.pop("cutwater", None) != _FORM:
         message = "this is no manifest of this version of Cutwater"

@@ -33,7 +33,11 @@ Next = Callable[[int], FileCommit]
 
 
 class OpenFiles:
-    """A directory to write files to; fills `OpenSink` and `KeepsPast`."""
+    """A directory to write files to; fills `OpenSink` and `KeepsPast`.
+
+    Every method raises `SinkError` if it cannot be done now. `commit` and `restore` raise
+    `Superseded` for a slot that was never committed, after a later slot was.
+    """
 
     def __init__(self, root: Path, form: Form, context: SinkContext, keep_past: int) -> None:
         """Look at the directory, and make sure that it can be written.
@@ -77,7 +81,7 @@ class OpenFiles:
             reason = f"there is no column {min(missing)} to partition by"
             raise ConfigError(f"sink {self._sink}", reason)
         if self._columns is not None:
-            self._joined(self._columns, rows.schema)
+            self._join_columns(self._columns, rows.schema)
         place = (generation, batch)
         try:
             return self._staged.stage(rows, place, self._form)
@@ -100,25 +104,18 @@ class OpenFiles:
         return None
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Bring what was staged in sight as one version; also when there is nothing.
-
-        Raises:
-            Superseded: If a later slot was acted on and this one never was.
-            SinkError: If it cannot be done now.
-        """
+        """Bring what was staged in sight as one version; also when there is nothing."""
         if not committables:
-            return self._unchanged(permit.slot)
+            return self._find_unchanged(permit.slot)
         wanted = committables[-1:] if self._overwrites else committables
-        version = self._act(permit, lambda number: self._addition(number, permit, wanted))
+        version = self._commit_once(
+            permit, lambda number: self._plan_commit(number, permit, wanted)
+        )
         self._staged.note_committed(committables)
         return version
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Say what going back to a version would do, and whether it can be done.
-
-        Raises:
-            SinkError: If the directory cannot be looked at now.
-        """
+        """Say what going back to a version would do, and whether it can be done."""
         try:
             newest, target = self._commits.newest(), _number(version)
             now = self._rows_at(newest)
@@ -135,11 +132,7 @@ class OpenFiles:
             raise SinkError(self._sink, reason_of(error)) from error
 
     def slot_at(self, version: Version) -> Slot | None:
-        """Return the slot that made a version; None if there is no such version.
-
-        Raises:
-            SinkError: If the directory cannot be looked at now.
-        """
+        """Return the slot that made a version; None if there is no such version."""
         try:
             number = _number(version)
             known = BEGINNING < number <= self._commits.newest()
@@ -148,11 +141,7 @@ class OpenFiles:
             raise SinkError(self._sink, reason_of(error)) from error
 
     def newest(self) -> Found:
-        """Return the slot that made the newest version; None if there is no version.
-
-        Raises:
-            SinkError: If the directory cannot be looked at now.
-        """
+        """Return the slot that made the newest version; None if there is no version."""
         try:
             newest = self._newest()
         except _FAILED as error:
@@ -165,17 +154,14 @@ class OpenFiles:
         """Take the directory back to a version (None: as before the first commit), as a new one.
 
         Raises:
-            Superseded: If a later slot was acted on and this one never was.
             SinkError: If it cannot be done now; files of that version may be gone.
         """
-        return self._act(permit, lambda number: self._way_back(number, permit, _number(version)))
+        return self._commit_once(
+            permit, lambda number: self._plan_restore(number, permit, _number(version))
+        )
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what generations before this one staged and nobody will commit.
-
-        Raises:
-            SinkError: If it cannot be done now.
-        """
+        """Delete what generations before this one staged and nobody will commit."""
         try:
             self._staged.discard(generation, keep)
             self._forget_past(generation, keep)
@@ -191,9 +177,6 @@ class OpenFiles:
         """Delete staged rows that are committed, and what was taken away `keep_past` versions ago.
 
         How far back the directory can go is up to `keep_past`, not to what was shown.
-
-        Raises:
-            SinkError: If it cannot be done now.
         """
         del shown
         try:
@@ -214,7 +197,7 @@ class OpenFiles:
 
     # -- one slot
 
-    def _act(self, permit: CommitPermit, plan: Next) -> Version:
+    def _commit_once(self, permit: CommitPermit, plan: Next) -> Version:
         """Make versions until the slot is found among them, and carry out the newest."""
 
         def step() -> Version | None:
@@ -250,7 +233,7 @@ class OpenFiles:
                 break
         raise Superseded(self._sink, slot, newest.slot)
 
-    def _unchanged(self, slot: Slot) -> Version:
+    def _find_unchanged(self, slot: Slot) -> Version:
         """Return the version of a slot that has nothing to commit: the last at or before it."""
         try:
             for commit in self._commits.backwards():
@@ -263,7 +246,7 @@ class OpenFiles:
 
     # -- what a version consists of
 
-    def _addition(
+    def _plan_commit(
         self, number: int, permit: CommitPermit, committables: Sequence[Committable]
     ) -> FileCommit:
         before = self._commits.read(number - 1) if number - 1 > BEGINNING else None
@@ -272,7 +255,7 @@ class OpenFiles:
             columns = StructType.fromJson(dict(before.schema))
         for committable in committables:
             found = StructType.fromJson(json.loads(self._staged.schema_text(committable)))
-            columns = self._joined(columns, found)
+            columns = self._join_columns(columns, found)
         added, rows = [], 0
         for committable in committables:
             files = [self._staged_file(number, committable, blob) for blob in committable.blobs[1:]]
@@ -285,7 +268,7 @@ class OpenFiles:
             stays = {blob.name for committable in committables for blob in committable.blobs}
             live = self._commits.live(number - 1)
             gone = [file for staged, file in live.items() if staged not in stays]
-            removed = tuple(self._taken_away(number, file) for file in gone)
+            removed = tuple(self._move_to_past(number, file) for file in gone)
         elif before is not None:
             rows += before.rows
         operation = "overwrite" if self._overwrites else "append"
@@ -317,7 +300,7 @@ class OpenFiles:
         path = "/".join((*inner[:-1], self._name(number, blob.name)))
         return DataFile(blob.name, path, source, blob.size_bytes, blob.sha256)
 
-    def _way_back(self, number: int, permit: CommitPermit, target: int) -> FileCommit:
+    def _plan_restore(self, number: int, permit: CommitPermit, target: int) -> FileCommit:
         newest = number - 1
         if target > newest:
             raise SinkError(self._sink, f"{self._root} never was at version {target}")
@@ -335,7 +318,7 @@ class OpenFiles:
                 raise SinkError(self._sink, reason)
             path = str(Path(file.path).with_name(self._name(number, staged)))
             added.append(replace(file, source=where[staged], path=path))
-        removed = [self._taken_away(number, file) for key, file in now.items() if key not in then]
+        removed = [self._move_to_past(number, file) for key, file in now.items() if key not in then]
         columns = StructType()
         if target > BEGINNING:
             columns = StructType.fromJson(dict(self._commits.read(target).schema))
@@ -358,7 +341,7 @@ class OpenFiles:
             add=(),
         )
 
-    def _taken_away(self, number: int, file: DataFile) -> DataFile:
+    def _move_to_past(self, number: int, file: DataFile) -> DataFile:
         return replace(file, source=file.path, path=self._commits.past_place(number, file.path))
 
     def _name(self, number: int, staged: str) -> str:
@@ -388,7 +371,7 @@ class OpenFiles:
     def _rows_at(self, version: int) -> int:
         return 0 if version == BEGINNING else self._commits.read(version).rows
 
-    def _joined(self, known: StructType, found: StructType) -> StructType:
+    def _join_columns(self, known: StructType, found: StructType) -> StructType:
         """Return all columns, or say why rows with these cannot join those that are there."""
         if self._overwrites:
             return found

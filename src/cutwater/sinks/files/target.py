@@ -148,9 +148,9 @@ class FilesTarget:
 
     def check_rows(self, sink: SinkId, rows: "StructType") -> str | None:  # noqa: ARG002
         """Say why files of this format cannot hold the rows."""
-        from cutwater.sinks.columns import unheld  # noqa: PLC0415 - needs Spark's types
+        from cutwater.sinks.columns import find_unheld  # noqa: PLC0415 - needs Spark's types
 
-        return unheld(rows, self.format)
+        return find_unheld(rows, self.format)
 
     def stored(self) -> StoredTarget:
         """Say how to find the directory again: its real place, whatever links lead to it."""

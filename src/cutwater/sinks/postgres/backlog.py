@@ -109,7 +109,7 @@ class Backlog:
                 [staged_table.batch, list(staged_table.tasks)],
             )
 
-    def left(self, connection: Connection, newest: int) -> list[str]:
+    def list_unneeded(self, connection: Connection, newest: int) -> list[str]:
         """Return the tables that no commit needs: those of slots that were acted on."""
         found = self._staging.tables(connection, "m")
         return [table for table in found if int(table.split("_")[2]) <= newest]

@@ -83,7 +83,7 @@ class TableName:
         """Give it as the server's functions read it."""
         return self.sql.as_string()
 
-    def resolved(self, connection: Connection) -> "TableName":
+    def resolve(self, connection: Connection) -> "TableName":
         """Return it with the schema it is in, or would be made in."""
         if self.schema is not None:
             return self
@@ -119,7 +119,7 @@ def identity_of(connection: Connection, table: TableName) -> str:
     Not the number of the table: it may not be there yet.
     """
     system, database = database_of(connection)
-    return f"{system}/{database}/{table.resolved(connection).quoted}"
+    return f"{system}/{database}/{table.resolve(connection).quoted}"
 
 
 def relation_of(connection: Connection, table: TableName) -> str | None:

@@ -54,7 +54,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class CommitEntry:
     """What one act did: the rows it wrote or took away, and the staged tables it used up.
 
     `relation` is the table that the sink has rows in afterwards, as in `Head`.
@@ -141,7 +141,7 @@ class Records:
             raise Superseded(self._sink, slot, Slot(head.slot))
         return True
 
-    def add(self, connection: Connection, permit: CommitPermit, act: Act) -> None:
+    def add(self, connection: Connection, permit: CommitPermit, entry: CommitEntry) -> None:
         """Record an act in the transaction that it was done in."""
         connection.execute(
             self._sql(
@@ -152,13 +152,13 @@ class Records:
                 *self._key,
                 permit.slot,
                 permit.checkpoint_id,
-                act.target,
-                act.action,
-                act.rows,
-                list(act.staged),
+                entry.target,
+                entry.action,
+                entry.rows,
+                list(entry.staged),
             ],
         )
-        relation, given = (", relation = %s", [act.relation]) if self._has_relation else ("", [])
+        relation, given = (", relation = %s", [entry.relation]) if self._has_relation else ("", [])
         text = f"UPDATE {{sinks}} SET slot = %s{relation} WHERE pipeline = %s AND sink = %s"
         connection.execute(self._sql(text), [permit.slot, *given, *self._key])
 
@@ -196,7 +196,7 @@ class Records:
 
     # -- going back
 
-    def lost(self, connection: Connection, version: int) -> int | None:
+    def find_undoing_slot(self, connection: Connection, version: int) -> int | None:
         """Return the slot of a rewind that took away what a version showed; None if none did."""
         found = connection.execute(
             self._sql(
@@ -218,7 +218,7 @@ class Records:
         ).fetchone()
         return 0 if found is None else int(found[0])
 
-    def undone(self, version: int) -> tuple[sql.Composed, list[object]]:
+    def query_undone(self, version: int) -> tuple[sql.Composed, list[object]]:
         """Return a query for the commits of this sink that going back to a version undoes."""
         text = (
             "SELECT slot, xid, rows, target FROM {commits} WHERE pipeline = %s AND sink = %s "
@@ -228,7 +228,7 @@ class Records:
 
     def mark_undone(self, connection: Connection, version: int, slot: Slot, target: str) -> None:
         """Mark what was undone, with what other sinks did to the same table in the same acts."""
-        query, given = self.undone(version)
+        query, given = self.query_undone(version)
         connection.execute(
             self._sql(
                 "UPDATE {commits} SET undone_by = %s WHERE pipeline = %s AND action = 'commit' "
@@ -241,7 +241,7 @@ class Records:
 
     def rows_of_undone(self, connection: Connection, version: int, target: str) -> int:
         """Count the rows that the acts to be undone have added to a table, whichever sink did."""
-        query, given = self.undone(version)
+        query, given = self.query_undone(version)
         found = connection.execute(
             self._sql(
                 "SELECT coalesce(sum(rows), 0) FROM {commits} WHERE pipeline = %s AND target = %s "

@@ -77,9 +77,9 @@ class Dsn:
         Raises:
             ConfigError: If it is no connection string.
         """
-        return {**_DEFAULTS, **self._parsed()}
+        return {**_DEFAULTS, **self._parse()}
 
-    def _parsed(self) -> dict[str, str]:
+    def _parse(self) -> dict[str, str]:
         from psycopg import ProgrammingError  # noqa: PLC0415 - an extra
         from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415 - an extra
 
@@ -100,7 +100,7 @@ class Dsn:
         Raises:
             ConfigError: As `text` does.
         """
-        found = self._parsed()
+        found = self._parse()
         host = found.get("host") or found.get("hostaddr") or os.environ.get("PGHOST", "localhost")
         port = found.get("port") or os.environ.get("PGPORT", "5432")
         user = found.get("user") or os.environ.get("PGUSER", "")
@@ -118,11 +118,11 @@ class Dsn:
             return self.given
         from psycopg.conninfo import make_conninfo  # noqa: PLC0415 - an extra
 
-        found = self._parsed()
+        found = self._parse()
         return make_conninfo("", **{name: found[name] for name in _STORED if name in found})
 
 
-def redacted(text: str, parameters: Mapping[str, str], dsn: str = "") -> str:
+def redact(text: str, parameters: Mapping[str, str], dsn: str = "") -> str:
     """Return a text without any secret of a connection."""
     secrets = {value for name, value in parameters.items() if name in _SECRET and value}
     secrets |= {quote(secret, safe="") for secret in secrets} | ({dsn} if dsn else set())

@@ -17,7 +17,7 @@ from psycopg import errors
 
 from cutwater.errors import SinkError
 from cutwater.ids import SinkId
-from cutwater.sinks.postgres.dsn import Dsn, redacted
+from cutwater.sinks.postgres.dsn import Dsn, redact
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 T = TypeVar("T")
@@ -62,12 +62,12 @@ class Session:
                     if attempt == _TRIES - 1:
                         raise
         except psycopg.Error as error:
-            raise SinkError(self._sink, redacted(words_of(error), parameters)) from None
+            raise SinkError(self._sink, redact(words_of(error), parameters)) from None
         raise AssertionError
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        connection = self._connected()
+        connection = self._connect()
         try:
             yield connection
             connection.commit()
@@ -77,7 +77,7 @@ class Session:
         with self._lock:
             self._idle.append(connection)
 
-    def _connected(self) -> Connection:
+    def _connect(self) -> Connection:
         """Return a connection in a new transaction; an idle one may have been cut meanwhile."""
         while True:
             with self._lock:

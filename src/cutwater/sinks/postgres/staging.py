@@ -77,7 +77,7 @@ class Staging:
                     "CREATE TABLE {} (LIKE {} INCLUDING CONSTRAINTS INCLUDING GENERATED)"
                 ).format(table.sql, target.sql)
             )
-            changes = _relaxed(there, columns)
+            changes = _relax_nulls(there, columns)
         else:
             connection.execute(make_table(table, types_of(columns), ()))
             changes = []
@@ -213,7 +213,7 @@ def _task(blob: BlobRef) -> tuple[int, int]:
     return int(task), int(rows)
 
 
-def _relaxed(there: Sequence[TableColumn], columns: Sequence[Column]) -> list[sql.Composed]:
+def _relax_nulls(there: Sequence[TableColumn], columns: Sequence[Column]) -> list[sql.Composed]:
     """Let the columns be null that rows do not have: the commit gives them their defaults."""
     sent = {column.name for column in columns}
     unsent = [column for column in there if column.name not in sent]

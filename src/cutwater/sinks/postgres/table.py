@@ -34,7 +34,7 @@ from cutwater.sinks.postgres.catalog import (
     relation_of,
     server_obstacle,
 )
-from cutwater.sinks.postgres.commit_records import BEGINNING, Act, Records
+from cutwater.sinks.postgres.commit_records import BEGINNING, CommitEntry, Records
 from cutwater.sinks.postgres.copy import RESULT, CopyJob, copy_task
 from cutwater.sinks.postgres.dsn import Dsn
 from cutwater.sinks.postgres.session import Connection, Session, words_of
@@ -46,7 +46,12 @@ _DROPPED_MAX: Final = 500
 
 
 class OpenPostgresTable:
-    """A table to write to; fills `OpenSink`, `ActsTogether` and `KeepsPast`."""
+    """A table to write to; fills `OpenSink`, `CommitsAtomically` and `KeepsPast`.
+
+    Every method raises `SinkError` if it cannot be done now. `commit`, `restore`, `act_together`
+    and `bring_together` raise `Superseded` for a slot that was never committed, after a later slot
+    was.
+    """
 
     def __init__(
         self, dsn: Dsn, table: TableName, keys: tuple[str, ...], schema: str, context: SinkContext
@@ -76,7 +81,7 @@ class OpenPostgresTable:
         if why is not None:
             raise ConfigError("dsn", why)
         self._records.make(connection)
-        self.target = self.target.resolved(connection)
+        self.target = self.target.resolve(connection)
         why = obstacle(connection, self.target, self._keys)
         if why is not None:
             raise ConfigError("table", f"{self.target} {why}")
@@ -129,9 +134,9 @@ class OpenPostgresTable:
         if refused is not None:
             self._drop(table)
             raise SinkError(self.sink, f"{self.target} refuses a row: {refused}")
-        return self.sent(table, place, counted)
+        return self.describe_staged(table, place, counted)
 
-    def sent(
+    def describe_staged(
         self,
         table: str,
         place: tuple[Generation, BatchId],
@@ -180,12 +185,7 @@ class OpenPostgresTable:
         return self._group
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Make what was staged visible, all of it or nothing; also when there is nothing.
-
-        Raises:
-            Superseded: If a later slot was acted on and this one never was.
-            SinkError: If it cannot be done now.
-        """
+        """Make what was staged visible, all of it or nothing; also when there is nothing."""
         command = CommitSink(permit, self.sink, tuple(committables))
         return self.act_together([(self, command)])[self.sink]
 
@@ -193,7 +193,6 @@ class OpenPostgresTable:
         """Take the table back to a version (None: as before the first commit), as a new one.
 
         Raises:
-            Superseded: If a later slot was acted on and this one never was.
             SinkError: If it cannot be done now, or somebody else has written what would go.
         """
         command = CommitSink(permit, self.sink, (), restore=True, version=version)
@@ -216,19 +215,21 @@ class OpenPostgresTable:
             assert isinstance(sink, OpenPostgresTable)
             together[command.sink] = sink.bring_together(command, at_once)
 
-        def act(connection: Connection) -> dict[SinkId, Version]:
+        def commit_all(connection: Connection) -> dict[SinkId, Version]:
             versions = {}
             for sink, command in ordered:
                 assert isinstance(sink, OpenPostgresTable)
-                versions[command.sink] = sink.act(connection, command, together[command.sink])
+                versions[command.sink] = sink.commit_once(
+                    connection, command, together[command.sink]
+                )
             try:
                 # What is checked at the end of a transaction, while it can be said of whom.
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
             except psycopg.IntegrityError as error:
-                raise _blamed(error, [sink for sink, _ in ordered], self) from None
+                raise _blame(error, [sink for sink, _ in ordered], self) from None
             return versions
 
-        versions = self._session.run(act)
+        versions = self._session.run(commit_all)
         for sink, command in ordered:
             if together[command.sink] is not None:
                 assert isinstance(sink, OpenPostgresTable)
@@ -242,10 +243,6 @@ class OpenPostgresTable:
 
         Returns:
             What to commit instead of what is staged; None if that can be committed as it is.
-
-        Raises:
-            Superseded: If a later slot was acted on and this one never was.
-            SinkError: If it cannot be done now.
         """
         if len(command.committables) <= at_once:
             return None
@@ -262,16 +259,12 @@ class OpenPostgresTable:
         return self._backlog.bring_together(slot, self.target, staged, at_once)
 
     def drop_backlog(self) -> None:
-        """Delete the tables in which rows were brought together that are committed by now.
+        """Delete the tables in which rows were brought together that are committed by now."""
 
-        Raises:
-            SinkError: If it cannot be done now.
-        """
+        def list_unneeded(connection: Connection) -> list[str]:
+            return self._backlog.list_unneeded(connection, self._records.head(connection).slot)
 
-        def left(connection: Connection) -> list[str]:
-            return self._backlog.left(connection, self._records.head(connection).slot)
-
-        self._drop_all(self._session.run(left))
+        self._drop_all(self._session.run(list_unneeded))
 
     def _drop_all(self, tables: Sequence[str]) -> None:
         """Delete tables, a bounded number in each transaction."""
@@ -285,7 +278,7 @@ class OpenPostgresTable:
         for name in tables:
             self._staging.drop(connection, name)
 
-    def act(
+    def commit_once(
         self, connection: Connection, command: CommitSink, together: list[Staged] | None = None
     ) -> Version:
         """Act on a decision within a transaction, unless that was done.
@@ -299,11 +292,11 @@ class OpenPostgresTable:
         if not self._records.may_act(connection, permit.slot):
             return str(permit.slot)
         # In the same transaction: a connection may lead to another server from one to the next.
-        found = self._found(connection)
+        found = self._find_newest(connection)
         if command.recorded is not None and is_behind(command.recorded, found):
             raise target_behind(self.sink, command.recorded, found)
         try:
-            done = self._done(connection, command, together)
+            done = self._carry_out(connection, command, together)
             self._records.add(connection, permit, done)
         except (errors.SerializationFailure, errors.DeadlockDetected):
             raise
@@ -313,28 +306,24 @@ class OpenPostgresTable:
             raise SinkError(self.sink, _way_out(error, self.target)) from None
         return str(permit.slot)
 
-    def _done(
+    def _carry_out(
         self, connection: Connection, command: CommitSink, together: list[Staged] | None
-    ) -> Act:
+    ) -> CommitEntry:
         """Put rows in, or take them back; return what was done."""
         target, before = str(self.target), self._records.head(connection).relation
         if command.restore:
             rows, is_empty = self._take_back(connection, command)
-            return Act("restore", target, rows, relation=None if is_empty else before)
+            return CommitEntry("restore", target, rows, relation=None if is_empty else before)
         staged = [table_of(committable) for committable in command.committables]
         rows = self._put(connection, command, together)
         relation = relation_of(connection, self.target) if rows else before
-        return Act("commit", target, rows, staged, relation)
+        return CommitEntry("commit", target, rows, staged, relation)
 
     def newest(self) -> Found:
-        """Return the newest slot that was acted on; None if the table is another one since.
+        """Return the newest slot that was acted on; None if the table is another one since."""
+        return self._session.run(self._find_newest)
 
-        Raises:
-            SinkError: If the database cannot be asked now.
-        """
-        return self._session.run(self._found)
-
-    def _found(self, connection: Connection) -> Found:
+    def _find_newest(self, connection: Connection) -> Found:
         head = self._records.head(connection)
         if is_another(connection, head.relation, self.target):
             return Found(None, NO_TARGET)
@@ -372,11 +361,7 @@ class OpenPostgresTable:
     # -- the past
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Say what `restore` would do, and whether it can; changes nothing.
-
-        Raises:
-            SinkError: If the table cannot be looked at now.
-        """
+        """Say what `restore` would do, and whether it can; changes nothing."""
 
         def look(connection: Connection) -> RestorePreview:
             head = self._records.head(connection)
@@ -399,7 +384,7 @@ class OpenPostgresTable:
             return None, f"it remembers {self.target} no further back than version {head.floor}"
         if wanted > head.slot:
             return None, f"{self.target} is at version {head.slot} and never was at {wanted}"
-        lost = self._records.lost(connection, wanted)
+        lost = self._records.find_undoing_slot(connection, wanted)
         if lost is not None:
             return None, f"what {self.target} showed then was taken back by the rewind {lost}"
         if not there or is_another(connection, head.relation, self.target):
@@ -438,9 +423,6 @@ class OpenPostgresTable:
 
         What a newer generation has staged stays: this may be a process that was paused, and the
         tables that are used up by now may be carried by checkpoints of its successor.
-
-        Raises:
-            SinkError: If it cannot be done now.
         """
         floor = min(map(_number, shown), default=BEGINNING)
         kept = {table_of(committable) for committable in keep}
@@ -464,21 +446,17 @@ class OpenPostgresTable:
         self.drop_backlog()
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what generations before this one staged and nobody will commit.
-
-        Raises:
-            SinkError: If it cannot be done now.
-        """
+        """Delete what generations before this one staged and nobody will commit."""
         kept = {table_of(committable) for committable in keep}
 
-        def left(connection: Connection) -> list[str]:
+        def list_unneeded(connection: Connection) -> list[str]:
             return [
                 table
                 for table in self._staging.tables(connection)
                 if generation_of(table) < generation and table not in kept
             ]
 
-        self._drop_all(self._session.run(left))
+        self._drop_all(self._session.run(list_unneeded))
 
 
 def _number(version: Version | None) -> int:
@@ -491,7 +469,7 @@ def _count(connection: Connection, table: TableName) -> int:
     return 0 if found is None else int(found[0])
 
 
-def _blamed(
+def _blame(
     error: psycopg.Error, sinks: Sequence[OpenSink], default: OpenPostgresTable
 ) -> SinkError:
     """Name the sink whose table a rule is of."""

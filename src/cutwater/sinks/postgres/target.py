@@ -217,7 +217,7 @@ def _obstacle(
     why = server_obstacle(connection)
     if why is not None:
         return why
-    found = table.resolved(connection)
+    found = table.resolve(connection)
     why = obstacle(connection, found, keys)
     if why is not None:
         return f"{found} {why}"

@@ -94,7 +94,7 @@ class Appends:
         expected = self.records.rows_of_undone(connection, version, str(self.target))
         found = connection.execute(
             sql.SQL("SELECT count(*) FROM {} WHERE {}").format(self.target.sql, self._ours()),
-            self._given(version),
+            self._undone_parameters(version),
         ).fetchone()
         count = 0 if found is None else int(found[0])
         if count == expected:
@@ -106,7 +106,7 @@ class Appends:
         """Delete the rows."""
         connection.execute(
             sql.SQL("DELETE FROM {} WHERE {}").format(self.target.sql, self._ours()),
-            self._given(version),
+            self._undone_parameters(version),
         )
 
     def forget(self, connection: Connection, version: int) -> None:
@@ -116,11 +116,11 @@ class Appends:
         """There are no images to delete."""
 
     def _ours(self) -> sql.Composed:
-        query, _ = self.records.undone(0)
+        query, _ = self.records.query_undone(0)
         return sql.SQL("xmin IN (SELECT u.xid::xid FROM ({}) AS u)").format(query)
 
-    def _given(self, version: int) -> list[object]:
-        return self.records.undone(version)[1]
+    def _undone_parameters(self, version: int) -> list[object]:
+        return self.records.query_undone(version)[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from cutwater.store.backends.directories import (
     directories_below,
     is_below,
     is_directory,
-    listed,
+    list_directory,
     matching,
     remove_tree,
     try_to_remove_tree,
@@ -63,7 +63,7 @@ class HiddenFiles:
         make_lasting(place)
         return place / uuid.uuid4().hex[:8]
 
-    def kept(self, files: Sequence[Path], directory: Path) -> tuple[BlobRef, ...]:
+    def sync_and_describe(self, files: Sequence[Path], directory: Path) -> tuple[BlobRef, ...]:
         """Make the files of a new directory outlive a power cut, and describe them."""
         blobs = tuple(self.blob(file, sync=True) for file in files)
         for made in (*directories_below(directory), directory, directory.parent):
@@ -131,14 +131,14 @@ class HiddenFiles:
         for directory in matching(self.base, "g[0-9]*"):
             if int(directory.name[1:]) >= generation:
                 continue
-            for entry in listed(directory):
+            for entry in list_directory(directory):
                 if entry in kept:
                     continue
                 if is_directory(entry):
                     remove_tree(entry)
                 else:
                     entry.unlink()
-            if not listed(directory):
+            if not list_directory(directory):
                 directory.rmdir()
 
     def note_committed(self, committables: Sequence[Committable]) -> None:

@@ -92,7 +92,7 @@ class StagedOutput(HiddenFiles):
         if not files:
             remove_tree(directory.parent)
             return 0, ()
-        return total, self.kept(files, directory)
+        return total, self.sync_and_describe(files, directory)
 
     def schema_text(self, committable: Committable) -> str:
         """Read the schema that was staged with a batch."""

@@ -82,7 +82,7 @@ class StagedFiles(HiddenFiles):
             return 0, ()
         if check is not None:
             check(files)
-        return total, self.kept(files, directory)
+        return total, self.sync_and_describe(files, directory)
 
     def schema_text(self, committable: Committable) -> str:
         """Read the schema that was staged with a batch."""
