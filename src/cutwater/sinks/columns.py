@@ -32,7 +32,7 @@ _NOT_AS_TEXT: Final = ("geography", "geometry")
 
 
 def find_unheld(rows: StructType, format: str) -> str | None:  # noqa: A002 - as in files
-    """Say which column a format of files cannot hold; None if it can hold all of them."""
+    """Return which column a file format cannot hold; None if it can hold all columns."""
     for column in rows.fields:
         for kind in parts(column.dataType):
             is_place = kind.typeName().startswith(_NOT_AS_TEXT)
@@ -46,7 +46,7 @@ def find_unheld(rows: StructType, format: str) -> str | None:  # noqa: A002 - as
 
 
 def parts(kind: DataType) -> Iterator[DataType]:
-    """Give a type and all that is nested in it."""
+    """Yield a type and all types nested in it."""
     yield kind
     match kind:
         case StructType():

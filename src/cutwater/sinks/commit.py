@@ -1,9 +1,9 @@
-"""Seeing a written decision through its sinks, one by one or those of a group together.
+"""Commits a written decision in its sinks, one by one or a group together.
 
-`protocol.commit` says what each sink has to do; sinks that share a transaction do it in one, or
-none of them does (docs/adr/0018). Recovery repeats decided commits with `see_through`, outside a
-running generation, and a rewind takes its sinks back; a record says that all have acted (section
-9).
+`protocol.commit` determines what each sink has to do. Sinks that share a transaction do it
+together, or none of them does (docs/adr/0018). Recovery repeats decided commits with `see_through`,
+outside a running generation, and a rewind restores its sinks with it. The commit record is written
+after all sinks have committed (section 9).
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -21,15 +21,15 @@ from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Committed
 
 Versions = Mapping[SinkId, Version]
-"""What each sink shows now."""
+"""The current version of each sink."""
 
 
 def commit_sinks(sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]) -> Versions:
-    """Let one sink, or all sinks of one group, act on a decision.
+    """Let one sink, or all sinks of one group, commit or restore a decision.
 
     Raises:
-        Superseded: If a sink has acted on a later one instead.
-        SinkError: If a sink cannot now; then none of the group has.
+        Superseded: If a sink has committed a later decision instead.
+        SinkError: If a sink cannot commit now; then no sink of the group has.
     """
     pairs = [(_find_sink(sinks, command.sink), command) for command in commands]
     first, command = pairs[0]
@@ -43,7 +43,7 @@ def commit_sinks(sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink
 
 
 def recorded_by(commands: Sequence[CommitSink]) -> dict[SinkId, Recorded]:
-    """Return what the targets of some commands must hold before they are carried out."""
+    """Return what the targets of some commands must hold before the commands are executed."""
     return {command.sink: command.recorded for command in commands if command.recorded is not None}
 
 
@@ -61,7 +61,7 @@ def commit_in_store(
     try:
         return commit_sinks(sinks, commands)
     except TargetBehind:
-        # Found by the sink itself, in the middle of its act, and it does not know the store.
+        # The sink itself found this during its commit, and the sink does not know the store.
         check_targets_hold(store, sinks, recorded_by(commands))
         raise
 
@@ -74,10 +74,10 @@ def _find_sink(sinks: Mapping[SinkId, OpenSink], sink: SinkId) -> OpenSink:
 
 
 class Groups:
-    """Which commands of a decision are carried out together.
+    """Groups the commands of a decision that are executed together.
 
-    A group acts whole, also when only some of its sinks are asked again: the others, which have
-    acted already or not, lose nothing by being asked once more.
+    A whole group commits, even if only some of its sinks are due again. For the others it is safe
+    to commit once more.
     """
 
     def __init__(self, sinks: Mapping[SinkId, OpenSink]) -> None:
@@ -87,10 +87,10 @@ class Groups:
         self._members: dict[Hashable, dict[SinkId, CommitSink]] = {}
 
     def of(self, commands: Sequence[CommitSink]) -> list[tuple[CommitSink, ...]]:
-        """Return what is to be carried out, one tuple for what acts together.
+        """Return the commands to execute, one tuple for each group.
 
         Args:
-            commands: Those of one moment; the first ones of a decision all come at once.
+            commands: Commands that are due together; the first call for a decision has all of them.
         """
         asked: dict[Hashable, None] = {}
         for command in commands:
@@ -115,16 +115,16 @@ def see_through(
     cut: Cut,
     options: CommitOptions | None = None,
 ) -> Mapping[SinkId, Version]:
-    """Let every sink act on a written decision, once, and record it. May be repeated.
+    """Commit a written decision in every sink, once, and record it. May be repeated.
 
     Returns:
-        What each sink shows now.
+        The current version of each sink.
 
     Raises:
-        Superseded: If a sink has acted on a later decision instead.
-        TargetBehind: If a target lacks a commit that is recorded; as a rule no sink has acted then.
-        SinkError: If a sink cannot act now.
-        StoreError: If it could not be recorded.
+        Superseded: If a sink has committed a later decision instead.
+        TargetBehind: If a target lacks a recorded commit; usually no sink has committed then.
+        SinkError: If a sink cannot commit now.
+        StoreError: If the commit could not be recorded.
     """
     committer = Committer(store.pipeline, options or CommitOptions())
     commands = committer.decided(decision.slot, cut, 0)
