@@ -251,7 +251,7 @@ class NotFound(StoreError):
 
 
 class Conflict(StoreError):
-    """Another object has that name already; it was not changed."""
+    """Something else has that name already; it was not changed."""
 
     code = "CW-302"
     next_step = "Nothing was overwritten; find out who else writes to this store."

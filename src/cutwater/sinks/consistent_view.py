@@ -1,8 +1,8 @@
 """All sinks of a pipeline as they were at one checkpoint: their versions, and their rows.
 
 Sinks commit together at commit points, so the versions that a commit record names show one moment
-of the stream in all of them. A recovery point has none of its own: what it prepared is committed
-with the next commit point (rule F3).
+of the stream in all of them. A recovery point has no versions of its own: what it prepared is
+committed with the next commit point (rule F3).
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class ConsistentView:
     Attributes:
         checkpoint_id: The checkpoint.
         tables: Every sink's target and version.
-        notes: Why the tables may show something else than this one moment, if so.
+        notes: Reasons why the tables may not show this exact moment, if any.
     """
 
     checkpoint_id: CheckpointId
@@ -89,13 +89,13 @@ def view_at(store: PipelineStore, name: str, checkpoint: int | str | None = None
     Args:
         store: The pipeline in its store.
         name: Its name, for messages.
-        checkpoint: A number or a savepoint's name; None for the newest that is committed.
+        checkpoint: A number or a savepoint's name; None for the newest committed one.
 
     Raises:
-        ConfigError: If there is no such commit point; it names the nearest ones.
+        ConfigError: If there is no such commit point; the message names the nearest ones.
         StoreError: If the store cannot be read.
     """
-    # Records first: whatever is recorded has been decided by the time the log is read.
+    # Records first: every recorded commit is decided by the time the log is read.
     recorded = frozenset(store.commits.slots())
     log = store.log.read()
     points = [
@@ -152,7 +152,7 @@ def _why_not(decision: Decision, points: list[Decision]) -> str:
 
 
 def _notes(store: PipelineStore, decision: Decision, sinks: int) -> tuple[str, ...]:
-    """Say why tables may disagree, as far as the manifest is still there to tell."""
+    """Return why tables may disagree, if the manifest still exists."""
     try:
         cut = store.manifests.read(decision.checkpoint_id, decision.manifest_sha256)
     except (Corrupt, NewerFormat, NotFound):

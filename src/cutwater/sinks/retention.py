@@ -54,7 +54,7 @@ class SinkRetention:
                 return
             try:
                 self._ask(name, sink, keep.get(name, ()))
-            except Exception as error:  # noqa: BLE001 - a sink may be the user's; it is called again
+            except Exception as error:  # noqa: BLE001 - a sink may be the user's; called again
                 _LOG.warning("retention: sink %s: %s", name, error)
 
     def _ask(self, name: SinkId, sink: OpenSink, keep: Sequence[Committable]) -> None:

@@ -1,8 +1,8 @@
-"""A directory of files in use by one generation: staged out of sight, committed by a manifest.
+"""A directory of files in use by one generation: staged invisibly, committed by a manifest.
 
-The directory belongs to one sink of one pipeline: whoever else wants to write rows uses another
-one. A slot with nothing to commit makes no version, for the reasons that `delta_table` gives; a
-restore always makes one. `file_commits` says why any of this may be interrupted anywhere.
+The directory belongs to one sink of one pipeline; another sink needs another directory. A slot with
+nothing to commit makes no version, for the reasons in `delta.slot_commits`; a restore always makes
+one. `files.manifests` explains why any step may be interrupted at any point.
 """
 
 import hashlib
@@ -35,15 +35,15 @@ Next = Callable[[int], FileCommit]
 class OpenFiles:
     """A directory to write files to; fills `OpenSink` and `KeepsPast`.
 
-    Every method raises `SinkError` if it cannot be done now. `commit` and `restore` raise
-    `Superseded` for a slot that was never committed, after a later slot was.
+    Every method except `problem` raises `SinkError` if it cannot be done now. `commit` and
+    `restore` raise `Superseded` for a slot that was never committed, after a later slot was.
     """
 
     def __init__(self, root: Path, form: Form, context: SinkContext, keep_past: int) -> None:
-        """Look at the directory, and make sure that it can be written.
+        """Inspect the directory, and make sure that it can be written.
 
         Raises:
-            ConfigError: If it belongs to somebody else.
+            ConfigError: If it belongs to another sink or program.
         """
         self._root = root
         self._form = form
@@ -52,7 +52,7 @@ class OpenFiles:
         self._pipeline, self._sink = context.pipeline, context.sink
         self._staged = StagedOutput(root, context.pipeline, context.sink)
         self._commits = FileCommits(root)
-        # The columns of the newest version; `stage` runs beside `commit`.
+        # The columns of the newest version; `stage` runs concurrently with `commit`.
         self._columns: StructType | None = None
         try:
             make_lasting(root / HIDDEN)
@@ -71,10 +71,10 @@ class OpenFiles:
             raise ConfigError("path", why)
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
-        """Write the rows of one batch out of sight, with exactly one Spark action.
+        """Write the rows of one batch where no reader sees them, with exactly one Spark action.
 
         Raises:
-            SinkError: If they do not fit those that are there, or cannot be written now.
+            SinkError: If they do not fit the existing rows, or cannot be written now.
         """
         missing = set(self._form.partition_by) - set(rows.schema.names)
         if missing:
@@ -89,7 +89,7 @@ class OpenFiles:
             raise SinkError(self._sink, f"cannot stage: {reason_of(error)}") from error
 
     def problem(self, committable: Committable) -> str | None:
-        """Say what is wrong with something staged (missing, other size or hash); None if sound."""
+        """Return what is wrong with staged rows (missing, other size or hash); None if intact."""
         for blob in committable.blobs:
             place = self._root / blob.name
             if not exists(place):
@@ -104,7 +104,7 @@ class OpenFiles:
         return None
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Bring what was staged in sight as one version; also when there is nothing."""
+        """Make staged rows visible as one version; also called when there are none."""
         if not committables:
             return self._find_unchanged(permit.slot)
         wanted = committables[-1:] if self._overwrites else committables
@@ -115,7 +115,7 @@ class OpenFiles:
         return version
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Say what going back to a version would do, and whether it can be done."""
+        """Return what a restore to a version would do, and whether it is possible."""
         try:
             newest, target = self._commits.newest(), _number(version)
             now = self._rows_at(newest)
@@ -151,17 +151,17 @@ class OpenFiles:
         return Found(newest.slot, str(newest.version))
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        """Take the directory back to a version (None: as before the first commit), as a new one.
+        """Restore a version (None: the state before the first commit) as a new version.
 
         Raises:
-            SinkError: If it cannot be done now; files of that version may be gone.
+            SinkError: Also if files of that version are gone.
         """
         return self._commit_once(
             permit, lambda number: self._plan_restore(number, permit, _number(version))
         )
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what generations before this one staged and nobody will commit."""
+        """Delete what earlier generations staged and will never be committed."""
         try:
             self._staged.discard(generation, keep)
             self._forget_past(generation, keep)
@@ -174,9 +174,9 @@ class OpenFiles:
         shown: Collection[Version | None],
         keep: Sequence[Committable],
     ) -> None:
-        """Delete staged rows that are committed, and what was taken away `keep_past` versions ago.
+        """Delete staged rows that are committed, and files removed `keep_past` versions ago.
 
-        How far back the directory can go is up to `keep_past`, not to what was shown.
+        How far back the directory can be restored depends on `keep_past`, not on `shown`.
         """
         del shown
         try:
@@ -189,8 +189,8 @@ class OpenFiles:
         kept = {blob.name for committable in keep for blob in committable.blobs}
 
         def is_kept(staged: str) -> bool:
-            # What a newer generation has staged is for that one to judge: this may be a process
-            # that was paused, and does not know its successor's checkpoints.
+            # Files that a newer generation has staged are kept: this may be a process that was
+            # paused, and does not know its successor's checkpoints.
             return staged in kept or self._staged.generation_of(staged) > generation
 
         self._commits.forget_past(self._commits.newest() - self._keep_past + 1, is_kept)
@@ -198,7 +198,7 @@ class OpenFiles:
     # -- one slot
 
     def _commit_once(self, permit: CommitPermit, plan: Next) -> Version:
-        """Make versions until the slot is found among them, and carry out the newest."""
+        """Create versions until the slot is found among them, and execute the newest."""
 
         def step() -> Version | None:
             newest = self._newest()
@@ -206,7 +206,7 @@ class OpenFiles:
                 why = self._not_ours(newest)
                 if why is not None:
                     raise SinkError(self._sink, why)
-                # Also what another process has begun: the next version builds upon it.
+                # Also a version that another process has started: the next version builds on it.
                 self._commits.carry_out(newest)
             made = self._made_by(permit.slot, newest)
             if made is None:
@@ -260,7 +260,7 @@ class OpenFiles:
         for committable in committables:
             files = [self._staged_file(number, committable, blob) for blob in committable.blobs[1:]]
             new = [file for file in files if file is not None]
-            # Of an append, rows that are in sight already are counted in the version before.
+            # In an append, rows that are already visible are counted in the previous version.
             rows += committable.rows if new or self._overwrites else 0
             added += new
         removed: tuple[DataFile, ...] = ()
@@ -276,13 +276,13 @@ class OpenFiles:
         return replace(made, add=tuple(added), remove=removed)
 
     def _staged_file(self, number: int, committable: Committable, blob: BlobRef) -> DataFile | None:
-        """Name the place of a staged file in a version; None if it is in sight already.
+        """Return the place of a staged file in a version; None if it is already visible.
 
-        A cut with data in flight carries what is staged, and the cut after it commits that. Going
-        back to the first of them takes the files away, to be committed once more.
+        A cut with data in flight carries staged rows, and the next cut commits them. A restore to
+        the first of these cuts removes the files, to be committed once more.
 
         Raises:
-            FileNotFoundError: If it is not there, or not as large as it was.
+            FileNotFoundError: If the file does not exist, or its size has changed.
         """
         source = blob.name
         if not exists(self._staged.place(blob)):
@@ -295,7 +295,7 @@ class OpenFiles:
         if (self._root / source).stat().st_size != blob.size_bytes:
             raise FileNotFoundError(f"{source} is not what was staged")
         batch = self._staged.batch_directory(committable.generation, committable.batch)
-        # Below the batch: a directory of chance, then those of the partitions, then the file.
+        # Below the batch: a directory with a random name, those of the partitions, then the file.
         inner = Path(blob.name).relative_to(batch.relative_to(self._root)).parts[1:]
         path = "/".join((*inner[:-1], self._name(number, blob.name)))
         return DataFile(blob.name, path, source, blob.size_bytes, blob.sha256)
@@ -372,7 +372,7 @@ class OpenFiles:
         return 0 if version == BEGINNING else self._commits.read(version).rows
 
     def _join_columns(self, known: StructType, found: StructType) -> StructType:
-        """Return all columns, or say why rows with these cannot join those that are there."""
+        """Return all columns; fail if rows with these columns cannot join the existing ones."""
         if self._overwrites:
             return found
         return joined_columns(known, found, self._sink, by_position=self._form.format == "csv")

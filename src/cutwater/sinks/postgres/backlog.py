@@ -3,7 +3,7 @@
 A transaction holds a lock on every table that it touches until it ends, and a server has a fixed
 number of locks for all transactions together (`max_locks_per_transaction`). After a long outage
 one sink may have thousands of staged tables. Their rows are copied into one table first, a bounded
-number of staged tables in each transaction, and the commit reads that one. It is derived data: a
+number of staged tables in each transaction, and the commit reads that table. It is derived data: a
 copy that was not finished is never read, and the staged tables stay until retention deletes them.
 """
 
@@ -110,6 +110,6 @@ class Backlog:
             )
 
     def list_unneeded(self, connection: Connection, newest: int) -> list[str]:
-        """Return the tables that no commit needs: those of slots that were acted on."""
+        """Return the tables that no commit needs: those of slots that were committed."""
         found = self._staging.tables(connection, "m")
         return [table for table in found if int(table.split("_")[2]) <= newest]

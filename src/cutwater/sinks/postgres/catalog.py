@@ -1,4 +1,4 @@
-"""Tables as PostgreSQL's catalog describes them: names, columns, and what can tell rows apart.
+"""Tables as PostgreSQL's catalog describes them: names, columns, and unique keys.
 
 Names are taken literally, as in double quotes: `Orders` is not `orders`.
 """
@@ -70,7 +70,7 @@ class TableName:
         return cls(parts[0] if len(parts) == 2 else None, parts[-1])
 
     def __str__(self) -> str:
-        """Give it for people."""
+        """Return a human-readable name."""
         return self.name if self.schema is None else f"{self.schema}.{self.name}"
 
     @property
@@ -97,11 +97,11 @@ class TableName:
 
 
 def database_of(connection: Connection) -> tuple[str, int]:
-    """Return what tells a database from every other one, by whatever name it was reached.
+    """Return the identity of a database, regardless of the name by which it was reached.
 
-    That is the number which a cluster gets when it is made and shares with its replicas, and the
-    database's own. Where the role may not ask for the first, it is the address that the server
-    has itself.
+    The identity is the number that a cluster gets when it is created and shares with its replicas,
+    and the number of the database. If the role may not read the first, the server's own address
+    takes its place.
     """
     found = connection.execute(
         "SELECT CASE WHEN has_function_privilege('pg_control_system()', 'EXECUTE') "
@@ -114,16 +114,16 @@ def database_of(connection: Connection) -> tuple[str, int]:
 
 
 def identity_of(connection: Connection, table: TableName) -> str:
-    """Return what tells the target of a sink from every other one: database, schema and name.
+    """Return the identity of a sink's target: database, schema and name.
 
-    Not the number of the table: it may not be there yet.
+    The number of the table is not part of it, because the table may not exist yet.
     """
     system, database = database_of(connection)
     return f"{system}/{database}/{table.resolve(connection).quoted}"
 
 
 def relation_of(connection: Connection, table: TableName) -> str | None:
-    """Return what tells a table from every other one, also of its name; None if there is none."""
+    """Return the number of a table, which a recreated table changes; None if there is none."""
     found = connection.execute("SELECT to_regclass(%s)::oid", [table.quoted]).fetchone()
     if found is None or found[0] is None:
         return None

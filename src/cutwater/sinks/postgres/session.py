@@ -1,9 +1,9 @@
-"""Connections of the driver to a database: one transaction at a time, and what errors mean.
+"""Connections of the driver to a database: one transaction at a time, and error handling.
 
-A connection is used again until it fails. A transaction that another one came between is repeated
-from its beginning; whatever else happens becomes a `SinkError` without secrets, and the sink is
-asked again. Nothing is ever believed to be committed because a call returned: the record in the
-database says so.
+A connection is reused until it fails. A transaction that conflicts with another one is repeated
+from its beginning. Every other failure becomes a `SinkError` without secrets, and the sink is
+called again. Whether something was committed is never inferred from a call that returned, but from
+the record in the database.
 """
 
 import threading
@@ -42,15 +42,15 @@ class Session:
         self._sink = sink
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
-        # A sink is never told that it is over; what it leaves goes with it.
+        # A sink is never closed explicitly; its connections are closed with the object.
         weakref.finalize(self, _close, self._idle)
 
     def run(self, work: Callable[[Connection], T]) -> T:
-        """Do some work in one transaction of its own, again if another one came between.
+        """Do some work in a separate transaction; repeat it after a conflict with another one.
 
         Raises:
-            SinkError: If it cannot be done now. What was done may or may not have been committed
-                if the connection was lost at the very end.
+            SinkError: If it cannot be done now. If the connection was lost at the very end, the
+                work may or may not have been committed.
         """
         parameters = self._dsn.parameters
         try:

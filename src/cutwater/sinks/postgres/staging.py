@@ -147,11 +147,11 @@ class Staging:
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self.name(table).sql))
 
     def read(self, connection: Connection, committables: Sequence[Committable]) -> Iterator[Staged]:
-        """Give the tables of committables, in order.
+        """Yield the tables of committables, in order.
 
         Raises:
-            LookupError: If one is gone. Its rows are not counted here: whoever puts them into
-                the target counts them.
+            LookupError: If a table is gone. Rows are not counted here, but when they are put into
+                the target.
         """
         for batch, committable in enumerate(committables):
             table, tasks = (

@@ -47,7 +47,7 @@ _BACKSLASH: Final = "char(92)"
 """Written so that no setting for escapes in Spark's SQL matters."""
 
 _OFFSET: Final = "X" * 5
-"""How Spark's formats ask for an offset from UTC with its seconds, if there are any."""
+"""The pattern of Spark's formats for an offset from UTC, with seconds if there are any."""
 
 _DAY_TO_SECOND: Final = ("day", "hour", "minute", "second")
 _JSON: Final = frozenset({"jsonb", "json"})
@@ -68,7 +68,7 @@ _SIMPLE: Final[Mapping[type[DataType], tuple[str, frozenset[str]]]] = {
     YearMonthIntervalType: ("interval", frozenset({"interval"})),
 }
 _BY_NAME: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
-    # Where Spark keeps these apart from strings, it has done already what they ask for.
+    # Where Spark distinguishes these from strings, it has already applied their rules.
     "char": ("text", _TEXTS),
     "varchar": ("text", _TEXTS),
     "time": ("time without time zone", frozenset({"time"})),
@@ -105,9 +105,9 @@ class TableColumn:
         base: The short name of its type, below a domain; `enum` for an enumeration; with `[]`
             for an array.
         digits: Precision and scale of a numeric that has them.
-        required: Whether a row must give it: not null, and nothing gives it by itself.
-        given: Whether PostgreSQL gives it, so that nobody may write it.
-        computed: Whether it does so from the row's other columns.
+        required: Whether a row must supply it: not null, and without a default.
+        given: Whether PostgreSQL generates it, so that it cannot be written.
+        computed: Whether PostgreSQL computes it from the row's other columns.
     """
 
     name: str

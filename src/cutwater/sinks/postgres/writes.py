@@ -1,10 +1,10 @@
-"""How staged rows enter a table and leave it again: appended, or put in place of older ones.
+"""How staged rows are written to a table and removed again: appends and upserts.
 
-An append leaves no image behind: its rows carry the number of its transaction, and going back
-deletes exactly those, if all of them are still as they were written. An upsert writes down, in the
-same statement, what each of its keys showed before (`undo_<pipeline and sink>`); going back puts
-the oldest of these images in place, if every row is still the one that this sink wrote last.
-Whatever somebody else has touched since is never taken away.
+An append writes no image: its rows carry the number of its transaction, and a restore deletes
+exactly those rows, if all of them are still as they were written. An upsert stores, in the same
+statement, the previous row of each of its keys (`undo_<pipeline and sink>`); a restore puts the
+oldest of these images back, if every row is still the one that this sink wrote last. Rows that
+another program has changed since are never removed.
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ SLOT, EXISTED, XID = "_cw_slot", "_cw_existed", "_cw_xid"
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """What going back takes away.
+    """What a restore removes.
 
     Attributes:
-        rows: How many rows the table has more now than it had then.
-        foreign: Who stands against it, in words; None if nobody does.
+        rows: How many rows more the table has now than it had then.
+        foreign: The change of another program that prevents it, in words; None if there is none.
     """
 
     rows: int
@@ -40,26 +40,26 @@ class Undo:
 
 
 class Writes(Protocol):
-    """How rows enter a table and leave it again; each call is part of a transaction."""
+    """Writes rows to a table and undoes writes; each call is part of a transaction."""
 
     def put(self, connection: Connection, slot: Slot, staged: Sequence[Staged]) -> int:
         """Put staged rows into the table; return how many there were."""
         ...
 
     def look(self, connection: Connection, version: int) -> Undo:
-        """Say what going back to a version would do; changes nothing."""
+        """Return what a restore to a version would do; change nothing."""
         ...
 
     def take_back(self, connection: Connection, version: int) -> None:
-        """Undo everything after a version; `look` has found nothing against it."""
+        """Undo everything after a version; `look` has found no problem."""
         ...
 
     def forget(self, connection: Connection, version: int) -> None:
-        """Delete what undoing everything after a version would need: the rows are gone."""
+        """Delete what an undo of everything after a version would need: the rows are gone."""
         ...
 
     def prune(self, connection: Connection, floor: int) -> None:
-        """Delete what going back to the floor does not need."""
+        """Delete what a restore to the floor does not need."""
         ...
 
 
@@ -125,7 +125,7 @@ class Appends:
 
 @dataclass(frozen=True, slots=True)
 class Upserts:
-    """Rows that take the place of those with the same keys."""
+    """Rows that replace those with the same keys."""
 
     target: TableName
     staging: Staging
@@ -138,12 +138,12 @@ class Upserts:
         return self.staging.name(f"undo_{self.staging.id}")
 
     def put(self, connection: Connection, slot: Slot, staged: Sequence[Staged]) -> int:
-        """Put the newest row of each key in place; write down what was there.
+        """Write the newest row of each key; store the previous row as an image.
 
-        A batch has at most one row for each key, so that the newest is that of the last batch.
+        A batch has at most one row for each key, so the newest row is that of the last batch.
         """
         total = 0
-        # An image has the columns of all batches: the first one of a key in a slot is the only one.
+        # An image has the columns of all batches: a key has only one image in a slot, the first.
         imaged = list(
             dict.fromkeys(name for staged_table in staged for name in staged_table.columns)
         )
@@ -198,7 +198,7 @@ class Upserts:
             kept=names(kept),
             old=names(kept, "t"),
             comma=sql.SQL(", " if kept else ""),
-            # A row that has nothing but its key stays as it is, whoever wrote it.
+            # A row that consists only of its key stays as it is, whichever program wrote it.
             touched=sql.SQL("" if values else "WHERE t.ctid IS NULL"),
             change=change,
             same=self._same("newest", "t"),
@@ -220,7 +220,7 @@ class Upserts:
         return total
 
     def _make_undo(self, connection: Connection, columns: Sequence[str]) -> None:
-        """Make the table of images for these columns, anew if columns or keys are others now."""
+        """Create the table of images for these columns; recreate it if columns or keys changed."""
         there = {column.name: column.type for column in columns_there(connection, self.target)}
         wanted = {name: there.get(name) for name in columns}
         found = {column.name: column.type for column in columns_there(connection, self.undo)}
@@ -228,7 +228,7 @@ class Upserts:
         if same and {*self.keys, SLOT} in unique_columns(connection, self.undo):
             return
         if found:
-            # Images of other columns or keys cannot be put back: nobody goes back behind this.
+            # Images of other columns or keys cannot be restored: no restore goes further back.
             self.records.raise_floor(connection, self.records.head(connection).slot)
             connection.execute(sql.SQL("DROP TABLE {}").format(self.undo.sql))
         connection.execute(
@@ -249,7 +249,7 @@ class Upserts:
         )
 
     def look(self, connection: Connection, version: int) -> Undo:
-        """Compare who wrote each row last with what was written down."""
+        """Compare the transaction that wrote each row last with the recorded one."""
         if not columns_there(connection, self.undo):
             return Undo(0)
         text = """
@@ -271,7 +271,7 @@ class Upserts:
         return Undo(rows, f"{reason} have been changed or deleted by somebody else")
 
     def take_back(self, connection: Connection, version: int) -> None:
-        """Put the oldest images in place."""
+        """Put the oldest images back."""
         found = [column.name for column in columns_there(connection, self.undo)]
         values = [name for name in found if name[:4] != "_cw_" and name not in self.keys]
         if not found:
@@ -288,7 +288,7 @@ class Upserts:
                 "UPDATE {target} AS t SET {old} FROM ({oldest}) AS o WHERE o.{existed} AND {same}"
             )
             connection.execute(self._sql(update, "o", old=old), given)
-            # The rows are this transaction's now, which the images that are left have to know.
+            # The rows now carry this transaction's number; the remaining images must refer to it.
             mark = """
                 UPDATE {undo} AS t SET {xid} = pg_current_xact_id() FROM ({oldest}) AS o
                 WHERE o.{existed} AND {same} AND t.{slot} = (

@@ -3,8 +3,8 @@
     <root>/_cutwater/<pipeline>/<sink>/g000002/schema-<sha256>.json     once per schema
     <root>/_cutwater/<pipeline>/<sink>/g000002/b000000000007/<random>/  the files of one batch
 
-Names that begin with an underscore are left alone by readers and by VACUUM. What the files are and
-what becomes of them after the decision is the business of `staged_files` and `staged_output`.
+Readers and VACUUM ignore names that begin with an underscore. `parquet` and `formats` determine the
+files and what happens to them after the decision.
 """
 
 import hashlib
@@ -55,8 +55,8 @@ class HiddenFiles:
     def new_directory(self, generation: Generation, batch: BatchId) -> Path:
         """Clear what a failed call left of a batch; return where its files are to be written.
 
-        A name of its own for every call: tasks of a failed one may still be running, and Spark
-        would gather their files as well.
+        Every call gets a unique name: tasks of a failed call may still be running, and Spark would
+        collect their files as well.
         """
         place = self.batch_directory(generation, batch)
         remove_tree(place)
@@ -64,7 +64,7 @@ class HiddenFiles:
         return place / uuid.uuid4().hex[:8]
 
     def sync_and_describe(self, files: Sequence[Path], directory: Path) -> tuple[BlobRef, ...]:
-        """Make the files of a new directory outlive a power cut, and describe them."""
+        """Sync the files of a new directory, and describe them."""
         blobs = tuple(self.blob(file, sync=True) for file in files)
         for made in (*directories_below(directory), directory, directory.parent):
             sync_directory(made)
@@ -102,7 +102,7 @@ class HiddenFiles:
         return self._schemas[path]
 
     def difference(self, blob: BlobRef, path: Path) -> str | None:
-        """Say how a file differs from what was staged; None if it does not."""
+        """Return how a file differs from what was staged; None if it does not."""
         if not is_below(blob.name):
             return f"{blob.name} leads outside {self.root}"
         try:
@@ -150,8 +150,8 @@ class HiddenFiles:
     def retain(self, keep: Sequence[Committable]) -> None:
         """Delete the batches that are committed and not to be kept.
 
-        Only what this process has committed or was told to keep is looked at, so that a process
-        that was paused deletes nothing that its successor has staged.
+        Only batches that this process has committed, or got as `keep`, are considered, so that a
+        process that was paused deletes nothing that its successor has staged.
         """
         for place in sorted(
             self._done - {(committable.generation, committable.batch) for committable in keep}
@@ -188,7 +188,7 @@ class HiddenFiles:
 
 
 def put_lasting(path: Path, text: str) -> None:
-    """Write a file, whole and for good, in the place of one that may be there."""
+    """Write a file atomically and durably, replacing an existing one."""
     unfinished = path.with_name(f"{uuid.uuid4().hex}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     with unfinished.open("rb") as file:
@@ -198,7 +198,7 @@ def put_lasting(path: Path, text: str) -> None:
 
 
 def create_lasting(path: Path, text: str) -> bool:
-    """Write a file, whole and for good, unless there is one; say whether it was written."""
+    """Write a file atomically and durably, unless it exists; return whether it was written."""
     unfinished = path.with_name(f"{uuid.uuid4().hex}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     try:
