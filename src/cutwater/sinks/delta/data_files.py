@@ -1,9 +1,9 @@
-"""The Parquet files of a Delta table: those it has, those it is to get, and copies with fewer rows.
+"""The Parquet files of a Delta table: existing files, new files, and copies with fewer rows.
 
-A copy has the table's columns in the table's types (`delta_parquet`), whatever its originals are
-like. It is read and written in parts, so that only one part is in memory. Its name follows from the
-slot, from the columns and from the originals: a commit that is repeated, after a conflict or a
-crash, finds the copies it has already made.
+A copy has the table's columns in the table's types (`foreign_types`), whatever types its originals
+have. It is read and written in parts, so that only one part is in memory. Its name is derived from
+the slot, the columns and the originals: a commit that is repeated, after a conflict or a crash,
+finds the copies it has already made.
 """
 
 import hashlib
@@ -30,11 +30,11 @@ from cutwater.sinks.delta.transaction_log import statistics
 from cutwater.store.backends.files import make_lasting
 
 _KEPT_IN_LOG: Final = "/!$&'()+,-.:;=@_~"
-"""What deltalake does not encode in the name of a file, beside letters and digits."""
+"""The characters, besides letters and digits, that deltalake does not encode in a file name."""
 
 _ROWS_AT_ONCE: Final = 64 * 1024
 _GROUP_BYTES: Final = 32 << 20
-"""A row group of a copy is written when it has about so many bytes in memory."""
+"""A row group of a copy is written when it has about this many bytes in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class DataFile:
         name: Its name there.
         logged: Its name in the table's log, which is encoded as in an address.
         size_bytes: How many bytes it has.
-        values: The values of the columns that divide the table, as text.
-        bounds: What the table's log says of its key columns.
+        values: The values of the partition columns, as text.
+        bounds: The bounds of its key columns in the table's log.
     """
 
     storage: TableStorage
@@ -62,7 +62,7 @@ class DataFile:
         return self.storage.parquet(self.name)
 
     def addition(self, schema: StructType) -> AddAction:
-        """Return what puts it into a table."""
+        """Return the action that adds the file to a table."""
         facts = self.storage.facts(self.name)
         if facts is None:
             message = f"{self.name} is gone"
@@ -74,29 +74,29 @@ class DataFile:
 
     @property
     def can_be_removed(self) -> bool:
-        """Whether deltalake would name it as the log does, and so really take it away.
+        """Whether deltalake would encode its name as the log does, and so really remove it.
 
-        It encodes names in its own way, and a reader compares what is written: a file that another
-        writer has encoded otherwise would stay, beside the copy that was to replace it.
+        deltalake encodes names in its own way, and a reader compares the encoded names: a file
+        that another writer has encoded differently would stay, besides the copy that replaces it.
         """
         return quote(self.name, safe=_KEPT_IN_LOG) == self.logged
 
     def removal(self) -> RemoveAction:
-        """Return what takes it out of a table."""
+        """Return the action that removes the file from a table."""
         now_ms = int(time.time() * 1000)
         return RemoveAction(self.name, True, now_ms, self.size_bytes, dict(self.values))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file, and which of its rows are not wanted; None if all of them are."""
+    """A file, and which of its rows are unwanted; None if all rows are wanted."""
 
     file: DataFile
     unwanted: Mask | None = None
 
     @property
     def size_bytes(self) -> int:
-        """How large a copy would be, about."""
+        """The approximate size of a copy."""
         if self.unwanted is None:
             return self.file.size_bytes
         return int(self.file.size_bytes * (1 - self.unwanted.mean()))
@@ -150,7 +150,7 @@ class Copies:
         Args:
             storage: The table's directory.
             spool: A local directory of this process alone.
-            key: What tells this commit from all others.
+            key: The unique key of this commit.
             columns: The columns of a copy.
         """
         self._storage = storage
@@ -162,7 +162,7 @@ class Copies:
         """Copy the wanted rows of files into one; they have the same partition and calendars.
 
         Returns:
-            The copy, on disk for good.
+            The copy, published and synced.
 
         Raises:
             SinkError: If a file has a column that cannot be copied without changing a value.

@@ -1,13 +1,14 @@
 """A Delta table that shows batches before their checkpoint: `visibility="batch"` (rule F33).
 
-Every batch is a version of its own, named by generation and batch in its `commitInfo`. A slot
-stands in the `txn` action, as in every table of ours; here it is the slot of a claim, and what was
-shown since the newest one may be revised. Nothing is shown unless the permit's slot is the newest,
-in the very version that the new one is put upon: who takes the table back writes a version, so the
-one that a predecessor was about to write is refused, and it reads its successor's slot.
+Every batch is a separate version, named by generation and batch in its `commitInfo`. The `txn`
+action holds a slot, as in every table of ours; here it is the slot of a claim, and batches that
+were shown since the newest slot may be revised. A batch is shown only if the permit's slot is the
+newest one in the version that the new version builds on. A rollback writes a version, so the
+version that a predecessor was about to write is refused, and the predecessor reads its successor's
+slot.
 
-A table that does not exist has no version that could shut anybody out. So nothing is shown until
-the first commit point has made the table, with the right that only a decision gives.
+A table that does not exist has no version that could fence a predecessor. So nothing is shown until
+the first commit point has created the table, which requires a decision.
 """
 
 import logging
@@ -41,17 +42,17 @@ _Key = tuple[Generation, BatchId]
 
 
 class ShownBatches:
-    """What this sink has shown since the newest slot in a table's log; read as the log grows."""
+    """The batches that this sink has shown since the newest slot in a table's log."""
 
     def __init__(self, log: DeltaLog) -> None:
-        """Look at a log; nothing is read yet."""
+        """Use a log; nothing is read yet."""
         self._log = log
         self._read_to: int | None = None
         self.since = -1
         self.versions: dict[_Key, int] = {}
 
     def read(self, newest: int) -> None:
-        """Read on to a version."""
+        """Continue reading up to a version."""
         if self._read_to is None or newest < self._read_to:
             self._read_to = self._before_the_newest_slot(newest)
         for version in range(self._read_to + 1, newest + 1):
@@ -62,11 +63,11 @@ class ShownBatches:
                 self.versions[batch] = version
         self._read_to = newest
         while len(self.versions) > _REMEMBERED:
-            # Sealed long ago, and never asked for again.
+            # Sealed long ago, and never needed again.
             del self.versions[next(iter(self.versions))]
 
     def until(self, slot: Slot, newest: int) -> dict[_Key, int]:
-        """Return what was shown before a later slot was written: the record of one was lost."""
+        """Return the batches shown before a later slot: the record of their commit was lost."""
         found: dict[_Key, int] = {}
         for version in range(newest, -1, -1):
             try:
@@ -108,18 +109,18 @@ class ShowingDeltaTable(OpenDeltaTable):
     def __init__(
         self, storage: TableStorage, staging: Staging, writing: DeltaWriteMode, context: SinkContext
     ) -> None:
-        """Look at the table, as `OpenDeltaTable` does."""
+        """Inspect the table, as `OpenDeltaTable` does."""
         super().__init__(storage, staging, writing, context)
         self._shown = ShownBatches(self._slots.log)
         self._waiting: list[Committable] = []
         self._lock = threading.RLock()
-        # That of the generation that runs; there may be no table yet to write its slot into.
+        # The permit of the running generation; there may be no table yet to write its slot into.
         self._claim: ShowPermit | None = None
-        # Whether that slot was seen in the table: if it is gone later, the table was taken back.
+        # Whether that slot was seen in the table: if it is gone later, the table was rolled back.
         self._claimed = False
 
     def newest(self) -> Found:
-        """Return the table's version: slots in it are those of claims, and batches have none."""
+        """Return the table's version: its slots are those of claims, and batches have none."""
         with self._lock:
             found = super().newest()
             claim = self._claim if self._claimed else None
@@ -132,10 +133,10 @@ class ShowingDeltaTable(OpenDeltaTable):
     def take_back(
         self, permit: ShowPermit, version: Version | None, carried: Sequence[Committable]
     ) -> Version:
-        """Take away what was shown after a version; shut out predecessors.
+        """Roll back batches that were shown after a version; fence predecessors.
 
         Raises:
-            SinkError: If it cannot be done now, or somebody else has written to the table since.
+            SinkError: Also if another program has written to the table since.
         """
         with self._lock:
             taken = self._begin(permit, lambda table: self._go_back_to(table, permit, version))
@@ -144,7 +145,7 @@ class ShowingDeltaTable(OpenDeltaTable):
             return taken
 
     def take_over(self, permit: ShowPermit) -> Version:
-        """Shut out predecessors and leave the table as it is."""
+        """Fence predecessors and leave the table as it is."""
         with self._lock:
             return self._begin(permit, lambda table: self._mark(table, permit.slot))
 
@@ -186,7 +187,7 @@ class ShowingDeltaTable(OpenDeltaTable):
     # -- showing
 
     def show(self, permit: ShowPermit, committable: Committable) -> None:
-        """Make a batch visible before its checkpoint, as a version of its own."""
+        """Make a batch visible before its checkpoint, as a separate version."""
         with self._lock:
             if self._claim is None or self._claim.slot != permit.slot:
                 newer = Slot(0) if self._claim is None else self._claim.slot
@@ -207,7 +208,7 @@ class ShowingDeltaTable(OpenDeltaTable):
     def _show_batch(
         self, permit: ShowPermit, committable: Committable, table: DeltaTable | None
     ) -> Version | None:
-        """Return the version that shows a batch; None after a step towards it."""
+        """Return the version that shows a batch; None after one step towards it."""
         if table is None:
             return NO_TABLE
         last = self._slots.newest(table)
@@ -220,7 +221,7 @@ class ShowingDeltaTable(OpenDeltaTable):
     def seal(
         self, permit: CommitPermit, committables: Sequence[Committable], shown: Version | None
     ) -> Version:
-        """See that all a decision holds is visible; return the version with just that."""
+        """Publish the missing batches of a decision; return the version with exactly its rows."""
         with self._lock:
             if not committables:
                 return self._slots.find_unchanged(permit.slot) if shown is None else shown
@@ -255,7 +256,7 @@ class ShowingDeltaTable(OpenDeltaTable):
         return self._version_of(table, committable)
 
     def _claim_late(self, table: DeltaTable, slot: Slot, last: Slot | None) -> None:
-        """Write a slot into a table that was not there when it was claimed."""
+        """Write a slot into a table that did not exist at the time of the claim."""
         if last is not None and last > slot:
             raise Superseded(self._sink, slot, last)
         if self._claimed:
@@ -275,7 +276,7 @@ class ShowingDeltaTable(OpenDeltaTable):
         return str(found)
 
     def _add_batch(self, table: DeltaTable, committable: Committable) -> None:
-        """Make the table's new columns, or the version with the rows: whatever is next."""
+        """Add the table's new columns, or the version with the rows, whichever is next."""
         why = table_obstacle(table, self._writing)
         if why is not None:
             raise SinkError(self._sink, unwritable(self._storage, self._writing, why))

@@ -7,7 +7,7 @@ converted to the one Arrow type of its Delta type, and only if no value changes.
 cannot be converted is refused, with the name of the file, before anything is committed.
 
 Spark before 3.0, and later versions on request, write dates before 1582 and timestamps before 1900
-by the hybrid Julian and Gregorian calendar. Spark says so in the file's metadata. A copy keeps the
+by the hybrid Julian and Gregorian calendar. Spark notes it in the file's metadata. A copy keeps the
 stored numbers and that metadata (docs/adr/0026).
 """
 
@@ -360,7 +360,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Say whether a type may hold text; text without the mark of text is common in old files."""
+    """Return whether a type may hold text; text that is not marked so is common in old files."""
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     is_view = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)

@@ -1,12 +1,12 @@
-"""What one commit does to a Delta table: which files it adds and which it takes away.
+"""What one commit does to a Delta table: which files it adds and which it removes.
 
-Computed at the commit, against the version that is there then; a version that somebody else made
-meanwhile makes all of it be computed again (docs/adr/0022). Added rows stay in the files that Spark
-wrote, except where copies are needed anyway or where many small files are joined.
+The change is computed at the commit, against the current version; if another program writes a
+version at the same time, the change is computed again (docs/adr/0022). Added rows stay in the files
+that Spark wrote, except where copies are needed anyway or where many small files are merged.
 
 - append: the staged files are added.
-- overwrite: the files of the last batch are added, all others are taken away.
-- upsert: the staged files are added; a file with a row whose key comes again is replaced by a copy
+- overwrite: the files of the last batch are added, all others are removed.
+- upsert: the staged files are added; a file with a row whose key occurs again is replaced by a copy
   without such rows. Of several batches the later one wins.
 """
 
@@ -24,14 +24,14 @@ from cutwater.sinks.delta.foreign_types import Calendars
 from cutwater.sinks.delta.merge_keys import Keys, KeySet, Mask
 
 SMALL_BYTES: Final = 1 << 20
-"""A file below this is a small one. Where much comes in, files are larger by themselves, and the
-core that would copy them is needed elsewhere."""
+"""A file below this size is small. At high rates files are larger anyway, and the core that would
+copy them is needed elsewhere."""
 
 JOINED_MIN: Final = 8
-"""So many small files of one partition are joined; fewer are not worth a copy."""
+"""This many small files of one partition are merged; fewer are not worth a copy."""
 
 JOINED_BYTES: Final = 32 << 20
-"""About how large a joined file becomes at most."""
+"""The approximate maximum size of a merged file."""
 
 COPIED_BYTES: Final = 64 << 20
 """How many bytes of small files one commit copies at most, so that it takes a second at most."""
@@ -39,7 +39,7 @@ COPIED_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The files that a commit adds, and those that it takes away."""
+    """The files that a commit adds, and those that it removes."""
 
     added: Sequence[DataFile]
     removed: Sequence[DataFile] = ()
@@ -64,14 +64,14 @@ def append_files(staged: Sequence[DataFile], copies: Copies) -> Change:
 def overwrite_files(
     staged: Sequence[DataFile], there: Sequence[DataFile], copies: Copies
 ) -> Change:
-    """Put files in the place of all others."""
+    """Replace all files."""
     return Change(_settle([Part(file) for file in staged], copies), there)
 
 
 def upsert_files(
     batches: Sequence[Sequence[DataFile]], there: Sequence[DataFile], keys: Keys, copies: Copies
 ) -> Change:
-    """Let rows replace those with the same key.
+    """Replace rows with the same key.
 
     Args:
         batches: The files of each batch, oldest first.
@@ -125,7 +125,7 @@ def _is_small(part: Part) -> bool:
 
 
 def _alike(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """Divide small files into groups that may become one file each."""
+    """Group small files that may be merged into one file each."""
     if len(parts) < JOINED_MIN:
         yield list(parts)
         return
@@ -146,5 +146,5 @@ def _alike(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 
 def _place(values: Mapping[str, str | None]) -> tuple[tuple[str, bool, str], ...]:
-    """Return partition values as something that has an order."""
+    """Return partition values in a sortable form."""
     return tuple((name, value is None, value or "") for name, value in sorted(values.items()))

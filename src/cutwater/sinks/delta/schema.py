@@ -1,11 +1,11 @@
 """Which rows a Delta table can take: types and names of columns, and features of tables.
 
-All that can be refused is refused while a batch is staged: after the decision it would stand in
-the way of every later commit. Columns are nullable at every level and carry no metadata, whatever
-Spark says of them, so that the nullability of one batch binds no other.
+Everything that can be refused is refused while a batch is staged: after the decision it would block
+every later commit. Columns are nullable at every level and carry no metadata, regardless of Spark's
+schema, so that the nullability of one batch does not bind others.
 
-`check_rows` and `check_table` look at rows and at a table while a pipeline is planned and at a
-start. They write nothing, and say what is wrong together with what the user can do about it.
+`check_rows` and `check_table` inspect rows and a table while a pipeline is planned and at a start.
+They write nothing, and return the problem together with what the user can do about it.
 """
 
 import json
@@ -63,7 +63,7 @@ _PLAIN: Final = (
     TimestampType,
 )
 _NO_NAME: Final = frozenset(" ,;{}()\n\t=")
-"""What Delta allows in no column's name."""
+"""Characters that Delta does not allow in column names."""
 
 _FEATURES: Final = frozenset(
     {

@@ -51,7 +51,7 @@ class BucketStorage:
     """A prefix in a bucket; fills `TableStorage`."""
 
     def __init__(self, location: Location) -> None:
-        """Open the bucket; nothing is asked of it yet."""
+        """Open the bucket; no request is sent yet."""
         limits = RequestLimits()
         retry = limits.retry_config(limits.tries)
         self._location = location
@@ -65,7 +65,7 @@ class BucketStorage:
 
     @property
     def options(self) -> dict[str, str]:
-        """What deltalake is told: endpoint and region, and that a commit never replaces one."""
+        """Options for deltalake: endpoint, region, and that a commit never replaces another."""
         options = {"aws_conditional_put": "etag"}
         endpoint = self._location.options.get(_ENDPOINT, "")
         if endpoint:
@@ -181,11 +181,11 @@ class BucketStaging:
     """Staged files in a bucket; fills `Staging`. The layout is that of `StagedFiles`."""
 
     def __init__(self, storage: BucketStorage, pipeline: PipelineId, sink: SinkId) -> None:
-        """Use a storage; nothing is touched yet."""
+        """Use a bucket; nothing is touched yet."""
         self._storage = storage
         self._base = f"{HIDDEN}/{pipeline}/{sink}"
         self._disk = Path(tempfile.mkdtemp(prefix="cutwater-delta-"))
-        # Nothing in it is needed by anybody else: what counts is in the bucket.
+        # No other process needs its contents: everything that counts is in the bucket.
         weakref.finalize(self, try_to_remove_tree, self._disk)
         self._files = StagedFiles(self._disk, pipeline, sink)
         self._schemas: dict[str, BlobRef] = {}
@@ -276,7 +276,7 @@ class BucketStaging:
             self._done.pop(place, None)
 
     def problem(self, committable: Committable) -> str | None:
-        """Say what is wrong with the first file that is not what was staged; None if sound."""
+        """Return what is wrong with the first file that is not what was staged; None if intact."""
         for blob in committable.blobs:
             name = _key(blob)
             facts = self._storage.facts(name)
@@ -314,7 +314,7 @@ class BucketStaging:
         return self._disk / name
 
     def clear_spools(self, own: str) -> None:
-        """Do nothing: each process has a directory of its own, which ends with it."""
+        """Do nothing: each process has its own directory, which is deleted with it."""
 
 
 def _key(blob: BlobRef) -> str:
@@ -323,7 +323,7 @@ def _key(blob: BlobRef) -> str:
 
 
 def _call_bucket(call: Callable[[], T]) -> T:
-    """Ask the bucket; what it cannot do is an `OSError`, as with files."""
+    """Call the bucket; turn its failures into `OSError`, as with files."""
     try:
         return call()
     except BaseError as error:

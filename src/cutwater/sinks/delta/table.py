@@ -1,8 +1,8 @@
 """A Delta table in use by one generation: rows staged beside it, committed by their decision.
 
-`delta_slots` sees to it that a slot is acted on once; `delta_changes` computes what that does to
-the table's files. Whatever can be refused is refused when rows are staged: after the decision it
-would stand in the way of every later commit.
+`slot_commits` ensures that a slot is committed once; `merge` computes the change to the table's
+files. Everything that can be refused is refused when rows are staged: after the decision it would
+block every later commit.
 """
 
 import json
@@ -47,17 +47,17 @@ from cutwater.sinks.staging.parquet import partition_values
 class OpenDeltaTable:
     """A table to write to; fills `OpenSink` and `KeepsPast`. Made by `DeltaTarget.open`.
 
-    Every method raises `SinkError` if it cannot be done now. `commit` and `restore` raise
-    `Superseded` for a slot that was never committed, after a later slot was.
+    Every method except `problem` raises `SinkError` if it cannot be done now. `commit` and
+    `restore` raise `Superseded` for a slot that was never committed, after a later slot was.
     """
 
     def __init__(
         self, storage: TableStorage, staging: Staging, writing: DeltaWriteMode, context: SinkContext
     ) -> None:
-        """Look at the table, if there is one, and make sure that it can be written.
+        """Inspect the table, if there is one, and make sure that it can be written.
 
         Raises:
-            ConfigError: If it is not a table that can be written in this way.
+            ConfigError: If the table cannot be written in this mode.
         """
         self._storage = storage
         self._writing = writing
@@ -83,7 +83,7 @@ class OpenDeltaTable:
 
     @property
     def way(self) -> str:
-        """How rows meet those that are there."""
+        """How rows are combined with existing rows."""
         return self._writing.write
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
@@ -94,7 +94,7 @@ class OpenDeltaTable:
             SinkError: If they do not fit the table, or cannot be written now.
         """
         schema = table_schema(rows.schema, self._writing.partition_by, self._sink)
-        # As it was when `commit`, which runs beside this, looked last.
+        # As `commit`, which runs concurrently, read it last.
         known = self._slots.schema
         if known is not None:
             added_columns(known, schema, self._sink)
@@ -107,7 +107,7 @@ class OpenDeltaTable:
         try:
             place, divided_by = (generation, batch), self._writing.partition_by
             count, blobs = self._files.write(rows, place, divided_by, check)
-            # A whole result without rows is a result.
+            # A complete result without rows is a result too.
             if not blobs and self._writing.write != "overwrite":
                 return None
             described = self._files.write_schema(schema.json(), generation)
@@ -120,11 +120,11 @@ class OpenDeltaTable:
         return Keys.of(schema, names, self._sink) if names else None
 
     def problem(self, committable: Committable) -> str | None:
-        """Say what is wrong with something staged (missing, other size or hash); None if sound."""
+        """Return what is wrong with staged rows (missing, other size or hash); None if intact."""
         return self._files.problem(committable)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Let what was staged meet the table, as one version; also when there is nothing."""
+        """Commit staged rows as one version; also called when there are none."""
         if not committables:
             return self._slots.find_unchanged(permit.slot)
         version = self._slots.commit_once(
@@ -141,7 +141,7 @@ class OpenDeltaTable:
         return version
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Say what going back to a version would do, and whether it can be done."""
+        """Return what a restore to a version would do, and whether it is possible."""
         try:
             table = self._slots.load()
             if table is None:
@@ -164,7 +164,7 @@ class OpenDeltaTable:
             raise SinkError(self._sink, reason_of(error)) from error
 
     def newest(self) -> Found:
-        """Return the newest slot of this sink in the table, whoever else has written since."""
+        """Return the newest slot of this sink in the table, even if other programs wrote since."""
         try:
             table = self._slots.load()
             if table is None:
@@ -178,18 +178,18 @@ class OpenDeltaTable:
             raise SinkError(self._sink, reason_of(error)) from error
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        """Take the table back to a version (None: as before the first commit), as a new one.
+        """Restore a version (None: the state before the first commit) as a new version.
 
         Raises:
-            SinkError: If it cannot be done now: the log or files of that version may be gone,
-                or somebody else has written to the table since.
+            SinkError: Also if the log or files of that version are gone, or another program has
+                written to the table since.
         """
         if version in {None, NO_TABLE} and not self._slots.log.exists:
             return NO_TABLE
         return self._slots.commit_once(permit, lambda table: self._go_back(table, permit, version))
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what generations before this one staged and nobody will commit."""
+        """Delete what earlier generations staged and will never be committed."""
         try:
             self._files.discard(generation, keep)
             self._files.clear_spools(self._spool)
@@ -204,7 +204,7 @@ class OpenDeltaTable:
     ) -> None:
         """Delete staged rows that are committed and no kept checkpoint carries.
 
-        How far back the table can go is up to its own log and to VACUUM.
+        How far back the table can be restored depends on its own log and on VACUUM.
         """
         del generation, shown
         try:
@@ -215,10 +215,10 @@ class OpenDeltaTable:
     def _add(
         self, table: DeltaTable | None, permit: CommitPermit, committables: Sequence[Committable]
     ) -> None:
-        """Make the table, or its new columns, or the version with the rows: whatever is next."""
+        """Create the table, or its new columns, or the version with the rows, whichever is next."""
         schema = self._staged_schema(committables)
         if table is None:
-            # An empty first version: what the table is taken back to at its beginning.
+            # An empty first version, to which a restore to the beginning returns.
             DeltaTable.create(
                 self._storage.address,
                 Schema.from_json(schema.json()),
@@ -304,7 +304,7 @@ class OpenDeltaTable:
         return append_files([file for files in staged for file in files], copies)
 
     def _settle_batches(self, committables: Sequence[Committable]) -> list[list[DataFile]]:
-        """Put staged files where the table may name them; give those of each batch."""
+        """Move staged files to where the table may name them; return the files of each batch."""
         batches = [list(self._files.data([committable])) for committable in committables]
         settled = self._files.settle([blob for blobs in batches for blob in blobs])
         return [
@@ -329,7 +329,7 @@ class OpenDeltaTable:
         target = self._target(table, to)
         foreign = foreign_commit(self._slots.log, target, table.version())
         if foreign is not None:
-            # Found before the decision, as a rule; who wrote since then keeps its rows.
+            # Usually found before the decision; rows that were written since then are kept.
             reason = f"{foreign}; rewind once more, with --leave-sinks, to leave it there"
             raise SinkError(self._sink, reason)
         if target == table.version():

@@ -56,21 +56,21 @@ def delta(
         uri: The table's directory: a path, relative to the working directory or absolute, a
             `file:` address, or `s3://bucket/prefix` (with `?endpoint=` and `?region=` as for a
             store); credentials come from the environment and never stand here.
-        write: How rows meet those that are there. `append` adds them. `upsert` lets a row replace
-            all rows with the same key, whoever wrote them. `overwrite` takes the results of a
-            step in complete mode: the table holds the last one and nothing else.
-        keys: For an upsert, the columns that make two rows the same one: strings, whole numbers,
+        write: How rows are combined with existing rows. `append` adds them. `upsert` replaces all
+            rows with the same key, whichever program wrote them. `overwrite` takes the results of
+            a step in complete mode: the table holds only the last result.
+        keys: For an upsert, the columns that identify a row: strings, whole numbers,
             decimals, booleans, dates, timestamps or binary. A null equals a null. A batch has at
             most one row for each key.
-        partition_by: Columns whose values divide the table's files; strings, whole numbers,
-            booleans or dates. As in every Delta table, an empty string becomes null there.
-        commit_every: A duration such as `1m`: the table gets a version this often at most, and
-            checkpoints between are for recovery alone. All sinks of a pipeline are committed
-            together, as seldom as the most patient of them wants. None for every checkpoint.
+        partition_by: Columns that partition the table; strings, whole numbers, booleans or dates.
+            As in every Delta table, an empty string becomes null there.
+        commit_every: A duration such as `1m`: the table gets a version at most this often, and
+            checkpoints in between are for recovery only. All sinks of a pipeline commit together,
+            at the longest interval that one of them requests. None for every checkpoint.
         visibility: `checkpoint`, or `batch` to see rows as soon as their batch is written, as a
-            version of its own; they may be revised: after a failure the table is taken back to
-            its last commit, unless another program has written to it since. The table itself is
-            made by the first commit.
+            separate version. These rows may be revised: after a failure the table is rolled back
+            to its last commit, unless another program has written to it since. The first commit
+            creates the table.
 
     Raises:
         ConfigError: If an option has a value that cannot work.
@@ -98,12 +98,12 @@ def delta(
 
 @dataclass(frozen=True, slots=True)
 class DeltaWriteMode:
-    """How rows meet those that a table has.
+    """How rows are combined with the existing rows of a table.
 
     Attributes:
         write: `append`, `upsert` or `overwrite`.
-        keys: For an upsert, the columns that tell whether two rows are the same one.
-        partition_by: The columns that divide the table's files.
+        keys: For an upsert, the columns that identify a row.
+        partition_by: The columns that partition the table.
     """
 
     write: str = "append"
@@ -169,11 +169,11 @@ class DeltaTarget:
         return opens(storage, sent, self._writing, context)
 
     def check_target(self, sink: SinkId, rows: "StructType | None") -> str | None:
-        """Say why the table, as it is now, cannot take the rows; makes nothing.
+        """Return why the table, in its current state, cannot take the rows; create nothing.
 
         Raises:
             ConfigError: If `deltalake` is not installed.
-            SinkError: If the table cannot be looked at now.
+            SinkError: If the table cannot be inspected now.
         """
         _need_deltalake()
         from cutwater.sinks.delta.schema import check_table  # noqa: PLC0415 - an extra
@@ -187,7 +187,7 @@ class DeltaTarget:
         return check_table(BucketStorage(place), self._writing, sink, rows)
 
     def check_rows(self, sink: SinkId, rows: "StructType") -> str | None:
-        """Say why no Delta table can hold the rows.
+        """Return why no Delta table can hold the rows.
 
         Raises:
             ConfigError: If `deltalake` is not installed.
@@ -198,7 +198,7 @@ class DeltaTarget:
         return check_rows(self._writing, sink, rows)
 
     def stored(self) -> StoredTarget:
-        """Say how to find the table again: its real directory, whatever links lead to it."""
+        """Return how to find the table again: its real directory, with links resolved."""
         found = _place(self.uri)
         place = str(found.resolve()) if isinstance(found, Path) else self.uri
         options = {"partition_by": self.partition_by, "write": (self.write,), "keys": self.keys}
@@ -211,7 +211,7 @@ class DeltaTarget:
 
 
 def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:
-    """Open a table that a store remembers; makes no directory.
+    """Open a table that a store has recorded; create no directory.
 
     Raises:
         ConfigError: As `DeltaTarget.open` does.

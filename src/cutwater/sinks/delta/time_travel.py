@@ -53,7 +53,7 @@ _KNOWN: Final = "__cutwater_known"
 
 
 def no_table(storage: "TableStorage", version: Version | None) -> RestorePreview:
-    """Say what going back means where there is no table: nothing, or it cannot be done."""
+    """Return what a restore does if there is no table: nothing, or it is impossible."""
     if version is None:
         return RestorePreview(NO_TABLE, 0, 0)
     reason = (
@@ -65,7 +65,7 @@ def no_table(storage: "TableStorage", version: Version | None) -> RestorePreview
 def look_back(
     storage: "TableStorage", log: "DeltaLog", table: "DeltaTable", target: int
 ) -> RestorePreview:
-    """Say what going back to a version would do, and whether it can be done."""
+    """Return what a restore to a version would do, and whether it is possible."""
     from deltalake import DeltaTable  # noqa: PLC0415 - an extra
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
@@ -93,9 +93,9 @@ def look_back(
 
 
 def foreign_commit(log: "DeltaLog", target: int, now: int) -> str | None:
-    """Name a change after a version that somebody else has made; None if there is none.
+    """Name a change after a version that another program has made; None if there is none.
 
-    A log that does not reach back cannot tell, which is as bad.
+    If the log does not reach back far enough, the answer is unknown, which counts as a change.
     """
     for version in range(target + 1, now + 1):
         try:
@@ -218,7 +218,7 @@ def _with_partitions(
     values = values.withColumn(_KNOWN, lit(1))
     named = frame.withColumn(_FILE, _plain(col("_metadata.file_path")))
     joined = named.join(broadcast(values), _FILE, "left")
-    # Never null by mistake: a row whose file is not in the list is an error.
+    # A row whose file is not in the list is an error, and never gets a null instead.
     unknown = assert_true(col(_KNOWN).isNotNull(), lit("a file of the table was not recognised"))
     for name in names:
         joined = joined.withColumn(name, when(unknown.isNull(), col(_quote(name))))

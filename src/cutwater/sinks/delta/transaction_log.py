@@ -1,4 +1,4 @@
-"""A Delta table's log as our commits need it: which slot made which version, and that it lasts.
+"""A Delta table's log as our commits need it: which slot made which version, and durability.
 
 Every commit of a sink names its slot in the log's own `txn` action, in the one file that is the
 commit: a version and its slot appear together or not at all. Slots only grow, so a search from
@@ -39,7 +39,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class OwnCommit:
-    """A version that a sink has made, and the slot it acted on."""
+    """A version that a sink has made, and the slot that it committed."""
 
     version: int
     slot: Slot
@@ -49,7 +49,7 @@ class DeltaLog:
     """The log of one table. Lets every `OSError` through."""
 
     def __init__(self, storage: TableStorage, pipeline: PipelineId, sink: SinkId) -> None:
-        """Look at a table with the eyes of one sink."""
+        """Read the log of a table for one sink."""
         self._storage = storage
         self._pipeline = pipeline
         self._sink = sink
@@ -62,7 +62,7 @@ class DeltaLog:
         return self._storage.has_log()
 
     def own_commits(self, newest: int) -> Iterator[OwnCommit]:
-        """Give this sink's commits, newest first, as far as the log reaches back."""
+        """Yield this sink's commits, newest first, as far as the log reaches back."""
         for version in range(newest, -1, -1):
             try:
                 text = self._storage.read(_file(version)).decode()
@@ -76,7 +76,7 @@ class DeltaLog:
                     yield OwnCommit(version, Slot(action["version"]))
 
     def own_entry(self, version: int) -> tuple[Slot | None, tuple[Generation, BatchId] | None]:
-        """Return the slot that a version of this sink acted on, and the batch that it shows.
+        """Return the slot that a version of this sink committed, and the batch that it shows.
 
         Raises:
             FileNotFoundError: If the log no longer has it.
@@ -140,10 +140,10 @@ class DeltaLog:
         return self._storage.facts(_file(0)) is not None
 
     def sync(self, version: int) -> None:
-        """Make a version outlive a power cut: it, those below it, and checkpoints of them.
+        """Sync a version, the versions before it, and their checkpoints.
 
-        deltalake leaves that to the operating system; an older version that got lost would take
-        this one with it. What another program wrote long ago is on disk by now.
+        deltalake leaves that to the operating system; without an older version that got lost, this
+        version could not be read. What another program wrote long ago is on disk by now.
         """
         first = version - _UNSYNCED if self._synced is None else self._synced + 1
         names = [f"{LOG}/_last_checkpoint"]
@@ -160,10 +160,10 @@ def _file(version: int) -> str:
 def statistics(footer: pq.FileMetaData, schema: StructType) -> str:
     """Return Delta's statistics of a Parquet file, from its footer alone.
 
-    Nulls are counted for plain columns. Least and greatest values are given where they are exact
-    in JSON and compared alike by everybody: whole numbers, dates, timestamps, short texts. Not for
-    timestamps in another unit than Delta's, and not for dates and timestamps of a calendar that
-    only Spark knows.
+    Nulls are counted for plain columns. Min and max values are given where they are exact in JSON
+    and compared alike by all readers: whole numbers, dates, timestamps, short texts. They are not
+    given for timestamps in another unit than Delta's, nor for dates and timestamps of a calendar
+    that only Spark knows.
     """
     types = {field.name: field.dataType for field in schema}
     is_hybrid = Calendars.of(footer.metadata).usual is Calendar.HYBRID
@@ -202,7 +202,7 @@ def statistics(footer: pq.FileMetaData, schema: StructType) -> str:
 
 
 def _is_as_in_log(column: "pq.ColumnSchema", kind: DataType, *, is_hybrid: bool) -> bool:
-    """Say whether the stored numbers of a column mean to all readers what the log would say."""
+    """Return whether the stored numbers of a column mean the same to all readers as in the log."""
     if isinstance(kind, DateType | TimestampType) and is_hybrid:
         return False
     if isinstance(kind, TimestampType | TimestampNTZType):
