@@ -385,7 +385,7 @@ class KeepsPast(Protocol):
 
 
 class Rows(Protocol):
-    """The rows of one batch, which nobody has computed yet."""
+    """The rows of one batch, not computed yet."""
 
     @property
     def schema(self) -> "StructType":
@@ -402,22 +402,22 @@ class Rows(Protocol):
         ...
 
     def count(self) -> int:
-        """Compute them all, every column, with exactly one Spark action, and keep none."""
+        """Compute all rows, every column, with exactly one Spark action; return their number."""
         ...
 
     def write_parquet(
         self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
     ) -> int:
-        """Write them into a directory that does not exist yet, with exactly one Spark action.
+        """Write the rows into a directory that does not exist yet, with exactly one Spark action.
 
         Args:
             directory: Path or address, as Hadoop reads it.
-            options: Settings of Hadoop's for this write.
+            options: Hadoop settings for this write.
             partition_by: Columns that become directories.
 
         Returns:
-            How many rows the executors wrote, as they counted them. Files that hold fewer rows
-            have lost some on the way.
+            How many rows the executors wrote, as they counted them. If the files hold fewer rows,
+            rows were lost.
         """
         ...
 
@@ -438,22 +438,22 @@ class FrameRows:
         return FrameRows(self.frame.coalesce(1))
 
     def count(self) -> int:
-        """Compute them all and keep none."""
-        # `DataFrame.count` would let Spark leave out whatever is not needed to count.
+        """Compute all rows and return their number."""
+        # `DataFrame.count` would let Spark skip everything that is not needed to count.
         return int(self.frame._jdf.queryExecution().toRdd().count())  # noqa: SLF001
 
     def write_parquet(
         self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
     ) -> int:
-        """Write them."""
+        """Write the rows."""
         counted, frame = observed(self.frame)
         frame.write.options(**options).partitionBy(*partition_by).parquet(directory)
         return int(counted.get["rows"])
 
 
 def observed(frame: "DataFrame") -> "tuple[Observation, DataFrame]":
-    """Return the same rows, and what counts them as `rows` while they are computed."""
-    from pyspark.sql import Observation  # noqa: PLC0415 - only whoever stages needs it
+    """Return the same rows, and an observation that counts them as `rows` when computed."""
+    from pyspark.sql import Observation  # noqa: PLC0415 - only staging needs it
     from pyspark.sql.functions import count, lit  # noqa: PLC0415
 
     counted = Observation()

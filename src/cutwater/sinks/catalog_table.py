@@ -41,7 +41,7 @@ def table(name: str) -> "TableTarget":
     """Append a step's rows to a table of the session's catalog, exactly once.
 
     The table must exist when the pipeline starts, be one of Parquet or JSON files in Spark's own
-    session catalog (in memory, Hive's, or one that stands in for it), and be empty or written by
+    session catalog (in memory, Hive's, or one that replaces it), and be empty or written by
     this sink alone. Its partitioning is its own; new partitions are registered with the catalog at
     each commit.
 

@@ -55,7 +55,7 @@ def delta(
     Args:
         uri: The table's directory: a path, relative to the working directory or absolute, a
             `file:` address, or `s3://bucket/prefix` (with `?endpoint=` and `?region=` as for a
-            store); credentials come from the environment and never stand here.
+            store); credentials come from the environment and are never part of the address.
         write: How rows are combined with existing rows. `append` adds them. `upsert` replaces all
             rows with the same key, whichever program wrote them. `overwrite` takes the results of
             a step in complete mode: the table holds only the last result.

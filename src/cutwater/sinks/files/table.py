@@ -268,7 +268,7 @@ class OpenFiles:
             stays = {blob.name for committable in committables for blob in committable.blobs}
             live = self._commits.live(number - 1)
             gone = [file for staged, file in live.items() if staged not in stays]
-            removed = tuple(self._move_to_past(number, file) for file in gone)
+            removed = tuple(self._plan_removal(number, file) for file in gone)
         elif before is not None:
             rows += before.rows
         operation = "overwrite" if self._overwrites else "append"
@@ -318,7 +318,7 @@ class OpenFiles:
                 raise SinkError(self._sink, reason)
             path = str(Path(file.path).with_name(self._name(number, staged)))
             added.append(replace(file, source=where[staged], path=path))
-        removed = [self._move_to_past(number, file) for key, file in now.items() if key not in then]
+        removed = [self._plan_removal(number, file) for key, file in now.items() if key not in then]
         columns = StructType()
         if target > BEGINNING:
             columns = StructType.fromJson(dict(self._commits.read(target).schema))
@@ -341,7 +341,7 @@ class OpenFiles:
             add=(),
         )
 
-    def _move_to_past(self, number: int, file: DataFile) -> DataFile:
+    def _plan_removal(self, number: int, file: DataFile) -> DataFile:
         return replace(file, source=file.path, path=self._commits.past_place(number, file.path))
 
     def _name(self, number: int, staged: str) -> str:

@@ -1,8 +1,8 @@
-"""The port to whatever keeps objects: a directory, an object store, memory.
+"""The port to a place that keeps objects: a directory, an object store, memory.
 
-A backend keeps whole objects under paths. It knows nothing of checkpoints and decides nothing.
-Two promises carry the protocol: an object is visible whole or not at all, and `create` lets
-exactly one of any number of writers win (rule F5). What a call has acknowledged survives a crash.
+A backend keeps whole objects under paths. It knows nothing about checkpoints and decides nothing.
+The protocol relies on two promises: an object is visible as a whole or not at all, and `create`
+lets exactly one of any number of writers win (rule F5). An acknowledged call survives a crash.
 `NotFound` means that the store answered and has no such object; anything else is `Unavailable`.
 
 `each` makes several calls at once, because a single call to an object store is slow. Its thread
