@@ -84,9 +84,9 @@ class CutwaterError(Exception):
     Attributes:
         code: The stable code of the error class, such as `CW-101`.
         retryable: Whether the same call may succeed later without any change.
-        next_step: What the person who reads the message can do about it.
-        parameters: The attributes that hold its arguments, in order: it is pickled by them and
-            not by the finished message.
+        next_step: What the reader of the message can do.
+        parameters: The attributes that hold its arguments, in order: the error is pickled by them
+            and not by the finished message.
     """
 
     code: ClassVar[str] = "CW-000"
@@ -100,7 +100,7 @@ class CutwaterError(Exception):
         self.message = message
 
     def __str__(self) -> str:
-        """Give the code, the message and what to do next."""
+        """Return the code, the message and the next step."""
         text = f"[{self.code}] {self.message}"
         return f"{text} {self.next_step}" if self.next_step else text
 
@@ -110,7 +110,7 @@ class CutwaterError(Exception):
 
 
 class UserError(CutwaterError):
-    """Something the user wrote or asked for cannot work."""
+    """Something that the user wrote or requested cannot work."""
 
     code = "CW-100"
 
@@ -153,7 +153,7 @@ class DeclarationError(UserError):
 
 
 class PlanError(UserError):
-    """The nodes of a pipeline do not fit together; all that is wrong is said at once.
+    """The nodes of a pipeline do not fit together; all problems are reported together.
 
     Attributes:
         pipeline: The pipeline's name.
@@ -164,7 +164,7 @@ class PlanError(UserError):
     next_step = "Change the pipeline and plan it again; nothing was started."
 
     def __init__(self, pipeline: str, *problems: str) -> None:
-        """Name the pipeline and list all that is wrong with it."""
+        """Name the pipeline and list all its problems."""
         count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
         listed = "".join(f"\n  {problem}" for problem in problems)
         super().__init__(f"pipeline {pipeline} has {count}:{listed}\n")
@@ -172,7 +172,7 @@ class PlanError(UserError):
         self.problems = problems
 
     def __str__(self) -> str:
-        """Give the code, one line per problem, and what to do next on a line of its own."""
+        """Return the code, one line per problem, and the next step on a separate line."""
         return f"[{self.code}] {self.message}{self.next_step}"
 
     def __reduce__(self) -> tuple[type["PlanError"], tuple[str, ...]]:
@@ -181,7 +181,7 @@ class PlanError(UserError):
 
 
 class AdoptionRefused(PlanError):
-    """Plain queries cannot be adopted as they are; all that stands against it is said at once.
+    """Plain queries cannot be adopted as they are; all problems are reported together.
 
     Attributes:
         pipeline: The pipeline's name.
@@ -193,9 +193,9 @@ class AdoptionRefused(PlanError):
 
 
 class ProtocolViolation(CutwaterError):
-    """An event arrived that the protocol forbids in the machine's present state.
+    """An event arrived that the protocol forbids in the machine's current state.
 
-    The machine that raises it has not changed: a caller that can go on may go on.
+    The machine that raises it has not changed: a caller that can continue may continue.
     """
 
     code = "CW-201"
@@ -220,7 +220,7 @@ class InvariantBroken(ProtocolViolation):
 
 
 class StoreError(CutwaterError):
-    """The store did not do what was asked of it.
+    """The store did not do what was requested.
 
     Attributes:
         path: The object's path in the store.
@@ -239,7 +239,7 @@ class StoreError(CutwaterError):
 
 
 class NotFound(StoreError):
-    """There is no object of that name, and the store itself is there to say so."""
+    """There is no object of that name, and the store itself is available."""
 
     code = "CW-301"
     parameters: ClassVar[tuple[str, ...]] = ("path",)
@@ -251,21 +251,21 @@ class NotFound(StoreError):
 
 
 class Conflict(StoreError):
-    """Something else has that name already; it was left as it is."""
+    """Something else has that name already; it was not changed."""
 
     code = "CW-302"
     next_step = "Nothing was overwritten; find out who else writes to this store."
 
 
 class Corrupt(StoreError):
-    """An object is not what was written, or one is missing where there must be one."""
+    """An object is not what was written, or a required object is missing."""
 
     code = "CW-303"
     next_step = "Bring it back from a copy, or rewind to a checkpoint that does not need it."
 
 
 class Unavailable(StoreError):
-    """The store cannot be read or written at the moment; the call has changed nothing."""
+    """The store cannot be read or written now; the call has changed nothing."""
 
     code = "CW-304"
     retryable = True
@@ -273,14 +273,14 @@ class Unavailable(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """A write may or may not have happened, or may not outlive a crash of the machine."""
+    """A write may or may not have happened, or may not survive a crash of the machine."""
 
     code = "CW-305"
     next_step = "Read it back before anything else; do not assume either."
 
 
 class NewerFormat(StoreError):
-    """An object is whole but written in a format that this version does not know.
+    """An object is intact, but written in a format that this version does not know.
 
     Attributes:
         found: The format it is written in.
@@ -299,7 +299,7 @@ class NewerFormat(StoreError):
 
 
 class InvalidPath(StoreError):
-    """A name that no object can have was asked for; the store was not touched."""
+    """A call named an object with an impossible name; the store was not touched."""
 
     code = "CW-307"
     next_step = "This is a defect of Cutwater, not of your pipeline: please report it."
@@ -330,14 +330,14 @@ class Fenced(CutwaterError):
 
 
 class Superseded(CutwaterError):
-    """A sink has acted on a later slot and never on this one: somebody else owns it now.
+    """A sink has committed a later slot and never this one: another process owns it now.
 
-    A process whose successor the log shows ends as `Fenced` instead.
+    A process whose successor is in the log ends with `Fenced` instead.
 
     Attributes:
         sink: The sink.
-        slot: The slot that was to be acted on.
-        newer: The slot it has acted on.
+        slot: The slot that was to be committed.
+        newer: The slot that the sink has committed.
     """
 
     code = "CW-402"
@@ -353,7 +353,7 @@ class Superseded(CutwaterError):
 
 
 class SinkError(CutwaterError):
-    """A sink could not do what was asked of it; it is asked again.
+    """A sink could not do what was requested; the request is repeated.
 
     Attributes:
         sink: The sink.
@@ -378,8 +378,8 @@ class TargetBehind(SinkError):
     Attributes:
         sink: The sink.
         found: What its target shows, in words.
-        recorded: What the store says that it showed, in words.
-        way_out: What can be done about it, as sentences.
+        recorded: What it showed according to the store, in words.
+        way_out: What the user can do, in sentences.
     """
 
     code = "CW-502"
@@ -456,16 +456,16 @@ class StepError(RunError):
 
 
 class RecoveryError(RunError):
-    """The pipeline cannot go on from its last checkpoint by itself."""
+    """The pipeline cannot resume from its last checkpoint automatically."""
 
     code = "CW-603"
     next_step = "Nothing was changed; rewind to a sound checkpoint, or bring the object back."
 
 
 class CodeChanged(RecoveryError):
-    """A checkpoint cannot be restored into the code as it is now; all that is against it is said.
+    """A checkpoint cannot be restored into the current code; all problems are reported together.
 
-    `problems` has one sentence for each thing that stands against it.
+    `problems` has one sentence for each problem.
     """
 
     code = "CW-608"
@@ -473,7 +473,7 @@ class CodeChanged(RecoveryError):
     next_step = "Nothing was changed; `cutwater plan FILE --against PIPELINE` shows all of it."
 
     def __init__(self, checkpoint_id: CheckpointId, problems: tuple[str, ...]) -> None:
-        """Name the checkpoint and say all that stands against it."""
+        """Name the checkpoint and list all problems."""
         start = f"checkpoint {checkpoint_id} cannot be restored into the pipeline as it is now:"
         super().__init__("\n  ".join((start, *problems)) + "\n")
         self.checkpoint_id = checkpoint_id
@@ -486,8 +486,8 @@ class PipelineHeld(RunError):
     Attributes:
         pipeline: The pipeline's name.
         host: The other process's machine.
-        process: Its number there.
-        age_s: How long ago it showed that it is alive.
+        process: Its process id there.
+        age_s: The age of its last heartbeat.
     """
 
     code = "CW-604"
@@ -495,7 +495,7 @@ class PipelineHeld(RunError):
     next_step = "Stop that one first, or start with --takeover, which fences it out."
 
     def __init__(self, pipeline: str, host: str, process: int, age_s: int) -> None:
-        """Name the pipeline and who runs it."""
+        """Name the pipeline and the process that runs it."""
         super().__init__(
             f"pipeline {pipeline} is run by process {process} on {host}, which showed a sign "
             f"of life {age_s} s ago."
@@ -507,11 +507,11 @@ class PipelineHeld(RunError):
 
 
 class HolderUnknown(RunError):
-    """Nobody can tell whether the pipeline runs: what says so cannot be read.
+    """It is unknown whether the pipeline runs, because its lease cannot be read.
 
     Attributes:
         pipeline: The pipeline's name.
-        path: The object that says who runs it.
+        path: The path of the lease.
         reason: What is wrong with it.
     """
 
@@ -528,14 +528,14 @@ class HolderUnknown(RunError):
 
 
 class NotRunning(RunError):
-    """Nobody runs the pipeline, so nobody can do what was asked."""
+    """No process runs the pipeline, so the request cannot be executed."""
 
     code = "CW-611"
     next_step = "Start it with `cutwater run`; what it has is in `cutwater checkpoints list`."
 
 
 class RequestFailed(RunError):
-    """A running pipeline did not do what it was asked for."""
+    """A running pipeline did not do what was requested."""
 
     code = "CW-612"
     next_step = "Nothing is lost; `cutwater checkpoints list` shows how its attempts went."
@@ -549,7 +549,7 @@ class MoveRefused(CutwaterError):
     next_step = "Nothing was changed; choose another checkpoint, or remove what is in the way."
 
     def __init__(self, pipeline: str, reason: str) -> None:
-        """Name the pipeline and say what stands against it."""
+        """Name the pipeline and the reason."""
         super().__init__(f"pipeline {pipeline} stays as it is: {reason}.")
         self.pipeline = pipeline
         self.reason = reason

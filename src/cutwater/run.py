@@ -37,7 +37,7 @@ from cutwater.runtime.scratch import Scratch
 from cutwater.runtime.supervisor import Supervisor, run_in_background
 from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext, share_disk
 from cutwater.sinks.checks import check_targets
-from cutwater.sinks.places import placed
+from cutwater.sinks.places import locate_targets
 from cutwater.spark.analysis.explain import identities
 from cutwater.spark.engine.build import SparkEngine, map_or_refuse
 from cutwater.spark.jvm.internals import Internals
@@ -46,7 +46,7 @@ from cutwater.spark.session.session import prepare_session
 from cutwater.store.backends.location import backend_for_writing
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify, open_pipeline
-from cutwater.store.records.lease import held, take_lease
+from cutwater.store.records.lease import hold_pipeline, take_lease
 from cutwater.store.records.savepoints import savepoint_name
 from cutwater.store.records.targets import StoredTarget, read_origin
 
@@ -313,7 +313,7 @@ def start(
         reason = "to begin anew would bring its rows a second time"
         way = "use another store, or another name, and other tables"
         raise ConfigError("from", f"{name} has checkpoints, and {reason}; {way}")
-    targets = placed(dict(_targets(physical)), store, options.moved)
+    targets = locate_targets(dict(_targets(physical)), store, options.moved)
     shared = shared_targets(backend, identity, targets)
     if shared is not None:
         raise MoveRefused(name, shared)
@@ -378,7 +378,7 @@ def _rewind_to_start(
     if target.cut is not None:
         map_or_refuse(target.cut, identities(physical, spark), options.allowed)
     identity = offline.store.pipeline
-    with held(offline.store.backend, identity, offline.name, takeover=options.takeover):
+    with hold_pipeline(offline.store.backend, identity, offline.name, takeover=options.takeover):
         perform(offline, log, target, leave_sinks=False)
 
 

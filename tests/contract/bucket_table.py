@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 from obstore.store import ObjectStore
 
 from cutwater.store.backends.location import Location
-from cutwater.store.backends.object_store import Patience
+from cutwater.store.backends.object_store import RequestLimits
 
 
 def bucket_at(url: str) -> ObjectStore:
     """Open the place that an address names."""
-    patience = Patience()
-    return Location.of(url).opener()(patience.client_options, patience.retry_config(1))
+    limits = RequestLimits()
+    return Location.of(url).opener()(limits.client_options, limits.retry_config(1))
 
 
 def names_in(bucket: ObjectStore) -> list[str]:

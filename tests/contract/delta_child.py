@@ -17,7 +17,7 @@ from cutwater.protocol.commit import grant
 from cutwater.protocol.cut import BlobRef, Committable
 from cutwater.sinks.base import SinkContext
 from cutwater.sinks.delta.data_files import Copies
-from cutwater.sinks.delta.storage import LocalRoot
+from cutwater.sinks.delta.storage import LocalStorage
 from cutwater.sinks.delta.table import OpenDeltaTable
 from cutwater.sinks.delta.transaction_log import DeltaLog
 from cutwater.sinks.staging.parquet import StagedFiles
@@ -27,7 +27,7 @@ SINK = SinkId("totals")
 MOMENTS = {
     "settle": (StagedFiles, "settle"),
     "copy": (Copies, "copy"),
-    "publish": (LocalRoot, "publish"),
+    "publish": (LocalStorage, "publish"),
     "version": (OpenDeltaTable, "_write"),
     "sync": (DeltaLog, "sync"),
     "forget": (StagedFiles, "forget"),

@@ -21,8 +21,8 @@ from cutwater.protocol.cut import Committable
 from cutwater.protocol.showing import ShowPermit, grant_shows
 from cutwater.sinks.base import ShowingSink, SinkContext
 from cutwater.sinks.delta.early_batches import ShowingDeltaTable
-from cutwater.sinks.delta.storage import LocalRoot, LocalStaging
-from cutwater.sinks.delta.target import Writing
+from cutwater.sinks.delta.storage import LocalStaging, LocalStorage
+from cutwater.sinks.delta.target import DeltaWriteMode
 
 PIPELINE = PipelineId("0f3c")
 SINK = SinkId("numbers")
@@ -216,7 +216,7 @@ def test_a_predecessor_that_was_paused_in_mid_show_shows_nothing(root: Path, in_
             super()._add_batch(table, one)
 
     staging = LocalStaging(root, PIPELINE, SINK)
-    sink = Paused(LocalRoot(root), staging, Writing(), SinkContext(None, PIPELINE, SINK))
+    sink = Paused(LocalStorage(root), staging, DeltaWriteMode(), SinkContext(None, PIPELINE, SINK))
     sink.take_back(claim(1, 1), None, ())
     first = staged(sink, 1, 1, 10)
     sink.show(claim(1, 1), first)

@@ -25,7 +25,7 @@ from cutwater.protocol.cut import Committable
 from cutwater.sinks.base import KeepsPast, OpenSink, SinkContext
 from cutwater.sinks.delta import storage_s3 as delta_bucket
 from cutwater.sinks.delta.merge import JOINED_MIN
-from cutwater.sinks.delta.storage_s3 import BucketRoot, BucketStaging
+from cutwater.sinks.delta.storage_s3 import BucketStaging, BucketStorage
 from cutwater.sinks.delta.target import DeltaTarget, reopen_delta
 from cutwater.store.backends.location import Location
 
@@ -88,7 +88,7 @@ def test_others_may_write_to_a_table_in_a_bucket(url: str, bucket: ObjectStore) 
     sink = upserting(url).open(CONTEXT)
     sink.commit(permit(1), [staged(sink, 0, ("a", 1, 1), ("b c", 1, 1))])
     waiting = staged(sink, 1, ("a", 1, 2), ("b c", 1, 2))
-    root = BucketRoot(Location.of(url))
+    root = BucketStorage(Location.of(url))
     rows = pa.table({"k": ["a", "b c", "z"], "n": [1, 1, 1], "v": [7, 8, 9]})
     write_deltalake(
         root.address, rows, mode="append", partition_by=["k"], storage_options=root.options
@@ -126,7 +126,7 @@ def test_a_file_that_is_too_large_for_one_copy_request_gets_its_last_name(
     with gateway_to(s3.port) as gateway:
         # deltalake would not let the gateway's thread run, so files are settled without it.
         gateway.always = refuse_large_copies(100)
-        root = BucketRoot(Location.of(s3.url("tables/large", gateway.endpoint)))
+        root = BucketStorage(Location.of(s3.url("tables/large", gateway.endpoint)))
         staging = BucketStaging(root, CONTEXT.pipeline, CONTEXT.sink)
         rows = ArrowRows([{"k": "a", "n": 1, "v": 1}], ("k", "n", "v"))
         _, (blob,) = staging.write(rows, (Generation(1), BatchId(0)), ())

@@ -29,7 +29,7 @@ from cutwater.sinks.base import KeepsPast, OpenSink, SinkContext
 from cutwater.sinks.delta import merge as delta_changes
 from cutwater.sinks.delta.data_files import DataFile
 from cutwater.sinks.delta.early_batches import ShowingDeltaTable
-from cutwater.sinks.delta.storage_s3 import BucketRoot
+from cutwater.sinks.delta.storage_s3 import BucketStorage
 from cutwater.store.backends.location import Location
 
 CONTEXT = SinkContext(None, PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10"), SinkId("totals"))
@@ -64,7 +64,7 @@ def staged(sink: OpenSink, batch: int, *rows: tuple[str, int, int]) -> Committab
 def delta_table(uri: str) -> DeltaTable:
     if not uri.startswith("s3:"):
         return DeltaTable(uri)
-    root = BucketRoot(Location.of(uri))
+    root = BucketStorage(Location.of(uri))
     return DeltaTable(root.address, storage_options=root.options)
 
 

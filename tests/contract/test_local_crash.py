@@ -146,7 +146,7 @@ def test_a_file_on_its_way_in_is_not_cleaned_away_while_its_writer_lives(tmp_pat
     ear, mouth = os.pipe()
 
     def write() -> int:
-        with LocalBackend(tmp_path / "store")._staged(NEW, (b"half",)):
+        with LocalBackend(tmp_path / "store")._stage(NEW, (b"half",)):
             os.write(mouth, b".")
             os.read(gate, 1)
             return 0

@@ -31,7 +31,7 @@ from cutwater.protocol.commit import CommitSink
 from cutwater.protocol.cut import NO_TARGET, Committable
 from cutwater.protocol.lost_commit import last_writes
 from cutwater.sinks.base import SinkContext
-from cutwater.sinks.commit import act
+from cutwater.sinks.commit import commit_sinks
 from cutwater.sinks.postgres.table import OpenPostgresTable
 from cutwater.sinks.registry import reopen
 from cutwater.store.paths import PipelinePaths
@@ -298,7 +298,7 @@ def commit(
         shown=None if last is None else str(last),
         last_write=None if last is None else Slot(last),
     )
-    act({sink.sink: sink}, [command])
+    commit_sinks({sink.sink: sink}, [command])
 
 
 def test_a_database_that_was_taken_back_is_refused_in_the_transaction_itself(shop: Shop) -> None:

@@ -26,17 +26,17 @@ from tests.servers.s3 import BUCKET, S3Server, s3_server
 from cutwater.errors import ConfigError, NotFound, OutcomeUnknown, StoreError, Unavailable
 from cutwater.store.backends.backend import Backend
 from cutwater.store.backends.location import Location, probe
-from cutwater.store.backends.object_store import PART_BYTES, ObjectBackend, Patience
+from cutwater.store.backends.object_store import PART_BYTES, ObjectBackend, RequestLimits
 from cutwater.store.paths import ObjectPath
 
 A = ObjectPath("a/b")
-QUICK = Patience(connect_s=10, request_s=60, tries=4, pause_s=0.01, pause_max_s=0.02)
+QUICK = RequestLimits(connect_s=10, request_s=60, tries=4, pause_s=0.01, pause_max_s=0.02)
 """Asks again at once. Who is slow is waited for: the machine may be busy."""
 CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code><Message>Try again.</Message></Error>"
 
 
-def opened(url: str, patience: Patience = QUICK) -> ObjectBackend:
-    return ObjectBackend(url.partition("?")[0], Location.of(url).opener(), patience)
+def opened(url: str, limits: RequestLimits = QUICK) -> ObjectBackend:
+    return ObjectBackend(url.partition("?")[0], Location.of(url).opener(), limits)
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_one_lost_answer_is_not_noticed_where_a_request_may_be_repeated(
 def test_a_server_that_hangs_is_left_after_a_while(url: str, gateway: Gateway) -> None:
     over = threading.Event()
     gateway.always = wait_for(over)
-    backend = opened(url, Patience(request_s=0.2, tries=100, pause_s=0.05, total_s=0.4))
+    backend = opened(url, RequestLimits(request_s=0.2, tries=100, pause_s=0.05, total_s=0.4))
     began = time.monotonic()
 
     with pytest.raises(Unavailable):
@@ -233,7 +233,9 @@ def test_a_server_that_was_killed_is_unavailable_until_it_is_back(tmp_path: Path
 
 def test_a_create_waits_for_a_server_that_comes_back() -> None:
     with s3_server() as server:
-        backend = opened(server.url("store"), Patience(tries=2000, pause_s=0.05, pause_max_s=0.05))
+        backend = opened(
+            server.url("store"), RequestLimits(tries=2000, pause_s=0.05, pause_max_s=0.05)
+        )
         server.kill()
         later = threading.Timer(0.2, server.start)
         later.start()

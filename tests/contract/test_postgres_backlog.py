@@ -15,7 +15,7 @@ from tests.servers.postgres import PostgresServer, postgres_server
 from cutwater.ids import BatchId, Generation, SinkId
 from cutwater.protocol.commit import CommitSink
 from cutwater.protocol.cut import Committable
-from cutwater.sinks.commit import act
+from cutwater.sinks.commit import commit_sinks
 from cutwater.sinks.postgres.staging import Staging
 
 BATCHES = 1500
@@ -77,8 +77,8 @@ def test_a_backlog_beyond_the_locks_of_a_server_is_committed_in_one_transaction(
     sinks = {ORDERS: orders, TOTALS: totals}
     commands = [CommitSink(permit(3), ORDERS, first), CommitSink(permit(3), TOTALS, second)]
 
-    assert act(sinks, commands) == {ORDERS: "3", TOTALS: "3"}
-    assert act(sinks, commands) == {ORDERS: "3", TOTALS: "3"}
+    assert commit_sinks(sinks, commands) == {ORDERS: "3", TOTALS: "3"}
+    assert commit_sinks(sinks, commands) == {ORDERS: "3", TOTALS: "3"}
 
     assert shop.orders == list(range(BATCHES))
     assert shop.totals == {f"c{n // 3}": n for n in range(2, BATCHES, 3)}

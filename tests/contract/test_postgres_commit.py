@@ -21,8 +21,8 @@ from cutwater.errors import ConfigError, SinkError, Superseded
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import CommitPermit, CommitSink, grant
 from cutwater.protocol.cut import Committable
-from cutwater.sinks.base import ActsTogether, KeepsPast, SinkContext
-from cutwater.sinks.commit import Groups, act
+from cutwater.sinks.base import CommitsAtomically, KeepsPast, SinkContext
+from cutwater.sinks.commit import Groups, commit_sinks
 from cutwater.sinks.postgres.catalog import TableName
 from cutwater.sinks.postgres.staging import Staging
 from cutwater.sinks.postgres.table import OpenPostgresTable
@@ -71,7 +71,7 @@ class Shop:
                 for task in (100 + batch, 200 + batch):
                     for row in rows:
                         copy.write_row([*row, task])
-        staged = sink.sent(table, place, [(200 + batch, len(rows), 10, "0" * 64)])
+        staged = sink.describe_staged(table, place, [(200 + batch, len(rows), 10, "0" * 64)])
         assert staged is not None
         return (staged,)
 
@@ -212,7 +212,7 @@ def test_all_sinks_of_a_database_are_committed_in_one_transaction(shop: Shop) ->
     totals = shop.stage(opened[TOTALS], 0, ("ann", 3))
     (together,) = Groups(opened).of(both(1, orders, totals))
 
-    assert act(opened, together) == {ORDERS: "1", TOTALS: "1"}
+    assert commit_sinks(opened, together) == {ORDERS: "1", TOTALS: "1"}
 
     ids = shop.database.query("SELECT xmin FROM orders UNION SELECT xmin FROM totals")
     assert len(ids) == 1
@@ -231,7 +231,7 @@ def test_one_sink_of_a_group_that_cannot_commit_keeps_all_of_it_back(shop: Shop)
     (together,) = groups.of(both(1, orders, totals))
 
     with pytest.raises(SinkError) as refused:
-        act(opened, together)
+        commit_sinks(opened, together)
 
     assert refused.value.sink == ORDERS
     assert "Key (id)=(2) already exists" in refused.value.reason
@@ -240,7 +240,7 @@ def test_one_sink_of_a_group_that_cannot_commit_keeps_all_of_it_back(shop: Shop)
     shop.database.query("DELETE FROM orders")
     # Asked again for one of them, all of them act.
     (again,) = groups.of([together[0]])
-    assert act(opened, again) == {ORDERS: "1", TOTALS: "1"}
+    assert commit_sinks(opened, again) == {ORDERS: "1", TOTALS: "1"}
     assert (shop.orders, shop.totals) == ([1, 2], {"ann": 3})
 
 
@@ -255,12 +255,12 @@ def test_a_rule_between_two_tables_is_checked_when_both_have_their_rows(shop: Sh
     (first,) = Groups(opened).of(both(1, orders, shop.stage(opened[TOTALS], 0, ("1", 3))))
 
     with pytest.raises(SinkError, match=r"Key \(customer\)=\(2\) is not present") as refused:
-        act(opened, first)
+        commit_sinks(opened, first)
 
     assert refused.value.sink == ORDERS
     more = shop.stage(opened[TOTALS], 1, ("1", 3), ("2", 4))
     (second,) = Groups(opened).of(both(1, orders, more))
-    act(opened, second)
+    commit_sinks(opened, second)
     assert (shop.orders, shop.totals) == ([1, 2], {"1": 3, "2": 4})
 
 
@@ -268,7 +268,7 @@ def test_sinks_of_other_databases_or_without_transactions_act_alone(shop: Shop) 
     other = Shop(shop.database.server.make_database("elsewhere"))
     opened: Mapping[SinkId, OpenPostgresTable] = {ORDERS: shop.open(), TOTALS: other.open(TOTALS)}
 
-    assert isinstance(opened[ORDERS], ActsTogether)
+    assert isinstance(opened[ORDERS], CommitsAtomically)
     assert isinstance(opened[ORDERS], KeepsPast)
     assert [len(one) for one in Groups(opened).of(both(1, (), ()))] == [1, 1]
 
@@ -483,7 +483,7 @@ def rows_into(
         with connection.cursor().copy(statement.encode()) as copy:
             for row in rows:
                 copy.write_row([*row, 7])
-    staged = sink.sent(table, place, [(7, len(rows), 10, "0" * 64)])
+    staged = sink.describe_staged(table, place, [(7, len(rows), 10, "0" * 64)])
     assert staged is not None
     return staged
 

@@ -168,7 +168,7 @@ class World:
                 for task in (6, 7):
                     for row in rows:
                         copy.write_row([*row.values(), task])
-        staged = self.sink.sent(table, place, [(7, len(rows), 10, "0" * 64)])
+        staged = self.sink.describe_staged(table, place, [(7, len(rows), 10, "0" * 64)])
         assert staged is not None
         self.waiting.append((staged, rows))
 

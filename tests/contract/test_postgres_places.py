@@ -19,7 +19,7 @@ from cutwater.runtime.context import RunContext
 from cutwater.runtime.recovery import Recovery
 from cutwater.sinks.base import Sink, SinkContext
 from cutwater.sinks.checks import check_targets
-from cutwater.sinks.places import placed
+from cutwater.sinks.places import locate_targets
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Attempt
@@ -36,7 +36,7 @@ def by_other_names(database: Database) -> str:
 
 
 def place(dsn: str, table: str = "orders") -> StoredTarget:
-    return placed({ORDERS: sinks.postgres(dsn, table=table)})[ORDERS]
+    return locate_targets({ORDERS: sinks.postgres(dsn, table=table)})[ORDERS]
 
 
 def test_one_table_is_one_target_by_whatever_name_it_is_given(
@@ -93,7 +93,7 @@ def decided(shop: Shop) -> tuple[PipelineStore, tuple[object, ...]]:
 def recover(
     store: PipelineStore, target: Sink, directory: Path, moved: tuple[str, ...] = ()
 ) -> None:
-    targets = placed({ORDERS: target}, store, moved)
+    targets = locate_targets({ORDERS: target}, store, moved)
     context = RunContext(
         plan=cast(Any, None),
         engine=cast(Any, None),
@@ -141,4 +141,4 @@ def test_a_sink_that_is_not_there_cannot_have_been_moved(database: Database) -> 
     target = sinks.postgres(database.dsn, table="orders")
 
     with pytest.raises(Exception, match="moved: there is no sink nothing"):
-        placed({SinkId("orders"): target}, store, ("nothing",))
+        locate_targets({SinkId("orders"): target}, store, ("nothing",))

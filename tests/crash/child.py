@@ -168,7 +168,7 @@ def name_writes() -> None:
     wrap(OpenPostgresTable, "stage", lambda *_: "stage rows", FATE.changed)
     wrap(OpenPostgresTable, "act_together", lambda *_: "commit rows", FATE.changed)
     _after(OpenPostgresTable, "stage", lambda staged, *_: "stage" if staged else "empty stage")
-    _after(OpenPostgresTable, "act", _acted)
+    _after(OpenPostgresTable, "commit_once", _acted)
     _after(OpenPostgresTable, "act_together", _acted_together)
     _after(Commits, "record", _recorded)
     _after(Channel, "append", lambda *_: "append")

@@ -26,7 +26,7 @@ from cutwater.runtime.output import ChannelOutput
 from cutwater.runtime.scratch import Scratch, clear, new_blob_cache
 from cutwater.sinks.base import SinkContext
 from cutwater.sinks.console import OpenConsole
-from cutwater.sinks.delta.storage import LocalRoot, LocalStaging
+from cutwater.sinks.delta.storage import LocalStaging, LocalStorage
 from cutwater.sinks.files.manifests import FileCommits
 from cutwater.sinks.foreach_batch import foreach_batch
 from cutwater.sinks.staging.formats import Form, StagedOutput
@@ -154,8 +154,8 @@ def test_a_delta_table_is_not_taken_for_a_new_one(tmp_path: Path, taken: Descrip
     (tmp_path / "_delta_log" / "00000000000000000000.json").write_text("{}")
     taken.take()
 
-    fails_for_lack_of_descriptors(LocalRoot(tmp_path).has_log)
-    fails_for_lack_of_descriptors(LocalRoot(tmp_path).entries)
+    fails_for_lack_of_descriptors(LocalStorage(tmp_path).has_log)
+    fails_for_lack_of_descriptors(LocalStorage(tmp_path).entries)
 
 
 def test_a_directory_of_files_is_not_taken_for_a_new_one(

@@ -38,7 +38,7 @@ from cutwater.protocol.step.events import Stored
 from cutwater.protocol.step.in_flight import InFlightRange
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.step import RunningStep
-from cutwater.sinks.commit import Groups, act_in_store, recorded_by
+from cutwater.sinks.commit import Groups, commit_in_store, recorded_by
 from cutwater.sinks.lost_commits import check_targets_hold
 from cutwater.sinks.retention import SinkRetention
 from cutwater.store.blobs.bundles import BundleMemory
@@ -293,7 +293,7 @@ class Effects:
     def _commit(self, together: tuple[CommitSink, ...]) -> None:
         slot = together[0].permit.slot
         try:
-            versions = act_in_store(self._context.store, self._context.sinks, together)
+            versions = commit_in_store(self._context.store, self._context.sinks, together)
         except Superseded as error:
             self.superseded = error
             self._post(events.SinkFenced(slot, error.sink, now_ms()))

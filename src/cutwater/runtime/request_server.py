@@ -31,7 +31,7 @@ from cutwater.store.records.requests import (
     Request,
     Treatment,
     Wish,
-    treatment,
+    choose_treatment,
 )
 
 _LOG: Final = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class RequestServer:
             if token in self._served or at_ms < self._left_until_ms.get(token, 0):
                 continue
             request = requests.request(token)
-            match treatment(request, requests.answer(token), self._holder, at_ms):
+            match choose_treatment(request, requests.answer(token), self._holder, at_ms):
                 case Treatment.TAKE:
                     assert request is not None
                     self._take(request)

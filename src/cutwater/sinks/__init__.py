@@ -1,7 +1,7 @@
 """Where a pipeline's rows go: the targets a user names in `pipeline.sink`.
 
-`base` is the contract that every target keeps; nothing here needs a target's own package before
-the target is opened.
+`base` is the contract of every target. A target's own package is imported only when the target is
+opened.
 """
 
 __all__ = ["console", "delta", "files", "foreach_batch", "postgres", "table"]

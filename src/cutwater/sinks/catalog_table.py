@@ -1,10 +1,10 @@
-"""Tables of the user's own Spark catalog as targets: where a name leads to files that we may write.
+"""Tables of the user's own Spark catalog as targets, if their files may be written directly.
 
 A commit must make rows and its slot visible in one step. Spark's own write path into a catalog has
-no such step: a table of files gets them one by one, and no interface of a catalog takes a key along
-that everybody would honour. So the catalog is asked where a table is and of what format; rows go
-there as `sinks.files` writes them, and the catalog is told of new partitions. A table of any other
-kind is refused, with what to use instead (docs/reference/sinks.md).
+no such step: a table of files gets its files one by one, and no catalog interface accepts a key
+that every writer would honour. So the catalog supplies the location and format of a table, rows are
+written there as `sinks.files` writes them, and new partitions are registered with the catalog. A
+table of any other kind is refused, with what to use instead (docs/reference/sinks.md).
 """
 
 import json
@@ -34,21 +34,22 @@ if TYPE_CHECKING:
 
 
 _FORMATS: Final = ("parquet", "json")
-"""What a table's own reader reads with the options that we write with."""
+"""The formats that a table's own reader reads correctly with our write options."""
 
 
 def table(name: str) -> "TableTarget":
     """Append a step's rows to a table of the session's catalog, exactly once.
 
     The table must exist when the pipeline starts, be one of Parquet or JSON files in Spark's own
-    session catalog (in memory, Hive's, or one that stands in for it), and be empty or written by
-    this sink alone. Its partitions are its own; new ones are told to the catalog at each commit.
+    session catalog (in memory, Hive's, or one that replaces it), and be empty or written by
+    this sink alone. Its partitioning is its own; new partitions are registered with the catalog at
+    each commit.
 
     Args:
         name: The table, as SQL names it: `events`, `shop.events` or `spark_catalog.shop.events`.
 
     Raises:
-        ConfigError: If that is no name.
+        ConfigError: If it is not a name.
     """
     if not name.strip():
         raise ConfigError("name", "an empty name is no table")
@@ -73,12 +74,12 @@ class TableTarget:
 
     @property
     def write(self) -> str:
-        """How rows meet those that are there."""
+        """How rows are combined with existing rows."""
         return "append"
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """None: no row takes the place of one row."""
+        """None: no row replaces a single row."""
         return ()
 
     def describe(self) -> str:
@@ -98,17 +99,17 @@ class TableTarget:
         return OpenTable(self.name, files, context.spark, context)
 
     def stored(self) -> StoredTarget:
-        """Say how to find the table again: its name, since only a session knows more."""
+        """Return how to find the table again: its name, since only a session knows more."""
         return StoredTarget(self.format, self.name)
 
 
 def files_of(spark: "SparkSession", name: str) -> FilesTarget:
-    """Ask the catalog where a table is, and return its directory as a target.
+    """Look up a table in the catalog, and return its directory as a target.
 
     Raises:
         ConfigError: If there is no such table, or none that rows can be committed to.
     """
-    found = _described(spark, name)
+    found = _describe(spark, name)
     catalog, provider = str(found.get("catalog_name")), str(found.get("provider", "")).lower()
     if catalog != "spark_catalog":
         reason = f"catalog {catalog} has no commit that takes a key along"
@@ -130,7 +131,7 @@ def files_of(spark: "SparkSession", name: str) -> FilesTarget:
     return FilesTarget(str(directory), provider, FilesOptions(partition_by=columns, writer=kept))
 
 
-def _described(spark: "SparkSession", name: str) -> dict[str, Any]:
+def _describe(spark: "SparkSession", name: str) -> dict[str, Any]:
     from pyspark.errors import PySparkException  # noqa: PLC0415 - planning needs no Spark
 
     try:
@@ -144,7 +145,10 @@ def _described(spark: "SparkSession", name: str) -> dict[str, Any]:
 
 
 class OpenTable:
-    """A table in use by one generation: its directory, and what the catalog has to be told."""
+    """A table in use by one generation: its directory, and its partitions in the catalog.
+
+    Every method raises what `OpenFiles` raises.
+    """
 
     def __init__(
         self, name: str, files: FilesTarget, spark: "SparkSession", context: SinkContext
@@ -158,34 +162,25 @@ class OpenTable:
         self._told: set[str] = set()
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
-        """Write the rows of one batch out of sight, with exactly one Spark action."""
+        """Write the rows of one batch where no reader sees them, with exactly one Spark action."""
         return self._files.stage(rows, generation, batch)
 
     def problem(self, committable: Committable) -> str | None:
-        """Say what is wrong with something staged; None if sound."""
+        """Return what is wrong with staged rows; None if intact."""
         return self._files.problem(committable)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Bring rows in sight, then tell the catalog of partitions that it may not know.
-
-        Raises:
-            Superseded: If a later slot was acted on and this one never was.
-            SinkError: If it cannot be done now.
-        """
+        """Make rows visible, then register partitions that the catalog may not know."""
         version = self._files.commit(permit, committables)
-        self._tell({part for one in committables for part in _partitions(one)})
+        self._tell({part for committable in committables for part in _partitions(committable)})
         return version
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Say what going back to a version would do, and whether it can be done."""
+        """Return what a restore to a version would do, and whether it is possible."""
         return self._files.look_back(version)
 
     def slot_at(self, version: Version) -> Slot | None:
-        """Return the slot that made a version; None if there is no such version.
-
-        Raises:
-            SinkError: If the directory cannot be looked at now.
-        """
+        """Return the slot that made a version; None if there is no such version."""
         assert isinstance(self._files, KnowsSlots)
         return self._files.slot_at(version)
 
@@ -195,14 +190,14 @@ class OpenTable:
         return self._files.newest()
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        """Take the table back to a version, as a new one."""
+        """Restore a version as a new version."""
         restored = self._files.restore(permit, version)
         self._told.clear()
         self._tell({""})
         return restored
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what generations before this one staged and nobody will commit."""
+        """Delete what earlier generations staged and will never be committed."""
         self._files.discard(generation, keep)
 
     def retain(
@@ -211,15 +206,15 @@ class OpenTable:
         shown: Collection[Version | None],
         keep: Sequence[Committable],
     ) -> None:
-        """Delete staged rows that are committed, and files that were taken away long ago."""
+        """Delete staged rows that are committed, and files that were removed long ago."""
         if isinstance(self._files, KeepsPast):
             self._files.retain(generation, shown, keep)
 
     def _tell(self, partitions: set[str]) -> None:
-        """Let the catalog look for partitions, if there may be new ones, and forget old listings.
+        """Let the catalog search for partitions, if there may be new ones, and forget old listings.
 
         Raises:
-            SinkError: If the catalog refuses; the rows are committed, and it is told again.
+            SinkError: If the catalog refuses; the rows are committed, and the call is repeated.
         """
         from pyspark.errors import PySparkException  # noqa: PLC0415 - planning needs no Spark
 
@@ -246,7 +241,7 @@ def read_table(
     """Return the rows of a version of a table that the session's catalog knows.
 
     Raises:
-        SinkError: If it does not know it, or the version is gone.
+        SinkError: If the catalog does not know the table, or the version is gone.
     """
     from cutwater.sinks.files.manifests import read_files  # noqa: PLC0415 - needs Spark
 

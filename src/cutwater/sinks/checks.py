@@ -1,8 +1,8 @@
-"""Looking at the targets of a planned pipeline before anything runs.
+"""Checks the targets of a planned pipeline before anything runs.
 
-What a target can say of itself by then (`base.CheckedTarget`) is asked, and all that stands against
-the pipeline is told at once, by the lines that declare the sinks. A target that cannot be looked at
-now is no mistake of the pipeline's: planning may happen where no target can be reached.
+Targets that can be inspected (`base.CheckedTarget`) are, and all problems are reported together,
+with the lines that declare the sinks. A target that cannot be inspected now is no error of the
+pipeline: planning may happen where no target can be reached.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from cutwater.ids import SinkId, StepId
 from cutwater.pipeline.nodes import Node, WriteMode
 from cutwater.planning.physical_plan import PhysicalPlan
 from cutwater.sinks.base import CheckedTarget, Sink
-from cutwater.sinks.places import identified
+from cutwater.sinks.places import identify_target
 from cutwater.store.records.targets import StoredTarget
 
 if TYPE_CHECKING:
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 def check_targets(
     plan: PhysicalPlan, rows: "Mapping[StepId, StructType] | None" = None
 ) -> tuple[str, ...]:
-    """Ask every target whether it can take the rows of its sink, as it is now.
+    """Check whether every target, in its current state, can take the rows of its sink.
 
     Args:
         plan: The pipeline.
-        rows: For each step, the columns of its rows, if Spark was asked.
+        rows: For each step, the columns of its rows, if they are known from Spark.
 
     Returns:
-        What could not be looked at and why, a sentence each.
+        One sentence for each target that could not be inspected.
 
     Raises:
-        PlanError: With everything that a target has against the pipeline.
+        PlanError: With all problems of the targets.
     """
-    problems = list(_shared(plan))
+    problems = list(_find_shared_targets(plan))
     unseen: list[str] = []
     for step in plan.steps:
         node = step.sink
@@ -54,11 +54,11 @@ def check_targets(
     return tuple(unseen)
 
 
-def _shared(plan: PhysicalPlan) -> Iterator[str]:
+def _find_shared_targets(plan: PhysicalPlan) -> Iterator[str]:
     """Find sinks that replace rows of a target that another sink of the pipeline writes to.
 
-    Appends do not meet. But of what an upsert has replaced, its sink remembers the old rows, for a
-    rewind: it would take the other sink's rows for somebody else's, or put them back.
+    Appends do not conflict. But an upsert remembers the rows that it has replaced, for a rewind:
+    it would treat the other sink's rows as rows of another program, or restore them.
     """
     seen: list[tuple[StoredTarget, Node]] = []
     for node in (step.sink for step in plan.steps if step.sink is not None):
@@ -66,28 +66,28 @@ def _shared(plan: PhysicalPlan) -> Iterator[str]:
         if not isinstance(target, Sink):
             continue
         try:
-            stored = _identified(SinkId(node.name), target)
+            stored = _identify_if_reachable(SinkId(node.name), target)
         except CutwaterError:
-            # Told when it is looked at, or opened.
+            # Reported when the target is inspected or opened.
             continue
-        first = next((one for other, one in seen if other.is_same_as(stored)), node)
+        first = next((earlier for other, earlier in seen if other.is_same_as(stored)), node)
         seen.append((stored, node))
-        way = _replacing(first.target) or _replacing(target)
+        way = _replacing_mode(first.target) or _replacing_mode(target)
         if first is not node and way is not None:
             reason = f"sink {first.name} writes to {stored.uri} as well, and write={way!r} needs it"
             way_out = "union the rows before one sink, or give each a table of its own"
             yield f"{node.place}: sink {node.name}: {reason} alone; {way_out}"
 
 
-def _identified(sink: SinkId, target: Sink) -> StoredTarget:
-    """Say where a target is, and what it is if it can be reached now."""
+def _identify_if_reachable(sink: SinkId, target: Sink) -> StoredTarget:
+    """Return where a target is, with its identity if it can be reached now."""
     try:
-        return identified(sink, target)
+        return identify_target(sink, target)
     except CutwaterError:
         return target.stored()
 
 
-def _replacing(target: object) -> str | None:
-    """Return the way in which a target's rows take the place of others; None if they do not."""
+def _replacing_mode(target: object) -> str | None:
+    """Return the write mode of a target that replaces rows; None if it only appends."""
     way = target.write if isinstance(target, WriteMode) else "append"
     return None if way == "append" else way

@@ -31,8 +31,8 @@ _NOT_AS_TEXT: Final = ("geography", "geometry")
 """Types that Spark writes as no text, in JSON or CSV."""
 
 
-def unheld(rows: StructType, format: str) -> str | None:  # noqa: A002 - as `sinks.files` has it
-    """Say which column a format of files cannot hold; None if it can hold all of them."""
+def find_unheld(rows: StructType, format: str) -> str | None:  # noqa: A002 - as in files
+    """Return which column a file format cannot hold; None if it can hold all columns."""
     for column in rows.fields:
         for kind in parts(column.dataType):
             is_place = kind.typeName().startswith(_NOT_AS_TEXT)
@@ -46,7 +46,7 @@ def unheld(rows: StructType, format: str) -> str | None:  # noqa: A002 - as `sin
 
 
 def parts(kind: DataType) -> Iterator[DataType]:
-    """Give a type and all that is nested in it."""
+    """Yield a type and all types nested in it."""
     yield kind
     match kind:
         case StructType():
@@ -130,7 +130,7 @@ def nullable(
             case _:
                 return cell(kind)
 
-    return StructType([StructField(one.name, of(one.dataType)) for one in schema.fields])
+    return StructType([StructField(field.name, of(field.dataType)) for field in schema.fields])
 
 
 def key_twice(sink: SinkId, times: int, key: Mapping[str, object]) -> SinkError:
@@ -141,11 +141,11 @@ def key_twice(sink: SinkId, times: int, key: Mapping[str, object]) -> SinkError:
         times: How many rows have the key.
         key: The key, column by column.
     """
-    named = ", ".join(f"{name}={_shown(value)}" for name, value in key.items())
+    named = ", ".join(f"{name}={_format_value(value)}" for name, value in key.items())
     reason = f"one batch has {times} rows with the key {named}, and none is the later one"
     way_out = "aggregate by the key, or drop all but one row of each key, before the sink"
     return SinkError(sink, f"{reason}; {way_out}")
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return repr(value) if value is None or isinstance(value, str | bytes) else str(value)

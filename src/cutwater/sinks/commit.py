@@ -1,9 +1,9 @@
-"""Seeing a written decision through its sinks, one by one or those of a group together.
+"""Commits a written decision in its sinks, one by one or a group together.
 
-`protocol.commit` says what each sink has to do; sinks that share a transaction do it in one, or
-none of them does (docs/adr/0018). Recovery repeats decided commits with `see_through`, outside a
-running generation, and a rewind takes its sinks back; a record says that all have acted (section
-9).
+`protocol.commit` determines what each sink has to do. Sinks that share a transaction do it
+together, or none of them does (docs/adr/0018). Recovery repeats decided commits with `see_through`,
+outside a running generation, and a rewind restores its sinks with it. The commit record is written
+after all sinks have committed (section 9).
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -15,26 +15,26 @@ from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.decisions import Decision
 from cutwater.protocol.lost_commit import Recorded
 from cutwater.protocol.options import CommitOptions
-from cutwater.sinks.base import ActsTogether, OpenSink, ShowingSink
+from cutwater.sinks.base import CommitsAtomically, OpenSink, ShowingSink
 from cutwater.sinks.lost_commits import check_targets_hold
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Committed
 
 Versions = Mapping[SinkId, Version]
-"""What each sink shows now."""
+"""The current version of each sink."""
 
 
-def act(sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]) -> Versions:
-    """Let one sink, or all sinks of one group, act on a decision.
+def commit_sinks(sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]) -> Versions:
+    """Let one sink, or all sinks of one group, commit or restore a decision.
 
     Raises:
-        Superseded: If a sink has acted on a later one instead.
-        SinkError: If a sink cannot now; then none of the group has.
+        Superseded: If a sink has committed a later decision instead.
+        SinkError: If a sink cannot commit now; then no sink of the group has.
     """
-    acts = [(_named(sinks, one.sink), one) for one in commands]
-    first, command = acts[0]
-    if isinstance(first, ActsTogether):
-        return first.act_together(acts)
+    pairs = [(_find_sink(sinks, command.sink), command) for command in commands]
+    first, command = pairs[0]
+    if isinstance(first, CommitsAtomically):
+        return first.act_together(pairs)
     if command.restore:
         return {command.sink: first.restore(command.permit, command.version)}
     if isinstance(first, ShowingSink):
@@ -43,30 +43,30 @@ def act(sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]) -> Ver
 
 
 def recorded_by(commands: Sequence[CommitSink]) -> dict[SinkId, Recorded]:
-    """Return what the targets of some commands must hold before they are carried out."""
-    return {one.sink: one.recorded for one in commands if one.recorded is not None}
+    """Return what the targets of some commands must hold before the commands are executed."""
+    return {command.sink: command.recorded for command in commands if command.recorded is not None}
 
 
-def act_in_store(
+def commit_in_store(
     store: PipelineStore, sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]
 ) -> Versions:
-    """Let sinks act, as `act` does; say what can be done about a target that lacks a commit.
+    """Commit as `commit_sinks` does; explain what to do about a target that lacks a commit.
 
     Raises:
-        Superseded: As `act` does.
+        Superseded: As `commit_sinks` does.
         TargetBehind: If a target lacks a commit that is recorded.
-        SinkError: As `act` does.
+        SinkError: As `commit_sinks` does.
         StoreError: If the store cannot be read.
     """
     try:
-        return act(sinks, commands)
+        return commit_sinks(sinks, commands)
     except TargetBehind:
-        # Found by the sink itself, in the middle of its act, and it does not know the store.
+        # The sink itself found this during its commit, and the sink does not know the store.
         check_targets_hold(store, sinks, recorded_by(commands))
         raise
 
 
-def _named(sinks: Mapping[SinkId, OpenSink], sink: SinkId) -> OpenSink:
+def _find_sink(sinks: Mapping[SinkId, OpenSink], sink: SinkId) -> OpenSink:
     found = sinks.get(sink)
     if found is None:
         raise SinkError(sink, "is not a sink of this pipeline")
@@ -74,10 +74,10 @@ def _named(sinks: Mapping[SinkId, OpenSink], sink: SinkId) -> OpenSink:
 
 
 class Groups:
-    """Which commands of a decision are carried out together.
+    """Groups the commands of a decision that are executed together.
 
-    A group acts whole, also when only some of its sinks are asked again: the others, which have
-    acted already or not, lose nothing by being asked once more.
+    A whole group commits, even if only some of its sinks are due again. For the others it is safe
+    to commit once more.
     """
 
     def __init__(self, sinks: Mapping[SinkId, OpenSink]) -> None:
@@ -87,23 +87,23 @@ class Groups:
         self._members: dict[Hashable, dict[SinkId, CommitSink]] = {}
 
     def of(self, commands: Sequence[CommitSink]) -> list[tuple[CommitSink, ...]]:
-        """Return what is to be carried out, one tuple for what acts together.
+        """Return the commands to execute, one tuple for each group.
 
         Args:
-            commands: Those of one moment; the first ones of a decision all come at once.
+            commands: Commands that are due together; the first call for a decision has all of them.
         """
         asked: dict[Hashable, None] = {}
-        for one in commands:
-            if one.permit.slot != self._slot:
-                self._slot, self._members = one.permit.slot, {}
-            group = self._group(one.sink)
-            self._members.setdefault(group, {})[one.sink] = one
+        for command in commands:
+            if command.permit.slot != self._slot:
+                self._slot, self._members = command.permit.slot, {}
+            group = self._group(command.sink)
+            self._members.setdefault(group, {})[command.sink] = command
             asked[group] = None
         return [tuple(self._members[group].values()) for group in asked]
 
     def _group(self, sink: SinkId) -> Hashable:
         opened: object = self._sinks.get(sink)
-        if isinstance(opened, ActsTogether):
+        if isinstance(opened, CommitsAtomically):
             return "group", opened.group
         return "sink", sink
 
@@ -115,23 +115,23 @@ def see_through(
     cut: Cut,
     options: CommitOptions | None = None,
 ) -> Mapping[SinkId, Version]:
-    """Let every sink act on a written decision, once, and record it. May be repeated.
+    """Commit a written decision in every sink, once, and record it. May be repeated.
 
     Returns:
-        What each sink shows now.
+        The current version of each sink.
 
     Raises:
-        Superseded: If a sink has acted on a later decision instead.
-        TargetBehind: If a target lacks a commit that is recorded; as a rule no sink has acted then.
-        SinkError: If a sink cannot act now.
-        StoreError: If it could not be recorded.
+        Superseded: If a sink has committed a later decision instead.
+        TargetBehind: If a target lacks a recorded commit; usually no sink has committed then.
+        SinkError: If a sink cannot commit now.
+        StoreError: If the commit could not be recorded.
     """
     committer = Committer(store.pipeline, options or CommitOptions())
     commands = committer.decided(decision.slot, cut, 0)
-    commits = [one for one in commands if isinstance(one, CommitSink)]
+    commits = [command for command in commands if isinstance(command, CommitSink)]
     check_targets_hold(store, sinks, recorded_by(commits))
     for together in Groups(sinks).of(commits):
-        for sink, version in act_in_store(store, sinks, together).items():
+        for sink, version in commit_in_store(store, sinks, together).items():
             commands = committer.sink_done(decision.slot, sink, version)
     for command in commands:
         if isinstance(command, RecordCommit):

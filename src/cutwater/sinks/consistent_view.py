@@ -1,8 +1,8 @@
 """All sinks of a pipeline as they were at one checkpoint: their versions, and their rows.
 
 Sinks commit together at commit points, so the versions that a commit record names show one moment
-of the stream in all of them. A recovery point has none of its own: what it prepared is committed
-with the next commit point (rule F3).
+of the stream in all of them. A recovery point has no versions of its own: what it prepared is
+committed with the next commit point (rule F3).
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class ConsistentView:
     Attributes:
         checkpoint_id: The checkpoint.
         tables: Every sink's target and version.
-        notes: Why the tables may show something else than this one moment, if so.
+        notes: Reasons why the tables may not show this exact moment, if any.
     """
 
     checkpoint_id: CheckpointId
@@ -89,22 +89,26 @@ def view_at(store: PipelineStore, name: str, checkpoint: int | str | None = None
     Args:
         store: The pipeline in its store.
         name: Its name, for messages.
-        checkpoint: A number or a savepoint's name; None for the newest that is committed.
+        checkpoint: A number or a savepoint's name; None for the newest committed one.
 
     Raises:
-        ConfigError: If there is no such commit point; it names the nearest ones.
+        ConfigError: If there is no such commit point; the message names the nearest ones.
         StoreError: If the store cannot be read.
     """
-    # Records first: whatever is recorded has been decided by the time the log is read.
+    # Records first: every recorded commit is decided by the time the log is read.
     recorded = frozenset(store.commits.slots())
     log = store.log.read()
-    points = [one for one in log.decisions if one.commit_point and one.slot in recorded]
+    points = [
+        decision
+        for decision in log.decisions
+        if decision.commit_point and decision.slot in recorded
+    ]
     if checkpoint is None:
         if not points:
             raise ConfigError("checkpoint", f"the sinks of {name} have committed nothing yet")
         decision = points[-1]
     else:
-        decision = _decided(store, log, name, str(checkpoint))
+        decision = _find_decision(store, log, name, str(checkpoint))
     if decision not in points:
         raise ConfigError("checkpoint", _why_not(decision, points))
     versions = store.commits.read(decision.slot).versions
@@ -117,8 +121,8 @@ def view_at(store: PipelineStore, name: str, checkpoint: int | str | None = None
     return ConsistentView(decision.checkpoint_id, tables, _notes(store, decision, len(tables)))
 
 
-def _decided(store: PipelineStore, log: LogView, name: str, text: str) -> Decision:
-    decided = {one.checkpoint_id: one for one in log.decisions}
+def _find_decision(store: PipelineStore, log: LogView, name: str, text: str) -> Decision:
+    decided = {decision.checkpoint_id: decision for decision in log.decisions}
     if text.isascii() and text.isdigit():
         found = decided.get(CheckpointId(int(text)))
         if found is None:
@@ -130,7 +134,7 @@ def _decided(store: PipelineStore, log: LogView, name: str, text: str) -> Decisi
     for number, savepoint in names.items():
         if savepoint == text:
             return decided[number]
-    listed = ", ".join(sorted(one for one in names.values() if one)) or "none"
+    listed = ", ".join(sorted(name for name in names.values() if name)) or "none"
     reason = f"{name} has no savepoint {text!r}; its savepoints: {listed}"
     raise ConfigError("checkpoint", reason)
 
@@ -141,21 +145,21 @@ def _why_not(decision: Decision, points: list[Decision]) -> str:
         reason = f"{title} is decided, and its sinks have not all committed it"
     else:
         reason = f"{title} is a recovery point: data was in flight, and no sink committed at it"
-    before = [one for one in points if one.slot < decision.slot][-1:]
-    after = [one for one in points if one.slot > decision.slot][:1]
-    near = " and ".join(str(one.checkpoint_id) for one in (*before, *after))
+    before = [point for point in points if point.slot < decision.slot][-1:]
+    after = [point for point in points if point.slot > decision.slot][:1]
+    near = " and ".join(str(point.checkpoint_id) for point in (*before, *after))
     return f"{reason}; the nearest commit points are {near}" if near else f"{reason}; none has"
 
 
 def _notes(store: PipelineStore, decision: Decision, sinks: int) -> tuple[str, ...]:
-    """Say why tables may disagree, as far as the manifest is still there to tell."""
+    """Return why tables may disagree, if the manifest still exists."""
     try:
         cut = store.manifests.read(decision.checkpoint_id, decision.manifest_sha256)
     except (Corrupt, NewerFormat, NotFound):
         return ()
     if decision.kind is CheckpointKind.REWIND and not cut.restores and sinks:
         return ("a rewind left the sinks as they were: they show rows of after the checkpoint",)
-    in_flight = any(one.in_flight for one in cut.snapshots.values())
+    in_flight = any(snapshot.in_flight for snapshot in cut.snapshots.values())
     if in_flight and sinks > 1 and decision.kind is not CheckpointKind.REWIND:
         return ("commit_unaligned was on and data was in flight: the tables may disagree",)
     return ()

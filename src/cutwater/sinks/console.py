@@ -1,7 +1,7 @@
-"""The console as a target: what each commit made visible, printed for people.
+"""The console as a target: prints the rows of each commit.
 
-For trying things out. Rows are printed after the decision and never before; a console keeps
-nothing, so that it cannot be read back, and what was printed stays printed after a rewind.
+For experiments. Rows are printed after the decision and never before. A console keeps nothing, so
+that it cannot be read back, and printed rows stay printed after a rewind.
 """
 
 import sys
@@ -33,13 +33,13 @@ def console(rows: int = 20) -> "ConsoleTarget":
     """Print the rows of each commit to standard output, up to a number.
 
     Rows that an earlier process staged are counted and not shown: after a crash a commit is
-    repeated, and nobody can know whether it was printed before.
+    repeated, and it is unknown whether it was printed before.
 
     Args:
         rows: How many rows of each commit are shown.
 
     Raises:
-        ConfigError: If that is less than none.
+        ConfigError: If the number is negative.
     """
     if rows < 0:
         raise ConfigError("rows", f"{rows} is less than none")
@@ -71,12 +71,12 @@ class ConsoleTarget:
         return OpenConsole(context, self.rows)
 
     def stored(self) -> StoredTarget:
-        """Say that there is no place that two could share."""
+        """Return an empty place, which no two targets share."""
         return StoredTarget(self.format, "")
 
 
 def reopen_console(target: StoredTarget, context: SinkContext) -> OpenSink:
-    """Open it for somebody who moves the pipeline; nothing is printed then."""
+    """Open it for a rewind or fork; nothing is printed then."""
     del target
     return OpenConsole(context, 0)
 
@@ -85,30 +85,30 @@ class OpenConsole:
     """Standard output in use by one generation; fills `OpenSink`."""
 
     def __init__(self, context: SinkContext, rows: int) -> None:
-        """Print at most so many rows of each commit."""
+        """Print at most `rows` rows of each commit."""
         self._context = context
         self._rows = rows
         self._waiting: dict[tuple[Generation, BatchId], Table] = {}
         self._printed: Slot | None = None
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
-        """Compute the rows of one batch, with exactly one Spark action, and note the first ones.
+        """Compute the rows of one batch, with exactly one Spark action, and keep the first rows.
 
-        They are written to a temporary directory: whoever computes a part of the rows only leaves
-        a stateful step without its state.
+        All rows are written to a temporary directory: computing only some of them would leave a
+        stateful step without its state.
 
         Raises:
-            SinkError: If they cannot be written now.
+            SinkError: If the rows cannot be written now.
         """
         directory = Path(tempfile.mkdtemp(prefix="cutwater-console-"))
         try:
             written = rows.write_parquet(f"file://{directory / 'rows'}", {})
-            found, table = _looked_at(directory / "rows", self._rows)
+            found, table = _read_first_rows(directory / "rows", self._rows)
         except OSError as error:
             raise SinkError(self._context.sink, f"cannot stage: {error}") from error
         finally:
             try_to_remove_tree(directory)
-        # Executors may write to disks of their own: their rows are counted, and not shown.
+        # Executors may write to other disks: their rows are counted, and not shown.
         if written != found and share_disk(self._context.spark):
             reason = f"the executors wrote {written} rows and {found} are in {directory}"
             raise SinkError(self._context.sink, reason)
@@ -120,7 +120,7 @@ class OpenConsole:
         return Committable(self._context.sink, generation, batch, written, ())
 
     def problem(self, committable: Committable) -> str | None:
-        """Find nothing wrong: what is not there is counted and not shown."""
+        """Return None: rows that are not here are counted and not shown."""
         del committable
         return None
 
@@ -132,24 +132,24 @@ class OpenConsole:
         return str(permit.slot)
 
     def _lines(self, permit: CommitPermit, committables: Sequence[Committable]) -> Iterator[str]:
-        total = sum(one.rows for one in committables)
+        total = sum(committable.rows for committable in committables)
         noun = "row" if total == 1 else "rows"
         yield f"-- {self._context.sink}, checkpoint {permit.checkpoint_id}: {total} {noun}"
         left, unknown, header = self._rows, 0, None
         shown: list[tuple[str, ...]] = []
-        for one in committables:
-            table = self._waiting.pop((one.generation, one.batch), None)
+        for committable in committables:
+            table = self._waiting.pop((committable.generation, committable.batch), None)
             if table is None:
-                unknown += one.rows
+                unknown += committable.rows
                 continue
             if header not in {None, table[0]}:
-                yield from _drawn(header or (), shown)
+                yield from _draw_table(header or (), shown)
                 shown = []
             header = table[0]
             shown += table[1][:left]
             left -= len(table[1][:left])
         if header is not None and shown:
-            yield from _drawn(header, shown)
+            yield from _draw_table(header, shown)
         hidden = total - unknown - (self._rows - left)
         if hidden > 0:
             yield f"   and {hidden} more"
@@ -158,11 +158,11 @@ class OpenConsole:
             yield f"   {unknown} of them were staged {reason}: not shown"
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Say that nothing stands against going back; what was printed stays printed."""
+        """Return that a restore is possible; printed rows stay printed."""
         return RestorePreview(str(version or 0))
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        """Say that what was printed after a version does not count any more."""
+        """Print that rows printed after a version no longer count."""
         if self._context.spark is not None and self._printed != permit.slot:
             self._printed = permit.slot
             since = "everything" if version is None else f"everything after slot {version}"
@@ -174,16 +174,16 @@ class OpenConsole:
 
 
 def _print(lines: Iterable[str]) -> None:
-    """Print lines; one that nobody can read any more is no reason not to commit."""
+    """Print lines; a closed output does not fail the commit."""
     text = "".join(f"{line}\n" for line in lines)
     with suppress(OSError, ValueError):
         sys.stdout.write(text)
         sys.stdout.flush()
 
 
-def _looked_at(directory: Path, rows: int) -> tuple[int, Table]:
+def _read_first_rows(directory: Path, rows: int) -> tuple[int, Table]:
     """Count the rows of Parquet files and read the first of them."""
-    import pyarrow.parquet as pq  # noqa: PLC0415 - only whoever stages needs it
+    import pyarrow.parquet as pq  # noqa: PLC0415 - only staging needs it
 
     total = 0
     names: tuple[str, ...] = ()
@@ -204,7 +204,7 @@ def _cell(value: object) -> str:
     return text if len(text) <= _WIDTH_MAX else f"{text[: _WIDTH_MAX - 1]}…"
 
 
-def _drawn(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+def _draw_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in (header, *rows):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -1,9 +1,9 @@
-"""A function of the user's as a target, for whoever brings a writer that is idempotent itself.
+"""A function of the user as a target, for a writer that is idempotent itself.
 
-Rows are staged as Parquet in a directory of the user's, and the function is called with them after
-the decision, in the order of the slots. What exactly once takes then is in the docstring of
-`foreach_batch`: between the function's end and our note that it has ended lies a moment in which
-this process can die, and no trick of ours can close it.
+Rows are staged as Parquet in a directory that the user names, and the function is called with them
+after the decision, in the order of the slots. The docstring of `foreach_batch` explains what the
+function must do for exactly once: the process can die between the function's return and our note of
+it, and nothing in this module can prevent that.
 """
 
 import json
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from cutwater.sinks.staging.formats import StagedOutput
 
 _NOTES: Final = 1000
-"""How many slots are remembered: how far back anybody can go."""
+"""How many slots are remembered, which limits how far back a rewind can go."""
 
 _FORGOTTEN: Final = Slot(0)
-"""Stands for slots that are not remembered; less than it, for those up to a slot among them."""
+"""Stands for slots that are not remembered; a lower number stands for those up to one of them."""
 
 NOTHING: Final[Version] = "0"
 """The version before the first rows."""
@@ -41,7 +41,7 @@ NOTHING: Final[Version] = "0"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the function is told beside the rows.
+    """Information about a commit that the function gets besides the rows.
 
     Attributes:
         pipeline: The pipeline's uuid.
@@ -64,7 +64,7 @@ class Told:
 
     @property
     def generation(self) -> Generation | None:
-        """The generation that staged the last batch; None without one."""
+        """The generation that staged the last batch; None without a batch."""
         return self.batches[-1][0] if self.batches else None
 
     @property
@@ -91,15 +91,16 @@ def foreach_batch(
       one is there already for this pipeline and sink; or
     - be an upsert by keys of the rows, so that the second time changes nothing.
 
-    Without one of these, rows come twice after a crash. Whatever it raises makes the commit fail:
-    it is called again until it succeeds, and the pipeline is COMMIT_BLOCKED meanwhile.
+    Without one of these, rows are duplicated after a crash. An exception fails the commit: the
+    function is called again until it succeeds, and the pipeline is COMMIT_BLOCKED until then.
 
     Args:
         function: Called as `function(frame, told)`; it runs in the driver, and may use Spark.
-        staging: A directory for rows that wait for their decision; as lasting as the store.
+        staging: A directory for rows that wait for their decision; it must last as long as the
+            store.
         take_back: Called as `take_back(told, slot)` for a rewind by `cutwater run FILE --from`:
-            must take away everything that came after this slot (None: everything), and may be
-            called again. Without it, a rewind past rows that were handed over is refused.
+            must remove everything that came after this slot (None: everything), and may be called
+            again. Without it, a rewind past rows that the function got is refused.
 
     Raises:
         ConfigError: If an option has a value that cannot work.
@@ -125,7 +126,7 @@ class ForeachBatchTarget:
 
     @property
     def accepts(self) -> frozenset[str]:
-        """The output modes it takes; what rows of each mean is the function's business."""
+        """The output modes it takes; the function must handle the rows of each mode."""
         return frozenset({"append", "update", "complete"})
 
     def describe(self) -> str:
@@ -137,12 +138,12 @@ class ForeachBatchTarget:
         return OpenForeachBatch(directory_of(self.staging).absolute(), context, self)
 
     def stored(self) -> StoredTarget:
-        """Say where rows are staged; the function is in the user's file only."""
+        """Return where rows are staged; the function is in the user's file only."""
         return StoredTarget(self.format, str(directory_of(self.staging).resolve()))
 
 
 def reopen_foreach_batch(target: StoredTarget, context: SinkContext) -> OpenSink:
-    """Open what a store remembers: enough to say whether a rewind would take rows back.
+    """Open a recorded target: enough to decide whether a rewind would have to undo rows.
 
     Raises:
         SinkError: If the staging directory is gone.
@@ -153,10 +154,14 @@ def reopen_foreach_batch(target: StoredTarget, context: SinkContext) -> OpenSink
 
 
 class OpenForeachBatch:
-    """A function in use by one generation; fills `OpenSink` and `KeepsPast`."""
+    """A function in use by one generation; fills `OpenSink` and `KeepsPast`.
+
+    The methods that write raise `SinkError` if they cannot do so now. `commit` and `restore` raise
+    `Superseded` for a slot that was never committed, after a later slot was.
+    """
 
     def __init__(self, root: Path, context: SinkContext, target: ForeachBatchTarget | None) -> None:
-        """Stage below a root; without a target, the function is not known."""
+        """Stage below a root; without a target, the function is unknown."""
         self._context = context
         self._target = target
         self._sink = context.sink
@@ -177,11 +182,7 @@ class OpenForeachBatch:
         return self._opened
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
-        """Write the rows of one batch as Parquet, with exactly one Spark action.
-
-        Raises:
-            SinkError: If they cannot be written now.
-        """
+        """Write the rows of one batch as Parquet, with exactly one Spark action."""
         from cutwater.sinks.staging.formats import Form  # noqa: PLC0415 - needs Spark
 
         try:
@@ -190,10 +191,10 @@ class OpenForeachBatch:
             raise SinkError(self._sink, f"cannot stage: {error}") from error
 
     def problem(self, committable: Committable) -> str | None:
-        """Say what is wrong with something staged (missing, other size or hash); None if sound.
+        """Return what is wrong with staged rows (missing, other size or hash); None if intact.
 
-        Rows that were handed over must still be there as well: after a rewind to a recovery point
-        that carries them, the function gets them again.
+        Rows that the function got must still exist too: after a rewind to a recovery point that
+        carries them, the function gets them again.
         """
         for blob in committable.blobs:
             problem = self._staged.difference(blob, self._root / blob.name)
@@ -202,35 +203,34 @@ class OpenForeachBatch:
         return None
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Call the function with what was staged, unless it is known to have returned before.
+        """Call the function with the staged rows, unless it is known to have returned before.
 
         Raises:
-            Superseded: If a later slot was acted on and this one never was.
             SinkError: If the function failed, staged rows are gone, or there is no function or no
                 Spark here.
         """
-        if not committables or self._acted(permit.slot):
+        if not committables or self._is_done(permit.slot):
             return str(permit.slot)
         if self._target is None or self._context.spark is None:
             reason = "only the pipeline's own file knows the function; run it"
             raise SinkError(self._sink, reason)
-        batches = tuple((one.generation, one.batch) for one in committables)
+        batches = tuple((committable.generation, committable.batch) for committable in committables)
         frame = self._frame(committables)
         try:
-            self._target.function(frame, self._told(permit, batches))
+            self._target.function(frame, self._call_info(permit, batches))
         except Exception as error:
             reason = f"{self._target.describe()} raised {type(error).__name__}: {error}"
             raise SinkError(self._sink, reason.rstrip(".")) from error
-        self._note(permit.slot, "commit", [list(one) for one in batches])
+        self._note(permit.slot, "commit", [list(batch) for batch in batches])
         self._staged.note_committed(committables)
         return str(permit.slot)
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Say what stands against going back: rows that only the function could take away."""
-        now, then = self._handed(None), self._handed(int(version or 0))
+        """Return why a restore is impossible, if only the function could remove some rows."""
+        now, then = self._list_delivered(None), self._list_delivered(int(version or 0))
         last = str(now[-1]) if now else NOTHING
         if then and then[-1] <= _FORGOTTEN:
-            first = self._noted()[0][0]
+            first = self._read_notes()[0][0]
             reason = f"it remembers no further back than slot {first} which rows were handed over"
             return RestorePreview(last, obstacle=reason)
         if now == then:
@@ -244,40 +244,35 @@ class OpenForeachBatch:
             return RestorePreview(last)
         reason = f"rows were handed to a function since then, at last at slot {last}"
         if self._target is None:
-            # Whether the function can take rows back is in the user's file.
+            # Only the user's file has the `take_back` function, if there is one.
             return RestorePreview(last, obstacle=f"{reason}; use `cutwater run FILE --from`")
         return RestorePreview(last, obstacle=f"{reason}, and it has no take_back")
 
     def newest(self) -> Found:
-        """Return the newest slot whose call is noted; what the function wrote is not seen here.
-
-        Raises:
-            SinkError: If the notes cannot be read now.
-        """
+        """Return the newest slot whose call is noted; what the function wrote is not checked."""
         try:
-            slots = [noted for noted, _, _ in self._noted()]
+            slots = [noted for noted, _, _ in self._read_notes()]
         except OSError as error:
             raise SinkError(self._sink, f"cannot read its notes: {error}") from error
         return Found(slots[-1], str(slots[-1])) if slots else Found(None, NOTHING)
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        """Take back what came after a version, if the function's owner said how.
+        """Undo what came after a version, if the user has given `take_back`.
 
         Raises:
-            Superseded: If a later slot was acted on and this one never was.
-            SinkError: If nobody knows how, or it failed.
+            SinkError: If there is no `take_back`, or it failed.
         """
-        if self._acted(permit.slot):
+        if self._is_done(permit.slot):
             return str(permit.slot)
         preview = self.look_back(version)
         if preview.obstacle is not None:
             raise SinkError(self._sink, preview.obstacle)
-        then = self._handed(int(version or 0))
-        if self._handed(None) != then:
+        then = self._list_delivered(int(version or 0))
+        if self._list_delivered(None) != then:
             assert self._target is not None
             assert self._target.take_back is not None
             try:
-                self._target.take_back(self._told(permit, ()), then[-1] if then else None)
+                self._target.take_back(self._call_info(permit, ()), then[-1] if then else None)
             except Exception as error:
                 reason = f"take_back raised {type(error).__name__}: {error}"
                 raise SinkError(self._sink, reason.rstrip(".")) from error
@@ -285,11 +280,7 @@ class OpenForeachBatch:
         return str(permit.slot)
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what generations before this one staged and nobody will commit.
-
-        Raises:
-            SinkError: If it cannot be done now.
-        """
+        """Delete what earlier generations staged and will never be committed."""
         try:
             self._staged.discard(generation, keep)
         except OSError as error:
@@ -301,18 +292,14 @@ class OpenForeachBatch:
         shown: Collection[Version | None],
         keep: Sequence[Committable],
     ) -> None:
-        """Delete staged rows that were handed over and no kept checkpoint carries.
-
-        Raises:
-            SinkError: If it cannot be done now.
-        """
+        """Delete staged rows that the function got and no kept checkpoint carries."""
         del generation, shown
         try:
             self._staged.retain(keep)
         except OSError as error:
             raise SinkError(self._sink, f"cannot delete staged rows: {error}") from error
 
-    # -- what was done
+    # -- notes
 
     def _frame(self, committables: Sequence[Committable]) -> "DataFrame":
         from pyspark.sql.types import StructType  # noqa: PLC0415 - an open sink may have no Spark
@@ -321,36 +308,40 @@ class OpenForeachBatch:
         from cutwater.sinks.files.manifests import literal  # noqa: PLC0415
 
         assert self._context.spark is not None
-        for blob in (blob for one in committables for blob in one.blobs):
+        for blob in (blob for committable in committables for blob in committable.blobs):
             if not is_file(self._staged.place(blob)):
                 raise SinkError(self._sink, f"staged rows are gone: {blob.name} is missing")
         columns = StructType()
-        for one in committables:
-            found = StructType.fromJson(json.loads(self._staged.schema_text(one)))
+        for committable in committables:
+            found = StructType.fromJson(json.loads(self._staged.schema_text(committable)))
             columns = joined_columns(columns, found, self._sink)
         paths = [
-            literal(self._staged.place(blob)) for one in committables for blob in one.blobs[1:]
+            literal(self._staged.place(blob))
+            for committable in committables
+            for blob in committable.blobs[1:]
         ]
         reader = self._context.spark.read.options(**STRICT_READING)
         return reader.schema(columns).parquet(*paths)
 
-    def _told(self, permit: CommitPermit, batches: tuple[tuple[Generation, BatchId], ...]) -> Told:
+    def _call_info(
+        self, permit: CommitPermit, batches: tuple[tuple[Generation, BatchId], ...]
+    ) -> Told:
         return Told(permit.pipeline, self._sink, permit.slot, permit.checkpoint_id, batches)
 
-    def _noted(self) -> list[tuple[Slot, str, list[Any]]]:
-        """Return what was done at which slot, oldest first."""
+    def _read_notes(self) -> list[tuple[Slot, str, list[Any]]]:
+        """Return the slots with what was done at each, oldest first."""
         return [
-            (Slot(int(one.stem)), one.suffix[1:], json.loads(one.read_text(encoding="utf-8")))
-            for one in matching(self._notes, "*.*")
-            if one.suffix in {".commit", ".restore"}
+            (Slot(int(note.stem)), note.suffix[1:], json.loads(note.read_text(encoding="utf-8")))
+            for note in matching(self._notes, "*.*")
+            if note.suffix in {".commit", ".restore"}
         ]
 
-    def _handed(self, at: int | None) -> list[Slot]:
-        """Return the slots whose rows were out at a slot and not taken back; None for now.
+    def _list_delivered(self, at: int | None) -> list[Slot]:
+        """Return the slots whose rows were delivered at a slot and not undone; None for now.
 
-        Of slots whose notes are gone there is one number for all, which no slot has.
+        All slots whose notes are gone are represented by one number, which no slot has.
         """
-        notes = self._noted()
+        notes = self._read_notes()
         whole = len(notes) < _NOTES
         handed: list[Slot] = [] if whole else [_FORGOTTEN]
         before: list[tuple[Slot, list[Slot]]] = []
@@ -360,19 +351,19 @@ class OpenForeachBatch:
             if kind == "commit":
                 handed = [*handed, slot]
             else:
-                # As it was at that slot, which may itself have gone back.
+                # The state at that slot, which may itself have been a restore.
                 unknown = [] if whole else [Slot(_FORGOTTEN - values[0])]
                 handed = next((old for then, old in reversed(before) if then <= values[0]), unknown)
             before.append((slot, handed))
         return handed
 
-    def _acted(self, slot: Slot) -> bool:
-        """Say whether a slot is known to have been acted on.
+    def _is_done(self, slot: Slot) -> bool:
+        """Return whether a slot is known to be done.
 
         Raises:
-            Superseded: If it was not, and a later one was.
+            Superseded: If it is not, and a later slot is.
         """
-        slots = [noted for noted, _, _ in self._noted()]
+        slots = [noted for noted, _, _ in self._read_notes()]
         if slot in slots:
             return True
         if slots and slots[-1] > slot:

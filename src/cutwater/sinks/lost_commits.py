@@ -1,8 +1,8 @@
-"""Looking for targets that lost a recorded commit, and what can be done about one (rule F43).
+"""Finds targets that lost a recorded commit, and what the user can do about it (rule F43).
 
-`protocol.lost_commit` decides whether a target is behind. This module asks the sinks that can tell,
-and finds the checkpoint whose commits the target still holds: a rewind to it takes all other sinks
-back there too, and what is missing is computed again.
+`protocol.lost_commit` decides whether a target lacks a commit. This module queries the sinks that
+know their newest slot, and finds the checkpoint whose commits the target still holds: a rewind to
+it restores all other sinks too, and the missing rows are computed again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,10 +26,10 @@ from cutwater.store.records.catalog import identify
 
 
 def behind(opened: object, recorded: Recorded | None) -> Found | None:
-    """Look at one target; return what it shows if it lacks what is recorded, None if it does not.
+    """Inspect one target; return what it shows if it lacks a recorded commit, otherwise None.
 
     Raises:
-        SinkError: If it cannot be looked at now.
+        SinkError: If the target cannot be inspected now.
     """
     if recorded is None or not isinstance(opened, KnowsNewest):
         return None
@@ -55,19 +55,19 @@ def check_targets_hold(
     """Check that every target holds what is recorded, before anything is committed on top.
 
     Raises:
-        TargetBehind: If one does not; it says what can be done.
-        SinkError: If a target cannot be looked at now.
+        TargetBehind: If one does not; the error explains what can be done.
+        SinkError: If a target cannot be inspected now.
         StoreError: If the store cannot be read.
     """
-    for sink, one in recorded.items():
-        found = behind(sinks.get(sink), one)
+    for sink, commit in recorded.items():
+        found = behind(sinks.get(sink), commit)
         if found is not None:
-            whole = _still_shown(store, sink, sinks[sink], found)
-            raise target_behind(sink, one, found, _way_out(store, one, whole))
+            whole = _find_still_shown(store, sink, sinks[sink], found)
+            raise target_behind(sink, commit, found, _way_out(store, commit, whole))
 
 
 def _way_out(store: PipelineStore, recorded: Recorded, whole: CheckpointId | None) -> str:
-    """Say which checkpoint the target still shows, and what can be done.
+    """Name the checkpoint that the target still shows, and what can be done.
 
     Raises:
         StoreError: If the store cannot be read.
@@ -87,9 +87,9 @@ def _way_out(store: PipelineStore, recorded: Recorded, whole: CheckpointId | Non
     else:
         sentences.append("There is no kept checkpoint that it still shows and can go back to.")
     sentences.append("Or bring the target back as it was.")
-    # Not the head: as a rule it is the checkpoint whose commit was refused, and no rewind goes to
-    # one that is not committed.
-    newest = next(_committed(store, log), None)
+    # Not the head: it is usually the checkpoint whose commit was refused, and no rewind goes to a
+    # checkpoint that is not committed.
+    newest = next(_list_committed(store, log), None)
     if newest is not None:
         sentences.append(
             f"`cutwater rewind {name} --to {newest[0].checkpoint_id} --leave-sinks` goes on with "
@@ -98,34 +98,36 @@ def _way_out(store: PipelineStore, recorded: Recorded, whole: CheckpointId | Non
     return " ".join(sentences)
 
 
-def _still_shown(
+def _find_still_shown(
     store: PipelineStore, sink: SinkId, opened: OpenSink, found: Found
 ) -> CheckpointId | None:
-    """Return the newest checkpoint that a target still holds and can go back to.
+    """Return the newest checkpoint that a target still holds and can be restored to.
 
-    A commit without rows may be lost as well, and then its version is not there; so may rows be
-    that were staged and wait for their commit.
+    A commit without rows may be lost too, and then its version is missing. Staged rows that wait
+    for their commit may also be lost.
     """
-    for one in still_held(_past(store, store.log.read(), sink), found):
-        waiting = one.cut.carried.get(sink, ())
-        if opened.look_back(one.version).obstacle is None and not any(map(opened.problem, waiting)):
-            return one.cut.checkpoint_id
+    for past in still_held(_list_past(store, store.log.read(), sink), found):
+        waiting = past.cut.carried.get(sink, ())
+        if opened.look_back(past.version).obstacle is None and not any(
+            map(opened.problem, waiting)
+        ):
+            return past.cut.checkpoint_id
     return None
 
 
-def _past(store: PipelineStore, log: LogView, sink: SinkId) -> Iterator[Past]:
-    """Give the committed checkpoints that are still there, newest first."""
-    for decision, cut, visible in _committed(store, log):
+def _list_past(store: PipelineStore, log: LogView, sink: SinkId) -> Iterator[Past]:
+    """Yield the committed checkpoints that still exist, newest first."""
+    for decision, cut, visible in _list_committed(store, log):
         recorded = recorded_of(last_writes(decision.slot, cut), visible).get(sink)
-        # A version of which no slot is known may be newer than what the target holds.
+        # A version without a known slot may be newer than what the target holds.
         if recorded is not None or visible.get(sink) in {None, NO_TARGET}:
             yield Past(cut, recorded, visible.get(sink))
 
 
-def _committed(
+def _list_committed(
     store: PipelineStore, log: LogView
 ) -> Iterator[tuple[Decision, Cut, Mapping[SinkId, Version | None]]]:
-    """Give the checkpoints that a rewind can go to, newest first, and what the sinks showed."""
+    """Yield the checkpoints that a rewind can go to, newest first, with the sinks' versions."""
     there = set(store.manifests.ids())
     committed = store.commits.through(log)
     for decision in reversed(log.decisions):
@@ -133,13 +135,13 @@ def _committed(
             continue
         if decision.commit_point and decision.slot > committed:
             continue
-        cut = _cut(store, decision)
-        visible = None if cut is None else _visible(store, decision, cut)
+        cut = _read_cut(store, decision)
+        visible = None if cut is None else _read_visible(store, decision, cut)
         if cut is not None and visible is not None:
             yield decision, cut, visible
 
 
-def _cut(store: PipelineStore, decision: Decision) -> Cut | None:
+def _read_cut(store: PipelineStore, decision: Decision) -> Cut | None:
     try:
         return store.manifests.read(decision.checkpoint_id, decision.manifest_sha256)
     except NewerFormat:
@@ -148,10 +150,10 @@ def _cut(store: PipelineStore, decision: Decision) -> Cut | None:
         return None
 
 
-def _visible(
+def _read_visible(
     store: PipelineStore, decision: Decision, cut: Cut
 ) -> Mapping[SinkId, Version | None] | None:
-    """Return what the sinks showed once a decision was committed; None if that is not recorded."""
+    """Return the sinks' versions after a decision was committed; None if not recorded."""
     if not decision.commit_point:
         return cut.visible
     try:

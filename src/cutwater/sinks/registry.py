@@ -1,10 +1,10 @@
-"""What can be done with a target by its stored description alone: open it, or read a version of it.
+"""Opens a target, or reads a version of it, by its stored description alone.
 
 A rewind or a fork may run on another machine, with the store's address and the pipeline's name and
 without the user's file. `reopen` opens a sink there without Spark; it can commit and restore, not
 stage. `read_target` reads a target as it was at a version: a kind of target that keeps its past has
-a reader here, and every other kind says why it has none. What a reader needs is imported when it
-reads.
+a reader here, and for every other kind the error explains why there is none. The packages of a
+reader are imported when it reads.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,10 +38,10 @@ _OPENERS: Final[Mapping[str, Opener]] = {
 
 
 def reopen(target: StoredTarget, pipeline: PipelineId, sink: SinkId) -> OpenSink:
-    """Open a target that a store remembers.
+    """Open a target that a store has recorded.
 
     Raises:
-        ConfigError: If its format is not one of ours, or it cannot be used any more.
+        ConfigError: If its format is not one of ours, or the target can no longer be used.
         SinkError: If it cannot be reached now.
     """
     opener = _OPENERS.get(target.format)
@@ -85,7 +85,7 @@ def read_target(
     """Read a target as it was at a version.
 
     Raises:
-        SinkError: If this kind of target cannot be read so, or the version is gone.
+        SinkError: If this kind of target cannot be read at a version, or the version is gone.
     """
     reader = _READERS.get(target.format)
     if reader is None:

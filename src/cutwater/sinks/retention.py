@@ -1,9 +1,9 @@
-"""Lets sinks delete what no kept checkpoint needs: staged rows, and what going back would cost.
+"""Lets sinks delete what no kept checkpoint needs: staged rows, and data for restores.
 
-Follows the collection of the store (`store.collect`), which deletes the manifests of checkpoints
-that are not kept any more, and is made by the same generation. The log is read again before every
-sink is asked, as the collector does before every delete. Between that reading and the deleting a
-process may be paused for hours; PROTOCOL.md section 12 says why that is safe.
+It follows the collection in the store (`store.maintenance.garbage`), which deletes the manifests of
+checkpoints that are no longer kept, and is run by the same generation. The log is read again before
+every call of a sink, as the collector does before every delete. Between that read and the delete, a
+process may be paused for hours; PROTOCOL.md section 12 explains why that is safe.
 """
 
 import logging
@@ -34,18 +34,17 @@ class SinkRetention:
     _discarded: set[SinkId] = field(default_factory=set)
 
     def collect(self) -> None:
-        """Collect in the store, then let every sink delete what is not needed any more.
+        """Collect in the store, then let every sink delete what is no longer needed.
 
-        A sink that cannot delete now is asked again after the next collection.
+        A sink that cannot delete now is called again after the next collection.
 
         Raises:
-            StoreError: If the store cannot be read or written now; what is left is deleted by a
-                later call.
+            StoreError: If the store cannot be read or written now; a later call deletes the rest.
         """
         collector = self.collector
         plan = collector.collect()
         if plan.unreadable:
-            # What these checkpoints need is not known, in the store or in a sink.
+            # It is unknown what these checkpoints need, in the store or in a sink.
             _LOG.warning("retention: manifests of kept checkpoints cannot be read: %s", plan)
             return
         log = collector.store.log.read()
@@ -55,7 +54,7 @@ class SinkRetention:
                 return
             try:
                 self._ask(name, sink, keep.get(name, ()))
-            except Exception as error:  # noqa: BLE001 - a sink may be anybody's; it is asked again
+            except Exception as error:  # noqa: BLE001 - a sink may be the user's; called again
                 _LOG.warning("retention: sink %s: %s", name, error)
 
     def _ask(self, name: SinkId, sink: OpenSink, keep: Sequence[Committable]) -> None:
@@ -64,4 +63,4 @@ class SinkRetention:
             sink.discard(generation, keep)
             self._discarded.add(name)
         if isinstance(sink, KeepsPast) and cuts:
-            sink.retain(generation, {one.visible.get(name) for one in cuts}, keep)
+            sink.retain(generation, {cut.visible.get(name) for cut in cuts}, keep)

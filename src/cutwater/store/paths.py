@@ -1,28 +1,28 @@
 """The names of all objects in a store: the one module that formats and parses them.
 
     names/<label>                                  the uuid of the pipeline with that name
-    labels/<uuid>                                  the name it was given, in case that is lost
+    labels/<uuid>                                  the pipeline's name, in case `names` loses it
     probes/<token>                                 written and deleted when a store is opened
     pipelines/<uuid>/log/<slot>                    the decision log
     pipelines/<uuid>/volumes/<slot>                entries of the log up to a slot, to read faster
     pipelines/<uuid>/manifests/<id>                what a cut consists of
-    pipelines/<uuid>/attempts/<id>                 who took an attempt's number
+    pipelines/<uuid>/attempts/<id>                 which process reserved an attempt's number
     pipelines/<uuid>/committed/<slot>              what the sinks made visible
     pipelines/<uuid>/blobs/<generation>/<sha256>   state and in-flight data
     pipelines/<uuid>/staged/<generation>/<sink>/<batch>/<file>
     pipelines/<uuid>/targets/<generation>          where a generation's sinks write
     pipelines/<uuid>/origin/cut                    of a fork: where it comes from
-    pipelines/<uuid>/lease/heartbeat               who runs the pipeline; replaced all the time
-    pipelines/<uuid>/lease/address                 where that process answers; may be lost
-    pipelines/<uuid>/dropped/<id>                  cuts that their owner has given up
-    pipelines/<uuid>/reports/<id>                  how an attempt went, for people; may be lost
-    pipelines/<uuid>/recoveries/<generation>       how a recovery went, for people; may be lost
-    pipelines/<uuid>/requests/<token>.asked        what somebody asks of the running process
-    pipelines/<uuid>/requests/<token>.answer       what became of it; replaced as it goes on
+    pipelines/<uuid>/lease/heartbeat               which process runs it; replaced all the time
+    pipelines/<uuid>/lease/address                 the address of its API; may be lost
+    pipelines/<uuid>/dropped/<id>                  cuts that their owner has dropped
+    pipelines/<uuid>/reports/<id>                  the report of an attempt; may be lost
+    pipelines/<uuid>/recoveries/<generation>       the report of a recovery; may be lost
+    pipelines/<uuid>/requests/<token>.asked        a request to the running process
+    pipelines/<uuid>/requests/<token>.answer       its answer; replaced when the state changes
 
-Paths are relative to the store. Numbers have twelve digits, so that names sort like numbers;
-words of a user are percent-encoded. A part that begins with a dot belongs to the backend.
-PROTOCOL.md section 9 has the order in which they are written. Upholds I8.
+Paths are relative to the store. Numbers have twelve digits, so that names sort like numbers. Names
+that a user chose are percent-encoded. A part that begins with a dot belongs to the backend.
+PROTOCOL.md section 9 has the order in which objects are written. Upholds I8.
 """
 
 import re
@@ -38,7 +38,7 @@ ObjectPath = NewType("ObjectPath", str)
 """The path of an object in its store, or a prefix of whole parts; minted by this module."""
 
 PATH_LENGTH_MAX: Final = 800
-"""Object stores allow 1,024 bytes, of which the store's own address takes some."""
+"""Object stores allow 1,024 bytes, and the store's own prefix uses some of them."""
 
 PART_LENGTH_MAX: Final = 255
 
@@ -50,9 +50,9 @@ def object_path(text: str) -> ObjectPath:
     """Check that a text is a path every backend can hold.
 
     Raises:
-        InvalidPath: If it is absolute, empty or too long, or if a part of it is empty, begins
-            with a dot (so `.` and `..`), or has a character other than letters, digits and
-            `._~%=+-`.
+        InvalidPath: If the text is absolute, empty or too long, or if a part of it is empty,
+            begins with a dot (as `.` and `..` do), or has a character other than letters, digits
+            and `._~%=+-`.
     """
     if len(text) > PATH_LENGTH_MAX:
         raise InvalidPath(text, f"a path has at most {PATH_LENGTH_MAX} characters")
@@ -69,40 +69,40 @@ NAMES: Final = object_path("names")
 
 
 def name(text: str) -> ObjectPath:
-    """Return where a pipeline's name leads to its uuid.
+    """Return the path of the object that maps a pipeline's name to its uuid.
 
     Raises:
         ConfigError: If the name is empty, too long or not text.
     """
-    return _joined(NAMES, _quoted(text, "pipeline name"))
+    return _join(NAMES, _quote(text, "pipeline name"))
 
 
 def label_of(path: ObjectPath) -> str:
-    """Return the pipeline name that a path under `NAMES` stands for."""
+    """Return the pipeline name in a path under `NAMES`."""
     return unquote(path.removeprefix(f"{NAMES}/"))
 
 
 LABELS: Final = object_path("labels")
-"""The prefix of what says how each pipeline was called."""
+"""The prefix of all records of pipeline names."""
 
 
 def label(pipeline: PipelineId) -> ObjectPath:
-    """Return what says how a pipeline was called when it was made."""
-    return _joined(LABELS, pipeline)
+    """Return the path of the record of the name that a pipeline was created with."""
+    return _join(LABELS, pipeline)
 
 
 def pipeline_of_label(path: ObjectPath) -> PipelineId:
-    """Return the uuid of the pipeline that a path under `LABELS` tells of."""
+    """Return the pipeline uuid in a path under `LABELS`."""
     return PipelineId(path.removeprefix(f"{LABELS}/"))
 
 
 PROBES: Final = object_path("probes")
-"""The prefix of what start-up probes write."""
+"""The prefix of the objects that start-up probes write."""
 
 
 def probe_object(token: str) -> ObjectPath:
-    """Return where one start-up probe writes; the token makes it nobody else's."""
-    return _joined(PROBES, token)
+    """Return the path that one start-up probe writes to; the token makes it unique."""
+    return _join(PROBES, token)
 
 
 class _Area(StrEnum):
@@ -124,12 +124,15 @@ class _Area(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PipelinePaths:
-    """All paths of one pipeline. What parses raises `Corrupt` for a name it would never make."""
+    """All paths of one pipeline.
+
+    The methods that parse a path raise `Corrupt` for a name that this class never creates.
+    """
 
     pipeline: PipelineId
 
     def _under(self, area: _Area, *parts: str) -> ObjectPath:
-        return _joined("pipelines", self.pipeline, area, *parts)
+        return _join("pipelines", self.pipeline, area, *parts)
 
     def _number(self, area: _Area, path: ObjectPath, depth: int = 1) -> int:
         parts = path.removeprefix(f"{self._under(area)}/").split("/")
@@ -145,7 +148,7 @@ class PipelinePaths:
         return self._under(_Area.LOG)
 
     def log_entry(self, slot: Slot) -> ObjectPath:
-        """Return where an entry of the decision log is."""
+        """Return the path of an entry of the decision log."""
         return self._under(_Area.LOG, _digits(slot))
 
     def slot_of_log_entry(self, path: ObjectPath) -> Slot:
@@ -158,7 +161,7 @@ class PipelinePaths:
         return self._under(_Area.LOG_SEGMENTS)
 
     def log_segment(self, last: Slot) -> ObjectPath:
-        """Return where the segment is that ends with a slot."""
+        """Return the path of the segment that ends with a slot."""
         return self._under(_Area.LOG_SEGMENTS, _digits(last))
 
     def slot_of_log_segment(self, path: ObjectPath) -> Slot:
@@ -173,7 +176,7 @@ class PipelinePaths:
         return self._under(_Area.MANIFESTS)
 
     def manifest(self, checkpoint_id: CheckpointId) -> ObjectPath:
-        """Return where a manifest is."""
+        """Return the path of a manifest."""
         return self._under(_Area.MANIFESTS, _digits(checkpoint_id))
 
     def id_of_manifest(self, path: ObjectPath) -> CheckpointId:
@@ -188,7 +191,7 @@ class PipelinePaths:
         return self._under(_Area.ATTEMPTS)
 
     def attempt(self, checkpoint_id: CheckpointId) -> ObjectPath:
-        """Return what reserves an attempt's number."""
+        """Return the path of the object that reserves an attempt's number."""
         return self._under(_Area.ATTEMPTS, _digits(checkpoint_id))
 
     def id_of_attempt(self, path: ObjectPath) -> CheckpointId:
@@ -203,11 +206,11 @@ class PipelinePaths:
         return self._under(_Area.COMMITTED)
 
     def committed(self, slot: Slot) -> ObjectPath:
-        """Return where the record of a slot's commit is."""
+        """Return the path of a slot's commit record."""
         return self._under(_Area.COMMITTED, _digits(slot))
 
     def slot_of_commit(self, path: ObjectPath) -> Slot:
-        """Return the slot of the record of a commit."""
+        """Return the slot of a commit record."""
         return Slot(self._number(_Area.COMMITTED, path))
 
     # -- data
@@ -220,10 +223,10 @@ class PipelinePaths:
     def blob(
         self, generation: Generation, sha256: str, attempt: CheckpointId | None = None
     ) -> ObjectPath:
-        """Return where an attempt of a generation puts content with that hash.
+        """Return the path under which an attempt of a generation stores content with that hash.
 
-        Both are part of the name (docs/adr/0004, docs/adr/0039). Without an attempt: in a new
-        pipeline, whose first cut is written before anything can be deleted.
+        Generation and attempt are part of the name (docs/adr/0004, docs/adr/0039). There is no
+        attempt in a new pipeline, whose first cut is written before anything can be deleted.
         """
         name = sha256 if attempt is None else f"{_digits(attempt)}-{sha256}"
         return self._under(_Area.BLOBS, _digits(generation), name)
@@ -234,18 +237,18 @@ class PipelinePaths:
 
     @property
     def staged_files(self) -> ObjectPath:
-        """The prefix of everything that sinks' writers have staged."""
+        """The prefix of everything that the sinks' writers have staged."""
         return self._under(_Area.STAGED)
 
     def staged_file(
         self, generation: Generation, sink: SinkId, batch: BatchId, file: str
     ) -> ObjectPath:
-        """Return where a sink's writer stages one file of one batch.
+        """Return the path at which a sink's writer stages one file of one batch.
 
         Raises:
             ConfigError: If the sink's or the file's name is empty, too long or not text.
         """
-        parts = (_digits(generation), _quoted(sink, "sink"), _digits(batch), _quoted(file, "file"))
+        parts = (_digits(generation), _quote(sink, "sink"), _digits(batch), _quote(file, "file"))
         return self._under(_Area.STAGED, *parts)
 
     def generation_of_staged_file(self, path: ObjectPath) -> Generation:
@@ -256,50 +259,50 @@ class PipelinePaths:
 
     @property
     def all_targets(self) -> ObjectPath:
-        """The prefix of what says where sinks write."""
+        """The prefix of all records of the sinks' targets."""
         return self._under(_Area.TARGETS)
 
     def targets(self, generation: Generation) -> ObjectPath:
-        """Return what says where a generation's sinks write."""
+        """Return the path of the record of a generation's targets."""
         return self._under(_Area.TARGETS, _digits(generation))
 
     def generation_of_targets(self, path: ObjectPath) -> Generation:
-        """Return the generation whose sinks' targets an object names."""
+        """Return the generation of a record of targets."""
         return Generation(self._number(_Area.TARGETS, path))
 
     @property
     def origin(self) -> ObjectPath:
-        """What says which pipeline a fork comes from."""
+        """The record of the pipeline that a fork comes from."""
         return self._under(_Area.ORIGIN, "cut")
 
     # -- the lease
 
     @property
     def heartbeat(self) -> ObjectPath:
-        """Where the process that runs the pipeline shows that it is alive. Mutable."""
+        """The heartbeat of the process that runs the pipeline. Mutable."""
         return self._under(_Area.LEASE, "heartbeat")
 
     @property
     def address(self) -> ObjectPath:
-        """Where that process says under which address it answers. Mutable."""
+        """The address of that process's API. Mutable."""
         return self._under(_Area.LEASE, "address")
 
-    # -- cuts that were given up
+    # -- dropped cuts
 
     @property
     def all_dropped(self) -> ObjectPath:
-        """The prefix of all records of cuts that were given up."""
+        """The prefix of all records of dropped cuts."""
         return self._under(_Area.DROPPED)
 
     def dropped(self, checkpoint_id: CheckpointId) -> ObjectPath:
-        """Return what says that a cut was given up."""
+        """Return the path of the record that a cut was dropped."""
         return self._under(_Area.DROPPED, _digits(checkpoint_id))
 
     def id_of_dropped(self, path: ObjectPath) -> CheckpointId:
-        """Return the number of a cut that was given up."""
+        """Return the number of a dropped cut."""
         return CheckpointId(self._number(_Area.DROPPED, path))
 
-    # -- what people are told
+    # -- reports
 
     @property
     def reports(self) -> ObjectPath:
@@ -307,7 +310,7 @@ class PipelinePaths:
         return self._under(_Area.REPORTS)
 
     def report(self, checkpoint_id: CheckpointId) -> ObjectPath:
-        """Return where the report of an attempt is."""
+        """Return the path of an attempt's report."""
         return self._under(_Area.REPORTS, _digits(checkpoint_id))
 
     @property
@@ -316,26 +319,26 @@ class PipelinePaths:
         return self._under(_Area.RECOVERIES)
 
     def recovery(self, generation: Generation) -> ObjectPath:
-        """Return where the report of the recovery that began a generation is."""
+        """Return the path of the report of the recovery that started a generation."""
         return self._under(_Area.RECOVERIES, _digits(generation))
 
     def generation_of_recovery(self, path: ObjectPath) -> Generation:
-        """Return the generation that a recovery began."""
+        """Return the generation that a recovery started."""
         return Generation(self._number(_Area.RECOVERIES, path))
 
-    # -- what people ask for
+    # -- requests
 
     @property
     def requests(self) -> ObjectPath:
-        """The prefix of everything that is asked and answered."""
+        """The prefix of all requests and answers."""
         return self._under(_Area.REQUESTS)
 
     def asked(self, token: str) -> ObjectPath:
-        """Return where a request is; the token makes it nobody else's."""
+        """Return the path of a request; the token makes it unique."""
         return self._under(_Area.REQUESTS, f"{token}.asked")
 
     def answer(self, token: str) -> ObjectPath:
-        """Return where the answer to a request is. Mutable."""
+        """Return the path of the answer to a request. Mutable."""
         return self._under(_Area.REQUESTS, f"{token}.answer")
 
     def token_of(self, path: ObjectPath) -> str:
@@ -343,7 +346,7 @@ class PipelinePaths:
         return path.removeprefix(f"{self.requests}/").partition(".")[0]
 
 
-def _joined(*parts: str) -> ObjectPath:
+def _join(*parts: str) -> ObjectPath:
     return object_path("/".join(parts))
 
 
@@ -353,12 +356,12 @@ def _digits(number: int) -> str:
     return f"{number:012d}"
 
 
-def _quoted(text: str, option: str) -> str:
+def _quote(text: str, option: str) -> str:
     try:
         part = quote(text, safe="")
     except UnicodeEncodeError as error:
         raise ConfigError(option, f"{text!r} is not text") from error
-    # `quote` leaves a dot alone, and a leading one would hide the object.
+    # `quote` keeps a dot as it is, and a leading dot would hide the object.
     part = f"%2E{part[1:]}" if part.startswith(".") else part
     if not 1 <= len(part) <= PART_LENGTH_MAX:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """Everything a pipeline keeps in a store, opened together.
 
-The parts know how one kind of object is written and read; this only puts them side by side, so
-that whoever runs, inspects or repairs a pipeline opens the same things in the same way.
+Each part reads and writes one kind of object. `PipelineStore` only combines the parts, so that
+every command that runs, inspects or repairs a pipeline opens the same parts in the same way.
 """
 
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ class PipelineStore:
         attempts: The numbers its attempts have taken.
         commits: The records of its commits.
         savepoints: The names of its savepoints.
-        reports: What its drivers tell of attempts and recoveries.
-        requests: What is asked of the process that runs it.
+        reports: The reports of its attempts and recoveries.
+        requests: The requests to the process that runs it.
         targets: Where its sinks write.
     """
 
@@ -66,13 +66,14 @@ class PipelineStore:
         )
 
     def lacks_decision(self) -> bool:
-        """Say whether sinks have committed a decision that the log does not hold any more.
+        """Return whether sinks have committed a decision that the log no longer holds.
 
         Raises:
             StoreError: If the store cannot be read.
         """
         through = self.commits.through(self.log.read())
-        # Read again: what is committed was decided before, perhaps by somebody else just now.
+        # Read the log again: a commit follows its decision, and another process may just have
+        # written both.
         return lacks_decision(self.log.read(), through)
 
     def blobs(

@@ -10,7 +10,7 @@ from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, 
 from cutwater.protocol.commit import CommitPermit, CommitSink, grant
 from cutwater.protocol.cut import Committable, Version
 from cutwater.sinks.base import OpenSink, RestorePreview, Rows
-from cutwater.sinks.commit import Groups, act
+from cutwater.sinks.commit import Groups, commit_sinks
 
 A, B, C, D = map(SinkId, "abcd")
 
@@ -87,8 +87,8 @@ def test_a_sink_without_a_group_is_asked_by_itself() -> None:
     one = found[A]
     assert isinstance(one, Alone)
 
-    assert act(found, [ask(A)]) == {A: "committed"}
-    assert act(found, [ask(A, restore=True)]) == {A: "restored"}
+    assert commit_sinks(found, [ask(A)]) == {A: "committed"}
+    assert commit_sinks(found, [ask(A, restore=True)]) == {A: "restored"}
     assert one.told == ["commit 1 0", "restore 1 7"]
 
 
@@ -98,10 +98,10 @@ def test_one_sink_of_a_group_is_asked_for_all() -> None:
     assert isinstance(first, Grouped)
     assert isinstance(second, Grouped)
 
-    assert act(found, [ask(B), ask(C)]) == {B: "together", C: "together"}
+    assert commit_sinks(found, [ask(B), ask(C)]) == {B: "together", C: "together"}
     assert (first.told, second.told) == (["b c"], [])
 
 
 def test_a_command_for_a_sink_that_is_not_there_is_refused() -> None:
     with pytest.raises(SinkError, match="is not a sink of this pipeline"):
-        act(sinks(), [ask(SinkId("gone"))])
+        commit_sinks(sinks(), [ask(SinkId("gone"))])

@@ -17,7 +17,7 @@ from cutwater.errors import ConfigError, SinkError, Superseded
 from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.cut import BlobRef, Committable
 from cutwater.sinks.base import SinkContext
-from cutwater.sinks.console import OpenConsole, _looked_at
+from cutwater.sinks.console import OpenConsole, _read_first_rows
 from cutwater.sinks.foreach_batch import OpenForeachBatch, Told
 from cutwater.sinks.registry import reopen
 
@@ -153,7 +153,7 @@ def test_a_console_writes_out_control_characters_of_rows(
     pq.write_table(pa.table({evil: [evil]}), tmp_path / "1.parquet")
     sink = sinks.console().open(CONTEXT)
     assert isinstance(sink, OpenConsole)
-    count, sink._waiting[Generation(1), BatchId(1)] = _looked_at(tmp_path, 20)
+    count, sink._waiting[Generation(1), BatchId(1)] = _read_first_rows(tmp_path, 20)
 
     sink.commit(permit(4), [Committable(SINK, Generation(1), BatchId(1), count, ())])
 
@@ -180,4 +180,4 @@ def test_a_console_shows_timestamps_beyond_the_range_of_nanoseconds(tmp_path: Pa
     file = tmp_path / "part-0.parquet"
     pq.write_table(pa.table({"at": at}), file, use_deprecated_int96_timestamps=True)
 
-    assert _looked_at(tmp_path, 1) == (1, (("at",), [("9999-12-31 23:59:59",)]))
+    assert _read_first_rows(tmp_path, 1) == (1, (("at",), [("9999-12-31 23:59:59",)]))

@@ -197,7 +197,7 @@ class SaysDoneFirst(Files):
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
         note = self.root / "_cutwater" / f"done-{permit.slot}"
         if note.exists():
-            return self._unchanged(permit.slot)
+            return self._find_unchanged(permit.slot)
         note.write_text("")
         return super().commit(permit, committables)
 

@@ -172,7 +172,7 @@ def verify_command(arguments: VerifyArguments) -> int:
     inspector = Inspector(found.store, found.may_run)
     results = []
     for chosen in _choose_views(found, inspector, arguments):
-        view, damages = inspector.verified(chosen)
+        view, damages = inspector.verify(chosen)
         results.append((view, damages))
         if arguments.output is Output.TEXT:
             for line in _verdict_lines(view, damages):

@@ -18,7 +18,7 @@ from cutwater.errors import ConfigError
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.store.maintenance.garbage import Prospect, prospect, prune
-from cutwater.store.records.lease import held
+from cutwater.store.records.lease import hold_pipeline
 
 HELP: Final = """Show which checkpoints and objects would be deleted; with --yes delete them.
 
@@ -63,7 +63,7 @@ def prune_command(arguments: PruneArguments) -> int:
         going = prospect(found.store, arguments.keep, drop)
         _show(going, arguments, deleted=False)
         return FAILED if going.unreadable else SUCCESS
-    with held(found.store.backend, found.store.pipeline, found.name, takeover=False):
+    with hold_pipeline(found.store.backend, found.store.pipeline, found.name, takeover=False):
         going = prospect(found.store, arguments.keep, drop)
         prune(found.store, arguments.keep, uuid.uuid4().hex, drop)
         found.store.reports.trim()

@@ -25,7 +25,12 @@ from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir import offsets as query_streams
 from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind
 from cutwater.spark.engine import input_watermarks
-from cutwater.store.backends.directories import exists, is_directory, listed, try_to_remove_tree
+from cutwater.store.backends.directories import (
+    exists,
+    is_directory,
+    list_directory,
+    try_to_remove_tree,
+)
 from cutwater.store.pipeline_store import PipelineStore
 
 README: Final = "README.txt"
@@ -145,7 +150,7 @@ def eject(pipeline: str, store: PipelineStore, decision: Decision, to: Path) -> 
 
 
 def _check_target(target: Path) -> None:
-    if exists(target) and (not is_directory(target) or listed(target)):
+    if exists(target) and (not is_directory(target) or list_directory(target)):
         raise ConfigError("--to", f"{target} is not an empty directory; name a new one")
 
 

@@ -28,7 +28,7 @@ from cutwater.store.maintenance.offline_decision import claim_next, decide_cut, 
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify
 from cutwater.store.records.codecs import Attempt
-from cutwater.store.records.lease import held, holder_of
+from cutwater.store.records.lease import hold_pipeline, holder_of
 
 
 def rewind(
@@ -72,7 +72,7 @@ def rewind(
         target = find_target(offline, log, to, "--to")
         refusal = None if holder is None else holder.message.rstrip(".")
         return preview_of(observe(offline, log, target, leave_sinks=leave_sinks, held=refusal))
-    with held(backend, identity, pipeline, takeover=takeover):
+    with hold_pipeline(backend, identity, pipeline, takeover=takeover):
         log = offline.store.log.read()
         target = find_target(offline, log, to, "--to")
         return perform(offline, log, target, leave_sinks=leave_sinks)

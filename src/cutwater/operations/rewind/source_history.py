@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from cutwater.errors import Corrupt, NotFound
 from cutwater.ids import StepId
 from cutwater.protocol.cut import Cut, StepSnapshot
-from cutwater.store.backends.directories import exists, listed
+from cutwater.store.backends.directories import exists, list_directory
 from cutwater.store.pipeline_store import PipelineStore
 
 _COMPUTED: Final = frozenset({"sequence", "nexmark"})
@@ -115,7 +115,7 @@ def _read_after(
         into = Path(directory) / "query"
         below = f"sources/{number}/"
         store.blobs(snapshot.generation).fetch_tree(snapshot.state, into, below)
-        for log in listed(into / below):
+        for log in list_directory(into / below):
             # The first line is the version of the format.
             for line in log.read_text(encoding="utf-8").splitlines()[1:]:
                 entry = _decode(line)

@@ -1,9 +1,9 @@
-"""The Parquet files of a Delta table: those it has, those it is to get, and copies with fewer rows.
+"""The Parquet files of a Delta table: existing files, new files, and copies with fewer rows.
 
-A copy has the table's columns in the table's types (`delta_parquet`), whatever its originals are
-like. It is read and written in parts, so that only one part is in memory. Its name follows from the
-slot, from the columns and from the originals: a commit that is repeated, after a conflict or a
-crash, finds the copies it has already made.
+A copy has the table's columns in the table's types (`foreign_types`), whatever types its originals
+have. It is read and written in parts, so that only one part is in memory. Its name is derived from
+the slot, the columns and the originals: a commit that is repeated, after a conflict or a crash,
+finds the copies it has already made.
 """
 
 import hashlib
@@ -25,16 +25,16 @@ from pyspark.sql.types import StructType
 
 from cutwater.sinks.delta.foreign_types import Calendars, TableColumns, kept_metadata
 from cutwater.sinks.delta.merge_keys import Bounds, Keys, Mask
-from cutwater.sinks.delta.storage import TableRoot
+from cutwater.sinks.delta.storage import TableStorage
 from cutwater.sinks.delta.transaction_log import statistics
 from cutwater.store.backends.files import make_lasting
 
 _KEPT_IN_LOG: Final = "/!$&'()+,-.:;=@_~"
-"""What deltalake does not encode in the name of a file, beside letters and digits."""
+"""The characters, besides letters and digits, that deltalake does not encode in a file name."""
 
 _ROWS_AT_ONCE: Final = 64 * 1024
 _GROUP_BYTES: Final = 32 << 20
-"""A row group of a copy is written when it has about so many bytes in memory."""
+"""A row group of a copy is written when it has about this many bytes in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,15 @@ class DataFile:
     """A file with rows of a table.
 
     Attributes:
-        root: The table's directory.
+        storage: The table's directory.
         name: Its name there.
         logged: Its name in the table's log, which is encoded as in an address.
         size_bytes: How many bytes it has.
-        values: The values of the columns that divide the table, as text.
-        bounds: What the table's log says of its key columns.
+        values: The values of the partition columns, as text.
+        bounds: The bounds of its key columns in the table's log.
     """
 
-    root: TableRoot
+    storage: TableStorage
     name: str
     logged: str
     size_bytes: int
@@ -59,11 +59,11 @@ class DataFile:
 
     def open(self) -> pq.ParquetFile:
         """Open it, to be read in parts."""
-        return self.root.parquet(self.name)
+        return self.storage.parquet(self.name)
 
     def addition(self, schema: StructType) -> AddAction:
-        """Return what puts it into a table."""
-        facts = self.root.facts(self.name)
+        """Return the action that adds the file to a table."""
+        facts = self.storage.facts(self.name)
         if facts is None:
             message = f"{self.name} is gone"
             raise FileNotFoundError(message)
@@ -74,49 +74,49 @@ class DataFile:
 
     @property
     def can_be_removed(self) -> bool:
-        """Whether deltalake would name it as the log does, and so really take it away.
+        """Whether deltalake would encode its name as the log does, and so really remove it.
 
-        It encodes names in its own way, and a reader compares what is written: a file that another
-        writer has encoded otherwise would stay, beside the copy that was to replace it.
+        deltalake encodes names in its own way, and a reader compares the encoded names: a file
+        that another writer has encoded differently would stay, besides the copy that replaces it.
         """
         return quote(self.name, safe=_KEPT_IN_LOG) == self.logged
 
     def removal(self) -> RemoveAction:
-        """Return what takes it out of a table."""
+        """Return the action that removes the file from a table."""
         now_ms = int(time.time() * 1000)
         return RemoveAction(self.name, True, now_ms, self.size_bytes, dict(self.values))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file, and which of its rows are not wanted; None if all of them are."""
+    """A file, and which of its rows are unwanted; None if all rows are wanted."""
 
     file: DataFile
     unwanted: Mask | None = None
 
     @property
     def size_bytes(self) -> int:
-        """How large a copy would be, about."""
+        """The approximate size of a copy."""
         if self.unwanted is None:
             return self.file.size_bytes
         return int(self.file.size_bytes * (1 - self.unwanted.mean()))
 
 
-def files_of(root: TableRoot, table: DeltaTable, keys: Keys | None) -> list[DataFile]:
+def files_of(storage: TableStorage, table: DeltaTable, keys: Keys | None) -> list[DataFile]:
     """Return the files of a table's version, with what is known of their keys."""
     actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     divided_by = table.metadata().partition_columns
-    names = [] if keys is None else [one for one in keys.types if keys.is_bounded(one)]
+    names = [] if keys is None else [name for name in keys.types if keys.is_bounded(name)]
     return [
         DataFile(
-            root,
-            unquote(str(one["path"])),
-            str(one["path"]),
-            int(one["size_bytes"]),
-            {column: _text(one.get(f"partition.{column}")) for column in divided_by},
-            {name: _bounds(one, name, divided_by) for name in names},
+            storage,
+            unquote(str(action["path"])),
+            str(action["path"]),
+            int(action["size_bytes"]),
+            {column: _text(action.get(f"partition.{column}")) for column in divided_by},
+            {name: _bounds(action, name, divided_by) for name in names},
         )
-        for one in actions
+        for action in actions
     ]
 
 
@@ -144,16 +144,16 @@ def _text(value: object) -> str | None:
 class Copies:
     """Makes copies for the commit of one slot."""
 
-    def __init__(self, root: TableRoot, spool: Path, key: str, columns: TableColumns) -> None:
+    def __init__(self, storage: TableStorage, spool: Path, key: str, columns: TableColumns) -> None:
         """Make them in a spool directory.
 
         Args:
-            root: The table's directory.
+            storage: The table's directory.
             spool: A local directory of this process alone.
-            key: What tells this commit from all others.
+            key: The unique key of this commit.
             columns: The columns of a copy.
         """
-        self._root = root
+        self._storage = storage
         self._spool = spool
         self._key = key
         self._columns = columns
@@ -162,7 +162,7 @@ class Copies:
         """Copy the wanted rows of files into one; they have the same partition and calendars.
 
         Returns:
-            The copy, on disk for good.
+            The copy, published and synced.
 
         Raises:
             SinkError: If a file has a column that cannot be copied without changing a value.
@@ -172,18 +172,18 @@ class Copies:
         for part in parts:
             digest.update(f"\n{part.file.name}".encode())
         name = f"part-{digest.hexdigest()}.parquet"
-        facts = self._root.facts(name)
+        facts = self._storage.facts(name)
         if facts is None:
             make_lasting(self._spool)
             local = self._spool / uuid.uuid4().hex
             try:
                 _write(local, parts, self._columns)
-                self._root.publish(local, name)
+                self._storage.publish(local, name)
             finally:
                 local.unlink(missing_ok=True)
-            facts = self._root.facts(name)
+            facts = self._storage.facts(name)
         assert facts is not None
-        return DataFile(self._root, name, name, facts.size_bytes, values)
+        return DataFile(self._storage, name, name, facts.size_bytes, values)
 
 
 def calendars_of(file: DataFile) -> Calendars:
@@ -198,9 +198,9 @@ def _write(local: Path, parts: Sequence[Part], columns: TableColumns) -> None:
     ) as writer:
         waiting: list[pa.RecordBatch] = []
         for part in parts:
-            for batch in _wanted(part, columns):
+            for batch in _read_wanted(part, columns):
                 waiting.append(batch)
-                if sum(one.nbytes for one in waiting) >= _GROUP_BYTES:
+                if sum(batch.nbytes for batch in waiting) >= _GROUP_BYTES:
                     writer.write_table(pa.Table.from_batches(waiting))
                     waiting = []
         if waiting:
@@ -211,7 +211,7 @@ def _write(local: Path, parts: Sequence[Part], columns: TableColumns) -> None:
         os.fsync(file.fileno())
 
 
-def _wanted(part: Part, columns: TableColumns) -> Iterator[pa.RecordBatch]:
+def _read_wanted(part: Part, columns: TableColumns) -> Iterator[pa.RecordBatch]:
     start = 0
     with part.file.open() as opened:
         for batch in columns.batches(opened, part.file.name, _ROWS_AT_ONCE):

@@ -1,13 +1,14 @@
 """A Delta table that shows batches before their checkpoint: `visibility="batch"` (rule F33).
 
-Every batch is a version of its own, named by generation and batch in its `commitInfo`. A slot
-stands in the `txn` action, as in every table of ours; here it is the slot of a claim, and what was
-shown since the newest one may be revised. Nothing is shown unless the permit's slot is the newest,
-in the very version that the new one is put upon: who takes the table back writes a version, so the
-one that a predecessor was about to write is refused, and it reads its successor's slot.
+Every batch is a separate version, named by generation and batch in its `commitInfo`. The `txn`
+action holds a slot, as in every table of ours; here it is the slot of a claim, and batches that
+were shown since the newest slot may be revised. A batch is shown only if the permit's slot is the
+newest one in the version that the new version builds on. A rollback writes a version, so the
+version that a predecessor was about to write is refused, and the predecessor reads its successor's
+slot.
 
-A table that does not exist has no version that could shut anybody out. So nothing is shown until
-the first commit point has made the table, with the right that only a decision gives.
+A table that does not exist has no version that could fence a predecessor. So nothing is shown until
+the first commit point has created the table, which requires a decision.
 """
 
 import logging
@@ -28,9 +29,9 @@ from cutwater.protocol.showing import ShowPermit
 from cutwater.sinks.base import SinkContext
 from cutwater.sinks.delta.merge import Change
 from cutwater.sinks.delta.schema import added_columns, spark_schema, table_obstacle, unwritable
-from cutwater.sinks.delta.storage import Staging, TableRoot
+from cutwater.sinks.delta.storage import Staging, TableStorage
 from cutwater.sinks.delta.table import OpenDeltaTable
-from cutwater.sinks.delta.target import Writing
+from cutwater.sinks.delta.target import DeltaWriteMode
 from cutwater.sinks.delta.time_travel import NO_TABLE, foreign_commit
 from cutwater.sinks.delta.transaction_log import DeltaLog
 
@@ -41,17 +42,17 @@ _Key = tuple[Generation, BatchId]
 
 
 class ShownBatches:
-    """What this sink has shown since the newest slot in a table's log; read as the log grows."""
+    """The batches that this sink has shown since the newest slot in a table's log."""
 
     def __init__(self, log: DeltaLog) -> None:
-        """Look at a log; nothing is read yet."""
+        """Use a log; nothing is read yet."""
         self._log = log
         self._read_to: int | None = None
         self.since = -1
         self.versions: dict[_Key, int] = {}
 
     def read(self, newest: int) -> None:
-        """Read on to a version."""
+        """Continue reading up to a version."""
         if self._read_to is None or newest < self._read_to:
             self._read_to = self._before_the_newest_slot(newest)
         for version in range(self._read_to + 1, newest + 1):
@@ -62,11 +63,11 @@ class ShownBatches:
                 self.versions[batch] = version
         self._read_to = newest
         while len(self.versions) > _REMEMBERED:
-            # Sealed long ago, and never asked for again.
+            # Sealed long ago, and never needed again.
             del self.versions[next(iter(self.versions))]
 
     def until(self, slot: Slot, newest: int) -> dict[_Key, int]:
-        """Return what was shown before a later slot was written: the record of one was lost."""
+        """Return the batches shown before a later slot: the record of their commit was lost."""
         found: dict[_Key, int] = {}
         for version in range(newest, -1, -1):
             try:
@@ -94,31 +95,32 @@ class ShownBatches:
 
     def first_after(self, version: int) -> int | None:
         """Return the first version after this one that shows a batch."""
-        return min((one for one in self.versions.values() if one > version), default=None)
+        return min((shown for shown in self.versions.values() if shown > version), default=None)
 
 
 class ShowingDeltaTable(OpenDeltaTable):
-    """A table that shows batches; fills `ShowingSink`."""
+    """A table that shows batches before their checkpoint; fills `ShowingSink`.
+
+    Every method raises `SinkError` if it cannot be done now, except `show`, which tries again with
+    the next batch. Every method that takes a permit raises `Superseded` after a later slot was
+    written to the table.
+    """
 
     def __init__(
-        self, root: TableRoot, staging: Staging, writing: Writing, context: SinkContext
+        self, storage: TableStorage, staging: Staging, writing: DeltaWriteMode, context: SinkContext
     ) -> None:
-        """Look at the table, as `OpenDeltaTable` does."""
-        super().__init__(root, staging, writing, context)
+        """Inspect the table, as `OpenDeltaTable` does."""
+        super().__init__(storage, staging, writing, context)
         self._shown = ShownBatches(self._slots.log)
         self._waiting: list[Committable] = []
         self._lock = threading.RLock()
-        # That of the generation that runs; there may be no table yet to write its slot into.
+        # The permit of the running generation; there may be no table yet to write its slot into.
         self._claim: ShowPermit | None = None
-        # Whether that slot was seen in the table: if it is gone later, the table was taken back.
+        # Whether that slot was seen in the table: if it is gone later, the table was rolled back.
         self._claimed = False
 
     def newest(self) -> Found:
-        """Return the table's version: slots in it are those of claims, and batches have none.
-
-        Raises:
-            SinkError: If the table cannot be read now.
-        """
+        """Return the table's version: its slots are those of claims, and batches have none."""
         with self._lock:
             found = super().newest()
             claim = self._claim if self._claimed else None
@@ -131,11 +133,10 @@ class ShowingDeltaTable(OpenDeltaTable):
     def take_back(
         self, permit: ShowPermit, version: Version | None, carried: Sequence[Committable]
     ) -> Version:
-        """Take away what was shown after a version; shut out predecessors.
+        """Roll back batches that were shown after a version; fence predecessors.
 
         Raises:
-            Superseded: If somebody with a later slot has acted on the table.
-            SinkError: If it cannot be done now, or somebody else has written to the table since.
+            SinkError: Also if another program has written to the table since.
         """
         with self._lock:
             taken = self._begin(permit, lambda table: self._go_back_to(table, permit, version))
@@ -144,12 +145,7 @@ class ShowingDeltaTable(OpenDeltaTable):
             return taken
 
     def take_over(self, permit: ShowPermit) -> Version:
-        """Shut out predecessors and leave the table as it is.
-
-        Raises:
-            Superseded: If somebody with a later slot has acted on the table.
-            SinkError: If it cannot be done now.
-        """
+        """Fence predecessors and leave the table as it is."""
         with self._lock:
             return self._begin(permit, lambda table: self._mark(table, permit.slot))
 
@@ -186,16 +182,12 @@ class ShowingDeltaTable(OpenDeltaTable):
             )
             raise SinkError(self._sink, reason)
         self._refuse_stuck(table, first - 1)
-        table.restore(first - 1, commit_properties=self._marked(permit.slot))
+        table.restore(first - 1, commit_properties=self._slot_properties(permit.slot))
 
     # -- showing
 
     def show(self, permit: ShowPermit, committable: Committable) -> None:
-        """Make a batch visible before its checkpoint, as a version of its own.
-
-        Raises:
-            Superseded: If somebody with a later slot has acted on the table.
-        """
+        """Make a batch visible before its checkpoint, as a separate version."""
         with self._lock:
             if self._claim is None or self._claim.slot != permit.slot:
                 newer = Slot(0) if self._claim is None else self._claim.slot
@@ -208,15 +200,15 @@ class ShowingDeltaTable(OpenDeltaTable):
 
     def _show_waiting(self, permit: ShowPermit) -> None:
         while self._waiting:
-            one = self._waiting[0]
-            if self._slots.until(partial(self._shown_as, permit, one)) == NO_TABLE:
+            committable = self._waiting[0]
+            if self._slots.until(partial(self._show_batch, permit, committable)) == NO_TABLE:
                 return
-            self._waiting.remove(one)
+            self._waiting.remove(committable)
 
-    def _shown_as(
-        self, permit: ShowPermit, one: Committable, table: DeltaTable | None
+    def _show_batch(
+        self, permit: ShowPermit, committable: Committable, table: DeltaTable | None
     ) -> Version | None:
-        """Return the version that shows a batch; None after a step towards it."""
+        """Return the version that shows a batch; None after one step towards it."""
         if table is None:
             return NO_TABLE
         last = self._slots.newest(table)
@@ -224,50 +216,47 @@ class ShowingDeltaTable(OpenDeltaTable):
             self._claim_late(table, permit.slot, last)
             return None
         self._claimed = True
-        return self._version_of(table, one)
+        return self._version_of(table, committable)
 
     def seal(
         self, permit: CommitPermit, committables: Sequence[Committable], shown: Version | None
     ) -> Version:
-        """See that all a decision holds is visible; return the version with just that.
-
-        Raises:
-            Superseded: If somebody with a later slot has acted on the table.
-            SinkError: If it cannot be done now.
-        """
+        """Publish the missing batches of a decision; return the version with exactly its rows."""
         with self._lock:
             if not committables:
-                return self._slots.unchanged(permit.slot) if shown is None else shown
+                return self._slots.find_unchanged(permit.slot) if shown is None else shown
             version = NO_TABLE
-            for one in committables:
-                version = self._slots.until(partial(self._sealed_as, permit, one))
+            for committable in committables:
+                version = self._slots.until(partial(self._seal_batch, permit, committable))
             self._files.note_committed(committables)
-            sealed = {(one.generation, one.batch) for one in committables}
+            sealed = {(committable.generation, committable.batch) for committable in committables}
             self._waiting = [
-                one for one in self._waiting if (one.generation, one.batch) not in sealed
+                committable
+                for committable in self._waiting
+                if (committable.generation, committable.batch) not in sealed
             ]
             return version
 
-    def _sealed_as(
-        self, permit: CommitPermit, one: Committable, table: DeltaTable | None
+    def _seal_batch(
+        self, permit: CommitPermit, committable: Committable, table: DeltaTable | None
     ) -> Version | None:
         if table is None:
-            self._add(None, permit, [one])
+            self._add(None, permit, [committable])
             return None
         last = self._slots.newest(table)
         if last is not None and last > permit.slot:
             before = self._shown.until(permit.slot, table.version())
-            if (one.generation, one.batch) not in before:
+            if (committable.generation, committable.batch) not in before:
                 raise Superseded(self._sink, permit.slot, last)
-            return str(before[one.generation, one.batch])
+            return str(before[committable.generation, committable.batch])
         if last is None or (self._claim is not None and last < self._claim.slot):
             claim = permit.slot if self._claim is None else self._claim.slot
             self._claim_late(table, claim, last)
             return None
-        return self._version_of(table, one)
+        return self._version_of(table, committable)
 
     def _claim_late(self, table: DeltaTable, slot: Slot, last: Slot | None) -> None:
-        """Write a slot into a table that was not there when it was claimed."""
+        """Write a slot into a table that did not exist at the time of the claim."""
         if last is not None and last > slot:
             raise Superseded(self._sink, slot, last)
         if self._claimed:
@@ -276,35 +265,38 @@ class ShowingDeltaTable(OpenDeltaTable):
             raise SinkError(self._sink, f"{reason}, before the start of this run; {way_out}")
         self._mark(table, slot)
 
-    def _version_of(self, table: DeltaTable, one: Committable) -> Version | None:
+    def _version_of(self, table: DeltaTable, committable: Committable) -> Version | None:
         self._shown.read(table.version())
-        found = self._shown.versions.get((one.generation, one.batch))
+        found = self._shown.versions.get((committable.generation, committable.batch))
         if found is None:
-            self._add_batch(table, one)
+            self._add_batch(table, committable)
             return None
         self._slots.log.sync(found)
-        self._recreate_missing(found, lambda _: self._settled([one]))
+        self._recreate_missing(found, lambda _: self._settle_batches([committable]))
         return str(found)
 
-    def _add_batch(self, table: DeltaTable, one: Committable) -> None:
-        """Make the table's new columns, or the version with the rows: whatever is next."""
+    def _add_batch(self, table: DeltaTable, committable: Committable) -> None:
+        """Add the table's new columns, or the version with the rows, whichever is next."""
         why = table_obstacle(table, self._writing)
         if why is not None:
-            raise SinkError(self._sink, unwritable(self._root, self._writing, why))
-        schema = self._staged_schema([one])
+            raise SinkError(self._sink, unwritable(self._storage, self._writing, why))
+        schema = self._staged_schema([committable])
         new = added_columns(spark_schema(table), schema, self._sink)
         if new:
             fields = Schema.from_json(StructType(new).json()).fields
-            table.alter.add_columns(fields, commit_properties=self._slots.named({}))
+            table.alter.add_columns(fields, commit_properties=self._slots.build_properties({}))
             return
-        change = Change(*self._settled([one]))
-        named = {"cutwater.generation": str(one.generation), "cutwater.batch": str(one.batch)}
+        change = Change(*self._settle_batches([committable]))
+        named = {
+            "cutwater.generation": str(committable.generation),
+            "cutwater.batch": str(committable.batch),
+        }
         table.create_write_transaction(
             change.actions(spark_schema(table)),
             "append",
             table.schema(),
             list(self._writing.partition_by),
-            commit_properties=self._slots.named(named),
+            commit_properties=self._slots.build_properties(named),
         )
 
     # -- versions
@@ -315,8 +307,8 @@ class ShowingDeltaTable(OpenDeltaTable):
             "append",
             table.schema(),
             list(self._writing.partition_by),
-            commit_properties=self._marked(slot),
+            commit_properties=self._slot_properties(slot),
         )
 
-    def _marked(self, slot: Slot) -> CommitProperties:
-        return self._slots.named({"cutwater.slot": str(slot)}, slot)
+    def _slot_properties(self, slot: Slot) -> CommitProperties:
+        return self._slots.build_properties({"cutwater.slot": str(slot)}, slot)

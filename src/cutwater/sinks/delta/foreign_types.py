@@ -7,7 +7,7 @@ converted to the one Arrow type of its Delta type, and only if no value changes.
 cannot be converted is refused, with the name of the file, before anything is committed.
 
 Spark before 3.0, and later versions on request, write dates before 1582 and timestamps before 1900
-by the hybrid Julian and Gregorian calendar. Spark says so in the file's metadata. A copy keeps the
+by the hybrid Julian and Gregorian calendar. Spark notes it in the file's metadata. A copy keeps the
 stored numbers and that metadata (docs/adr/0026).
 """
 
@@ -167,9 +167,9 @@ class TableColumns:
             SinkError: If a column cannot be converted without changing a value.
         """
         columns = _FileColumns(self, file, name)
-        there = columns.found()
+        there = columns.find_columns()
         for part in columns.parts(file, there, rows):
-            yield columns.converted(part, there)
+            yield columns.convert(part, there)
 
     def keys(self, file: pq.ParquetFile, name: str) -> pa.Table:
         """Read all rows of these columns, as `batches` does, to be compared with other files.
@@ -179,9 +179,9 @@ class TableColumns:
                 another calendar than the rows it is to be compared with.
         """
         columns = _FileColumns(self, file, name, compares=True)
-        there = columns.found()
+        there = columns.find_columns()
         parts = columns.parts(file, there, _KEYS_AT_ONCE)
-        return pa.Table.from_batches([columns.converted(part, there) for part in parts], self.arrow)
+        return pa.Table.from_batches([columns.convert(part, there) for part in parts], self.arrow)
 
 
 def _empty_parts(file: pq.ParquetFile, rows: int) -> Iterator[pa.RecordBatch]:
@@ -211,9 +211,9 @@ class _FileColumns:
             leaf.path.partition(".")[0].lower() for leaf in leaves if leaf.physical_type == "INT96"
         }
 
-    def found(self) -> dict[str, str]:
+    def find_columns(self) -> dict[str, str]:
         """Return the names of the table's columns that the file has, and their names there."""
-        return self._matched(self._columns.schema.names, self._there.names, "")
+        return self._match(self._columns.schema.names, self._there.names, "")
 
     def parts(
         self, file: pq.ParquetFile, there: Mapping[str, str], rows: int
@@ -229,7 +229,7 @@ class _FileColumns:
             message = f"the table's file {self._name} cannot be read: {error}"
             raise OSError(message) from error
 
-    def converted(self, part: pa.RecordBatch, there: Mapping[str, str]) -> pa.RecordBatch:
+    def convert(self, part: pa.RecordBatch, there: Mapping[str, str]) -> pa.RecordBatch:
         """Return a part with the table's columns."""
         arrays = []
         for field in self._columns.schema:
@@ -240,11 +240,11 @@ class _FileColumns:
                 arrays.append(pa.nulls(part.num_rows, arrow_type(field.dataType)))
         return pa.RecordBatch.from_arrays(arrays, schema=self._columns.arrow)
 
-    def _matched(self, wanted: Sequence[str], there: Sequence[str], above: str) -> dict[str, str]:
+    def _match(self, wanted: Sequence[str], there: Sequence[str], above: str) -> dict[str, str]:
         """Find names as Spark does: upper and lower case are the same."""
         found: dict[str, str] = {}
         for name in wanted:
-            alike = [one for one in there if one.lower() == name.lower()]
+            alike = [other for other in there if other.lower() == name.lower()]
             if len(alike) > 1:
                 twice = f"has column {above}{name} {len(alike)} times ({', '.join(alike)})"
                 raise self._refusal(f"{twice}, and which one is meant is unknown")
@@ -253,7 +253,7 @@ class _FileColumns:
         return found
 
     def _convert(self, array: pa.Array, kind: DataType, path: str) -> pa.Array:
-        array = _decoded(array)
+        array = _decode(array)
         if array.type == arrow_type(kind) and not self._has_hybrid:
             return array
         if pa.types.is_null(array.type):
@@ -270,7 +270,7 @@ class _FileColumns:
 
     def _struct(self, array: pa.StructArray, kind: StructType, path: str) -> pa.Array:
         names = [array.type.field(index).name for index in range(array.type.num_fields)]
-        there = self._matched(kind.names, names, f"{path}.")
+        there = self._match(kind.names, names, f"{path}.")
         children = dict(zip(names, array.flatten(), strict=True))
         arrays = [
             self._convert(children[there[field.name]], field.dataType, f"{path}.{field.name}")
@@ -342,10 +342,10 @@ class _FileColumns:
         return SinkError(self._columns.sink, f"the table's file {self._name} {what}; {cure}")
 
 
-def _decoded(array: pa.Array) -> pa.Array:
+def _decode(array: pa.Array) -> pa.Array:
     """Return the values themselves: Arrow remembers dictionaries and types of its own in files."""
     if isinstance(array, pa.ExtensionArray):
-        return _decoded(array.storage)
+        return _decode(array.storage)
     if isinstance(array, pa.DictionaryArray):
         return array.dictionary_decode()
     if isinstance(array, pa.RunEndEncodedArray):
@@ -360,7 +360,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Say whether a type may hold text; text without the mark of text is common in old files."""
+    """Return whether a type may hold text; text that is not marked so is common in old files."""
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     is_view = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)

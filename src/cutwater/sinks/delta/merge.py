@@ -1,12 +1,12 @@
-"""What one commit does to a Delta table: which files it adds and which it takes away.
+"""What one commit does to a Delta table: which files it adds and which it removes.
 
-Computed at the commit, against the version that is there then; a version that somebody else made
-meanwhile makes all of it be computed again (docs/adr/0022). Added rows stay in the files that Spark
-wrote, except where copies are needed anyway or where many small files are joined.
+The change is computed at the commit, against the current version; if another program writes a
+version at the same time, the change is computed again (docs/adr/0022). Added rows stay in the files
+that Spark wrote, except where copies are needed anyway or where many small files are merged.
 
 - append: the staged files are added.
-- overwrite: the files of the last batch are added, all others are taken away.
-- upsert: the staged files are added; a file with a row whose key comes again is replaced by a copy
+- overwrite: the files of the last batch are added, all others are removed.
+- upsert: the staged files are added; a file with a row whose key occurs again is replaced by a copy
   without such rows. Of several batches the later one wins.
 """
 
@@ -24,14 +24,14 @@ from cutwater.sinks.delta.foreign_types import Calendars
 from cutwater.sinks.delta.merge_keys import Keys, KeySet, Mask
 
 SMALL_BYTES: Final = 1 << 20
-"""A file below this is a small one. Where much comes in, files are larger by themselves, and the
-core that would copy them is needed elsewhere."""
+"""A file below this size is small. At high rates files are larger anyway, and the core that would
+copy them is needed elsewhere."""
 
 JOINED_MIN: Final = 8
-"""So many small files of one partition are joined; fewer are not worth a copy."""
+"""This many small files of one partition are merged; fewer are not worth a copy."""
 
 JOINED_BYTES: Final = 32 << 20
-"""About how large a joined file becomes at most."""
+"""The approximate maximum size of a merged file."""
 
 COPIED_BYTES: Final = 64 << 20
 """How many bytes of small files one commit copies at most, so that it takes a second at most."""
@@ -39,7 +39,7 @@ COPIED_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The files that a commit adds, and those that it takes away."""
+    """The files that a commit adds, and those that it removes."""
 
     added: Sequence[DataFile]
     removed: Sequence[DataFile] = ()
@@ -51,25 +51,27 @@ class Change:
             schema: The table's columns.
         """
         return [
-            *(one.removal() for one in self.removed),
-            *(one.addition(schema) for one in self.added),
+            *(file.removal() for file in self.removed),
+            *(file.addition(schema) for file in self.added),
         ]
 
 
-def appended(staged: Sequence[DataFile], copies: Copies) -> Change:
+def append_files(staged: Sequence[DataFile], copies: Copies) -> Change:
     """Add files."""
-    return Change(_settled([Part(one) for one in staged], copies))
+    return Change(_settle([Part(file) for file in staged], copies))
 
 
-def overwritten(staged: Sequence[DataFile], there: Sequence[DataFile], copies: Copies) -> Change:
-    """Put files in the place of all others."""
-    return Change(_settled([Part(one) for one in staged], copies), there)
+def overwrite_files(
+    staged: Sequence[DataFile], there: Sequence[DataFile], copies: Copies
+) -> Change:
+    """Replace all files."""
+    return Change(_settle([Part(file) for file in staged], copies), there)
 
 
-def upserted(
+def upsert_files(
     batches: Sequence[Sequence[DataFile]], there: Sequence[DataFile], keys: Keys, copies: Copies
 ) -> Change:
-    """Let rows replace those with the same key.
+    """Replace rows with the same key.
 
     Args:
         batches: The files of each batch, oldest first.
@@ -83,31 +85,35 @@ def upserted(
         masks: Iterable[Mask | None] = [None] * len(batch)
         if later:
             masks = KeySet(keys, pa.concat_tables(later)).masks(batch)
-        parts += [Part(*one) for one in zip(batch, masks, strict=True)]
+        parts += [Part(*pair) for pair in zip(batch, masks, strict=True)]
         later.append(keys.read(batch))
     wanted = KeySet(keys, pa.concat_tables(later))
     bounds = keys.bounds(wanted.found)
     may_meet = [
-        one for one in there if all(bounds[name].may_meet(its) for name, its in one.bounds.items())
+        file
+        for file in there
+        if all(bounds[name].may_meet(its) for name, its in file.bounds.items())
     ]
     touched = [
         Part(file, mask)
         for file, mask in zip(may_meet, wanted.masks(may_meet), strict=True)
         if mask is not None
     ]
-    return Change(_settled([*parts, *touched], copies), [one.file for one in touched])
+    return Change(_settle([*parts, *touched], copies), [part.file for part in touched])
 
 
-def _settled(parts: Sequence[Part], copies: Copies) -> list[DataFile]:
+def _settle(parts: Sequence[Part], copies: Copies) -> list[DataFile]:
     """Return the files that the table gets: copies where rows are unwanted or files are small."""
-    left = [one for one in parts if one.unwanted is None or not one.unwanted.all()]
-    files = [one.file for one in left if one.unwanted is None and not _is_small(one)]
-    files += [copies.copy([one]) for one in left if one.unwanted is not None and not _is_small(one)]
+    left = [part for part in parts if part.unwanted is None or not part.unwanted.all()]
+    files = [part.file for part in left if part.unwanted is None and not _is_small(part)]
+    files += [
+        copies.copy([part]) for part in left if part.unwanted is not None and not _is_small(part)
+    ]
     budget_bytes = COPIED_BYTES
-    for group in _alike([one for one in left if _is_small(one)]):
-        size_bytes = sum(one.size_bytes for one in group)
+    for group in _alike([part for part in left if _is_small(part)]):
+        size_bytes = sum(part.size_bytes for part in group)
         if len(group) < JOINED_MIN or size_bytes > budget_bytes:
-            files += [one.file if one.unwanted is None else copies.copy([one]) for one in group]
+            files += [part.file if part.unwanted is None else copies.copy([part]) for part in group]
         else:
             budget_bytes -= size_bytes
             files.append(copies.copy(group))
@@ -119,15 +125,15 @@ def _is_small(part: Part) -> bool:
 
 
 def _alike(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """Divide small files into groups that may become one file each."""
+    """Group small files that may be merged into one file each."""
     if len(parts) < JOINED_MIN:
         yield list(parts)
         return
-    ordered = sorted(parts, key=lambda one: _place(one.file.values))
-    for _, members in groupby(ordered, key=lambda one: _place(one.file.values)):
+    ordered = sorted(parts, key=lambda part: _place(part.file.values))
+    for _, members in groupby(ordered, key=lambda part: _place(part.file.values)):
         kinds: list[tuple[Calendars, list[Part]]] = []
-        for one in members:
-            calendars = calendars_of(one.file)
+        for part in members:
+            calendars = calendars_of(part.file)
             same = next((group for kind, group in kinds if kind == calendars), None)
             if same is None or sum(each.size_bytes for each in same) >= JOINED_BYTES:
                 kinds = [kind for kind in kinds if kind[1] is not same]
@@ -135,10 +141,10 @@ def _alike(parts: Sequence[Part]) -> Iterator[list[Part]]:
                     yield same
                 same = []
                 kinds.append((calendars, same))
-            same.append(one)
+            same.append(part)
         yield from (group for _, group in kinds)
 
 
 def _place(values: Mapping[str, str | None]) -> tuple[tuple[str, bool, str], ...]:
-    """Return partition values as something that has an order."""
-    return tuple((name, one is None, one or "") for name, one in sorted(values.items()))
+    """Return partition values in a sortable form."""
+    return tuple((name, value is None, value or "") for name, value in sorted(values.items()))

@@ -1,8 +1,8 @@
-"""The keys of an upsert: which rows of a file have a key that comes again, and which come twice.
+"""The keys of an upsert: which rows of a file have a key that occurs again, and which occur twice.
 
-Two keys are the same if all their columns are, and a null is the same as a null, as in a group-by:
-a stream that counts by customer has one row for those without one, and its table has one as well.
-Key columns are read alone, a bounded number of rows at a time; rows themselves never come here.
+Two keys are equal if all their columns are, and a null equals a null, as in a group-by: a stream
+that counts by customer has one row for orders without a customer, and so does its table. Only key
+columns are read here, a bounded number of rows at a time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from cutwater.sinks.columns import key_twice
 from cutwater.sinks.delta.foreign_types import TableColumns, arrow_type
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
-"""One truth for each row of a file, in order."""
+"""One boolean for each row of a file, in order."""
 
 _EXACT: Final = (
     BinaryType,
@@ -51,10 +51,10 @@ _EXACT: Final = (
     TimestampNTZType,
     TimestampType,
 )
-"""Types that are compared exactly. A float is not one: what is equal there is a matter of taste."""
+"""Types that are compared exactly. Floats are not, because their equality is ambiguous."""
 
 _BOUNDED: Final = (ByteType, DateType, IntegerType, LongType, ShortType, StringType)
-"""Types whose least and greatest values in a table's log are exact, whoever wrote them."""
+"""Types whose min and max values in a table's log are exact, whichever program wrote them."""
 
 _ROWS_AT_ONCE: Final = 2_000_000
 _EMPTY_VALUES: Final[Mapping[str, object]] = {"string": "", "binary": b"", "bool": False}
@@ -70,7 +70,7 @@ class KeyedFile(Protocol):
 
     @property
     def values(self) -> Mapping[str, str | None]:
-        """The values of the columns by which the table is divided, which the file has not."""
+        """The values of the partition columns, which the file does not contain."""
         ...
 
     def open(self) -> pq.ParquetFile:
@@ -80,23 +80,23 @@ class KeyedFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Between which values a key column lies; None for what is not known."""
+    """The min and max value of a key column; None if unknown."""
 
     least: Any = None
     greatest: Any = None
     has_null: bool = True
 
     def may_meet(self, other: "Bounds") -> bool:
-        """Say whether two columns may have a value in common."""
+        """Return whether two columns may have a value in common."""
         if self.has_null and other.has_null:
             return True
         ends = (self.least, self.greatest, other.least, other.greatest)
-        if any(one is None for one in ends):
+        if any(end is None for end in ends):
             return True
         try:
             return bool(self.least <= other.greatest and other.least <= self.greatest)
         except TypeError:
-            # Whatever stands in the log there, it is not a bound.
+            # The value in the log is not a valid bound.
             return True
 
 
@@ -112,7 +112,7 @@ class Keys:
         """Find the key columns of these rows.
 
         Raises:
-            ConfigError: If one is not there, or of a type that is not compared exactly.
+            ConfigError: If one is missing, or of a type that is not compared exactly.
         """
         types = {field.name: field.dataType for field in rows}
         for name in names:
@@ -131,7 +131,7 @@ class Keys:
         Raises:
             SinkError: If a file stores a key in a form that cannot be compared.
         """
-        tables = [self._read_one(one) for one in files]
+        tables = [self._read_one(file) for file in files]
         return pa.concat_tables([self._schema.empty_table(), *tables])
 
     @property
@@ -139,7 +139,7 @@ class Keys:
         return pa.schema([(name, arrow_type(kind)) for name, kind in self.types.items()])
 
     def _read_one(self, file: KeyedFile) -> pa.Table:
-        # The log's word on a partition counts, also where a file has that column as well.
+        # The log's value of a partition column counts, even if a file has that column too.
         stored = {name: kind for name, kind in self.types.items() if name not in file.values}
         schema = StructType([StructField(name, kind) for name, kind in stored.items()])
         with file.open() as opened:
@@ -155,7 +155,7 @@ class Keys:
         return pa.Table.from_arrays(columns, schema=self._schema)
 
     def bounds(self, keys: pa.Table) -> Mapping[str, Bounds]:
-        """Say between which values each key column lies."""
+        """Return the min and max value of each key column."""
         found = {}
         for name in self.types:
             ends = pc.min_max(keys[name]).as_py() if self.is_bounded(name) else {}
@@ -163,11 +163,11 @@ class Keys:
         return found
 
     def is_bounded(self, name: str) -> bool:
-        """Say whether the bounds that a log gives for a column can be relied upon."""
+        """Return whether the bounds of a column in a log can be relied on."""
         return type(self.types[name]) in _BOUNDED and "." not in name
 
     def refuse_twice(self, keys: pa.Table, sink: SinkId) -> None:
-        """Refuse keys of which one comes twice.
+        """Refuse keys if one of them occurs twice.
 
         Raises:
             SinkError: Naming such a key.
@@ -200,7 +200,7 @@ class KeySet:
         self._plain = plain.group_by(plain.column_names).aggregate([])
 
     def masks(self, files: Sequence[KeyedFile]) -> Iterator[Mask | None]:
-        """Say for each file which of its rows have one of the keys; None for no row at all."""
+        """Yield for each file which of its rows have one of the keys; None if no row has."""
         waiting: list[pa.Table] = []
         rows = 0
         for file in files:
@@ -229,7 +229,7 @@ class KeySet:
 
 
 def _plain(keys: pa.Table) -> pa.Table:
-    """Return keys as columns without nulls, which Arrow's join takes for different ones."""
+    """Return keys as columns without nulls, because nulls are not equal in Arrow's join."""
     columns: dict[str, pa.ChunkedArray] = {}
     for number, column in enumerate(keys.columns):
         columns[f"null{number}"] = pc.cast(pc.is_null(column), pa.int8())
@@ -246,7 +246,7 @@ def _unplain(plain: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _empty(kind: pa.DataType) -> pa.Scalar:
-    """Return some value of a type; which one does not matter, since nulls are told apart."""
+    """Return any value of a type; which one does not matter, since nulls are marked."""
     return pa.scalar(_EMPTY_VALUES.get(str(kind), 0), kind)
 
 

@@ -1,11 +1,11 @@
 """Which rows a Delta table can take: types and names of columns, and features of tables.
 
-All that can be refused is refused while a batch is staged: after the decision it would stand in
-the way of every later commit. Columns are nullable at every level and carry no metadata, whatever
-Spark says of them, so that the nullability of one batch binds no other.
+Everything that can be refused is refused while a batch is staged: after the decision it would block
+every later commit. Columns are nullable at every level and carry no metadata, regardless of Spark's
+schema, so that the nullability of one batch does not bind others.
 
-`check_rows` and `check_table` look at rows and at a table while a pipeline is planned and at a
-start. They write nothing, and say what is wrong together with what the user can do about it.
+`check_rows` and `check_table` inspect rows and a table while a pipeline is planned and at a start.
+They write nothing, and return the problem together with what the user can do about it.
 """
 
 import json
@@ -41,8 +41,8 @@ from cutwater.sinks.base import reason_of
 from cutwater.sinks.columns import loose
 from cutwater.sinks.delta.data_files import DataFile, files_of
 from cutwater.sinks.delta.merge_keys import Keys
-from cutwater.sinks.delta.storage import FAILURES, LOG, TableRoot
-from cutwater.sinks.delta.target import Writing
+from cutwater.sinks.delta.storage import FAILURES, LOG, TableStorage
+from cutwater.sinks.delta.target import DeltaWriteMode
 
 _IN_PATHS: Final = (
     BooleanType,
@@ -63,7 +63,7 @@ _PLAIN: Final = (
     TimestampType,
 )
 _NO_NAME: Final = frozenset(" ,;{}()\n\t=")
-"""What Delta allows in no column's name."""
+"""Characters that Delta does not allow in column names."""
 
 _FEATURES: Final = frozenset(
     {
@@ -195,7 +195,7 @@ def _partition_complaints(rows: StructType, partition_by: Sequence[str]) -> Iter
         yield "partition_by names all columns; at least one must be left"
 
 
-def check_rows(writing: Writing, sink: SinkId, rows: StructType) -> str | None:
+def check_rows(writing: DeltaWriteMode, sink: SinkId, rows: StructType) -> str | None:
     """Say why no Delta table can hold rows that are written in this way; None if one can."""
     try:
         known = table_schema(rows, writing.partition_by, sink)
@@ -207,12 +207,12 @@ def check_rows(writing: Writing, sink: SinkId, rows: StructType) -> str | None:
 
 
 def check_table(
-    root: TableRoot, writing: Writing, sink: SinkId, rows: StructType | None
+    storage: TableStorage, writing: DeltaWriteMode, sink: SinkId, rows: StructType | None
 ) -> str | None:
     """Say why rows cannot go into what is at a place; None if nothing is known against it.
 
     Args:
-        root: The place; it may hold no table yet.
+        storage: The place; it may hold no table yet.
         writing: How the table is to be written.
         sink: The sink.
         rows: The columns of its rows, if they are known.
@@ -224,44 +224,44 @@ def check_table(
         known = None if rows is None else table_schema(rows, writing.partition_by, sink)
         if known is not None and writing.keys:
             Keys.of(known, writing.keys, sink)
-        there = _entries(root)
+        there = _entries(storage)
         if LOG not in there:
-            return foreign_files(root, there)
-        table = DeltaTable(root.address, storage_options=root.options)
-        why = table_obstacle(table, writing) or stuck_files(root, table, writing)
+            return foreign_files(storage, there)
+        table = DeltaTable(storage.address, storage_options=storage.options)
+        why = table_obstacle(table, writing) or stuck_files(storage, table, writing)
         if why is None and known is not None:
             added_columns(spark_schema(table), known, sink)
     except DeltaError as error:
         way_out = "put the table right with the program that wrote it, or name another one"
-        return f"{root.address} cannot be read as a Delta table: {reason_of(error)}; {way_out}"
+        return f"{storage.address} cannot be read as a Delta table: {reason_of(error)}; {way_out}"
     except (ConfigError, SinkError) as error:
         return error.reason
     except FAILURES as error:
-        raise SinkError(sink, f"{root.address}: {reason_of(error)}") from error
-    return None if why is None else unwritable(root, writing, why)
+        raise SinkError(sink, f"{storage.address}: {reason_of(error)}") from error
+    return None if why is None else unwritable(storage, writing, why)
 
 
-def _entries(root: TableRoot) -> list[str]:
+def _entries(storage: TableStorage) -> list[str]:
     try:
-        return root.entries()
+        return storage.entries()
     except FileNotFoundError:
         return []
 
 
-def foreign_files(root: TableRoot, there: Sequence[str]) -> str | None:
+def foreign_files(storage: TableStorage, there: Sequence[str]) -> str | None:
     """Say why a place without a table cannot become one; None if it can."""
-    foreign = [one for one in there if one[0] not in "._"]
+    foreign = [file for file in there if file[0] not in "._"]
     if not foreign:
         return None
-    return f"{root.address} holds {min(foreign)} and no Delta table; give a directory of its own"
+    return f"{storage.address} holds {min(foreign)} and no Delta table; give a directory of its own"
 
 
-def unwritable(root: TableRoot, writing: Writing, why: str) -> str:
+def unwritable(storage: TableStorage, writing: DeltaWriteMode, why: str) -> str:
     """Say that a table cannot be written, and why."""
-    return f"{root.address} cannot be written with write={writing.write!r}: {why}"
+    return f"{storage.address} cannot be written with write={writing.write!r}: {why}"
 
 
-def table_obstacle(table: DeltaTable, writing: Writing) -> str | None:
+def table_obstacle(table: DeltaTable, writing: DeltaWriteMode) -> str | None:
     """Say why a table cannot be written in this way; None if it can."""
     found, wanted = tuple(table.metadata().partition_columns), writing.partition_by
     if found != wanted:
@@ -273,14 +273,14 @@ def table_obstacle(table: DeltaTable, writing: Writing) -> str | None:
     return obstacle(table, writing.write)
 
 
-def stuck_files(root: TableRoot, table: DeltaTable, writing: Writing) -> str | None:
+def stuck_files(storage: TableStorage, table: DeltaTable, writing: DeltaWriteMode) -> str | None:
     """Name a file of a table that this way to write could not take away; None if all could."""
-    return None if writing.write == "append" else stuck(files_of(root, table, None))
+    return None if writing.write == "append" else stuck(files_of(storage, table, None))
 
 
 def stuck(files: Sequence[DataFile]) -> str | None:
     """Name a file that cannot be taken away; None if all can."""
-    found = next((one.logged for one in files if not one.can_be_removed), None)
+    found = next((file.logged for file in files if not file.can_be_removed), None)
     if found is None:
         return None
     reason = f"its log names {found} in a way that deltalake cannot take away"

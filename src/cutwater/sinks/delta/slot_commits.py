@@ -1,22 +1,22 @@
-"""One version of a Delta table for each decision slot, whoever asks and however often.
+"""One version of a Delta table for each decision slot, however often a commit is repeated.
 
 A commit is one version of the table, with the slot in its `txn` action under the key
-`<pipeline>/<sink>`. deltalake may not repeat a commit by itself (`max_commit_retries=0`): when
-another program was faster, everything is read again and decided anew, so that a slot which
-somebody else has acted on in the meantime is seen.
+`<pipeline>/<sink>`. deltalake may not repeat a commit by itself (`max_commit_retries=0`): after a
+conflict with another writer, the table is read again and the change is computed again, so that a
+slot that another process has committed in the meantime is seen.
 
 A slot with nothing to commit makes no version, or a table would get thousands of empty ones a day.
-That leaves no trace, and none is needed:
+It leaves no trace, and needs none:
 
-- Asked again while no later slot has acted, it answers with the table's version once more. Between
-  two answers only other programs can have written: what this sink has in the table is the same.
-- Asked again after a later slot has acted, it answers with the last version of this sink at or
-  before the slot, found in the log: what the sink had in the table then. It is not `Superseded`,
-  since nothing is all there was to do.
-- A slot with rows is `Superseded` if a later one has acted and the log has no commit of it. Slots
-  without rows cannot disturb that: they are neither the later one nor looked for.
-- A restore always makes a version, even one that changes nothing: repeated later it would take
-  away what others wrote since.
+- If it is repeated before a later slot is committed, it returns the table's current version.
+  Between two calls only other programs can have written: the rows of this sink are the same.
+- If it is repeated after a later slot was committed, it returns the last version of this sink at or
+  before the slot, found in the log: the version with the rows that the sink had then. It is not
+  `Superseded`, since there was nothing to commit.
+- A slot with rows is `Superseded` if a later slot was committed and the log has no commit of it.
+  Slots without rows do not affect this: they are neither the later slot nor searched for.
+- A restore always makes a version, even if it changes nothing: repeated later, it would remove rows
+  that other programs wrote since.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Version
 from cutwater.sinks.base import reason_of, repeat_until_found
 from cutwater.sinks.delta.schema import spark_schema
-from cutwater.sinks.delta.storage import FAILURES, FileFacts, TableRoot
+from cutwater.sinks.delta.storage import FAILURES, FileFacts, TableStorage
 from cutwater.sinks.delta.time_travel import NO_TABLE
 from cutwater.sinks.delta.transaction_log import DeltaLog
 
@@ -47,13 +47,13 @@ class DeltaSlots:
         schema: The table's columns when it was last read; None without a table.
     """
 
-    def __init__(self, root: TableRoot, pipeline: PipelineId, sink: SinkId) -> None:
-        """Look at nothing yet."""
-        self._root = root
+    def __init__(self, storage: TableStorage, pipeline: PipelineId, sink: SinkId) -> None:
+        """Read nothing yet."""
+        self._storage = storage
         self._pipeline = pipeline
         self._sink = sink
         self._app_id = f"{pipeline}/{sink}"
-        self.log = DeltaLog(root, pipeline, sink)
+        self.log = DeltaLog(storage, pipeline, sink)
         self._table: DeltaTable | None = None
         self._facts: FileFacts | None = None
         self.schema: StructType | None = None
@@ -61,26 +61,28 @@ class DeltaSlots:
     def load(self) -> DeltaTable | None:
         """Return the table as it is now; None if there is none."""
         if self._table is not None and self.log.facts(self._table.version()) != self._facts:
-            # Taken back or made anew: what was read before is not part of it any more.
+            # The table was rolled back or recreated: earlier reads are no longer valid.
             self._table = None
         known = None if self._table is None else self._table.version()
         if self._table is not None:
             self._table.update_incremental()
         elif self.log.exists:
-            self._table = DeltaTable(self._root.address, storage_options=self._root.options)
+            self._table = DeltaTable(self._storage.address, storage_options=self._storage.options)
         if self._table is not None and self._table.version() != known:
             self._facts = self.log.facts(self._table.version())
         self.schema = None if self._table is None else spark_schema(self._table)
         return self._table
 
     def forget(self) -> None:
-        """Read the table from its beginning the next time, since something has gone wrong."""
+        """Read the table from its beginning the next time, after a failure."""
         self._table = None
 
-    def act(self, permit: CommitPermit, move: Callable[[DeltaTable | None], None]) -> Version:
-        """Move the table on, one version at a time, until the slot is found in its log.
+    def commit_once(
+        self, permit: CommitPermit, move: Callable[[DeltaTable | None], None]
+    ) -> Version:
+        """Write one version at a time until the slot is found in the table's log.
 
-        Whether a version was made is never taken from the call that made it, but read back.
+        Whether a version was made is never inferred from the call that made it, but read back.
         """
 
         def step(table: DeltaTable | None) -> Version | None:
@@ -94,7 +96,7 @@ class DeltaSlots:
         return self.until(step)
 
     def until(self, step: Callable[[DeltaTable | None], T | None]) -> T:
-        """Take step after step, each upon the table as it is then, until one has an answer."""
+        """Run a step on the current table again and again, until it returns a result."""
         return repeat_until_found(
             self._sink, lambda: step(self.load()), FAILURES, on_failure=self.forget
         )
@@ -108,24 +110,24 @@ class DeltaSlots:
         last = None if table is None else self.newest(table)
         if table is None or last is None or last < slot:
             return None
-        for one in self.log.own_commits(table.version()):
-            if one.slot == slot:
-                return one.version
-            if one.slot < slot:
+        for commit in self.log.own_commits(table.version()):
+            if commit.slot == slot:
+                return commit.version
+            if commit.slot < slot:
                 break
         raise Superseded(self._sink, slot, last)
 
     def newest(self, table: DeltaTable) -> Slot | None:
-        """Return the newest slot that this sink has acted on; None if it never has."""
+        """Return the newest slot that this sink has committed; None if there is none."""
         found = table.transaction_version(self._app_id)
         return None if found is None else Slot(found)
 
     def forgets(self, table: DeltaTable) -> bool:
-        """Say whether a table drops the slots of sinks that have not written for some time."""
+        """Return whether a table drops the slots of sinks that have not written for some time."""
         return _FORGETTING in table.metadata().configuration
 
-    def unchanged(self, slot: Slot) -> Version:
-        """Return the version of a slot that has nothing to commit; see above."""
+    def find_unchanged(self, slot: Slot) -> Version:
+        """Return the version of a slot that has nothing to commit; see the module docstring."""
         try:
             table = self.load()
             if table is None:
@@ -134,10 +136,10 @@ class DeltaSlots:
             if last is None or last < slot:
                 return str(table.version())
             before = None
-            for one in self.log.own_commits(table.version()):
-                if one.slot <= slot:
-                    return str(one.version)
-                before = one.version - 1
+            for commit in self.log.own_commits(table.version()):
+                if commit.slot <= slot:
+                    return str(commit.version)
+                before = commit.version - 1
             if before is None or not self.log.is_whole:
                 raise Superseded(self._sink, slot, last)
             return str(before)
@@ -145,7 +147,7 @@ class DeltaSlots:
             self._table = None
             raise SinkError(self._sink, reason_of(error)) from error
 
-    def beginning(self, table: DeltaTable) -> int:
+    def find_beginning(self, table: DeltaTable) -> int:
         """Return the version before the first commit of this sink."""
         if self.newest(table) is None:
             return table.version()
@@ -154,16 +156,18 @@ class DeltaSlots:
             raise SinkError(self._sink, "the table's log no longer reaches back to its beginning")
         return own[-1].version - 1
 
-    def properties(self, permit: CommitPermit, *, acts: bool = True) -> CommitProperties:
-        """Say who commits; a version that acts on the slot carries the slot's key."""
+    def properties(self, permit: CommitPermit, *, carries_slot: bool = True) -> CommitProperties:
+        """Return the properties of a commit; the version that commits the slot carries its key."""
         named = {
             "cutwater.slot": str(permit.slot),
             "cutwater.checkpoint": str(permit.checkpoint_id),
         }
-        return self.named(named, permit.slot if acts else None)
+        return self.build_properties(named, permit.slot if carries_slot else None)
 
-    def named(self, named: Mapping[str, str], slot: Slot | None = None) -> CommitProperties:
-        """Say who commits, and more; a version that acts on a slot carries the slot's key."""
+    def build_properties(
+        self, named: Mapping[str, str], slot: Slot | None = None
+    ) -> CommitProperties:
+        """Return commit properties with metadata; with a slot, the version carries its key."""
         return CommitProperties(
             custom_metadata={
                 "cutwater.pipeline": self._pipeline,

@@ -1,12 +1,12 @@
-"""Where a Delta table's files are: those of the table (`TableRoot`) and those that are staged.
+"""Where a Delta table's files are: those of the table (`TableStorage`) and those that are staged.
 
 A name is relative to the table's directory, with slashes, as the files of a table's log are named.
-What was published outlives a power cut. A file is never changed once it has its name, so
-that all of this can be repeated.
+A published file survives a power cut. A file is never changed once it has its name, so that every
+call can be repeated.
 
-`Staging` is what a table needs of the files beside it that wait for a decision. On this machine's
-file system the executors write them where they wait (`StagedFiles`); `LocalStaging` adds a place
-for copies being written. `storage_s3` has both for a bucket.
+`Staging` is the interface to the staged files, which wait for a decision beside the table. On this
+machine's file system the executors write them to their final staging place (`StagedFiles`);
+`LocalStaging` adds a place for copies being written. `storage_s3` has both for a bucket.
 """
 
 import os
@@ -31,20 +31,20 @@ LOG = "_delta_log"
 """The directory of a table's log."""
 
 FAILURES: Final = (DeltaError, OSError, StoreError, pa.ArrowException)
-"""How a table says that something cannot be done now."""
+"""The exceptions by which a table reports that something cannot be done now."""
 
 _SPOOLS = "copies-*"
 
 
 class FileFacts(NamedTuple):
-    """What can be said of a file without reading it."""
+    """What is known about a file without reading it."""
 
     size_bytes: int
     modified_ms: int
 
 
-class TableRoot(Protocol):
-    """The directory of one table. Raises `OSError` for whatever cannot be done."""
+class TableStorage(Protocol):
+    """The directory of one table. Every method raises `OSError` if it fails."""
 
     @property
     def address(self) -> str:
@@ -53,7 +53,7 @@ class TableRoot(Protocol):
 
     @property
     def options(self) -> dict[str, str] | None:
-        """What deltalake is told beside the address; may hold secrets, so nobody shows it."""
+        """Options for deltalake besides the address; may hold secrets, so they are never shown."""
         ...
 
     def prepare(self) -> None:
@@ -89,16 +89,16 @@ class TableRoot(Protocol):
         ...
 
     def publish(self, local: Path, name: str) -> None:
-        """Give a local file, written and synced, its name in the table; replaces another."""
+        """Give a local file, written and synced, its name in the table; replace an existing one."""
         ...
 
     def sync(self, names: Iterable[str]) -> None:
-        """Make files that somebody else wrote outlive a power cut, as far as they exist."""
+        """Sync files that another program wrote, if they exist."""
         ...
 
 
-class LocalRoot:
-    """A directory of this machine's file system; fills `TableRoot`."""
+class LocalStorage:
+    """A directory of this machine's file system; fills `TableStorage`."""
 
     def __init__(self, directory: Path) -> None:
         """Use a directory; nothing is touched yet."""
@@ -120,7 +120,7 @@ class LocalRoot:
 
     def entries(self) -> list[str]:
         """Return the names directly in the root."""
-        return [one.name for one in self._directory.iterdir()]
+        return [entry.name for entry in self._directory.iterdir()]
 
     def has_log(self) -> bool:
         """Say whether there is a table."""
@@ -206,7 +206,7 @@ class Staging(Protocol):
         ...
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what older generations staged and nobody will commit."""
+        """Delete what earlier generations staged and will never be committed."""
         ...
 
     def spool(self, name: str) -> Path:
@@ -214,7 +214,7 @@ class Staging(Protocol):
         ...
 
     def clear_spools(self, own: str) -> None:
-        """Remove such directories of others, who are dead."""
+        """Remove such directories of dead processes."""
         ...
 
 
@@ -226,7 +226,7 @@ class LocalStaging(StagedFiles):
         return self.base / name
 
     def clear_spools(self, own: str) -> None:
-        """Remove what dead processes were writing; one that lives begins again."""
+        """Remove what dead processes were writing; a process that is alive starts again."""
         for directory in matching(self.base, _SPOOLS):
             if directory.name != own:
                 try_to_remove_tree(directory)

@@ -31,7 +31,7 @@ from cutwater.sinks.staging.directory import HIDDEN
 from cutwater.sinks.staging.parquet import StagedFiles, holds_rows, settled_name
 from cutwater.store.backends.directories import try_to_remove_tree
 from cutwater.store.backends.location import Location
-from cutwater.store.backends.object_store import ObjectBackend, Patience
+from cutwater.store.backends.object_store import ObjectBackend, RequestLimits
 from cutwater.store.paths import ObjectPath
 
 T = TypeVar("T")
@@ -47,16 +47,16 @@ request. obstore has no copy in parts.
 """
 
 
-class BucketRoot:
-    """A prefix in a bucket; fills `TableRoot`."""
+class BucketStorage:
+    """A prefix in a bucket; fills `TableStorage`."""
 
     def __init__(self, location: Location) -> None:
-        """Open the bucket; nothing is asked of it yet."""
-        patience = Patience()
-        retry = patience.retry_config(patience.tries)
+        """Open the bucket; no request is sent yet."""
+        limits = RequestLimits()
+        retry = limits.retry_config(limits.tries)
         self._location = location
         self._backend = ObjectBackend(self.address, location.opener())
-        self._store = location.opener()(patience.client_options, retry)
+        self._store = location.opener()(limits.client_options, retry)
 
     @property
     def address(self) -> str:
@@ -65,7 +65,7 @@ class BucketRoot:
 
     @property
     def options(self) -> dict[str, str]:
-        """What deltalake is told: endpoint and region, and that a commit never replaces one."""
+        """Options for deltalake: endpoint, region, and that a commit never replaces another."""
         options = {"aws_conditional_put": "etag"}
         endpoint = self._location.options.get(_ENDPOINT, "")
         if endpoint:
@@ -84,10 +84,10 @@ class BucketRoot:
 
         def find() -> list[str]:
             found = obstore.list_with_delimiter(self._store)
-            objects = [str(one["path"]) for one in found["objects"]]
-            return [one.rpartition("/")[2] for one in (*found["common_prefixes"], *objects)]
+            objects = [str(entry["path"]) for entry in found["objects"]]
+            return [path.rpartition("/")[2] for path in (*found["common_prefixes"], *objects)]
 
-        return _asked(find)
+        return _call_bucket(find)
 
     def has_log(self) -> bool:
         """Say whether there is a table."""
@@ -96,7 +96,7 @@ class BucketRoot:
     def facts(self, name: str) -> FileFacts | None:
         """Look at an object."""
         try:
-            found = _asked(lambda: obstore.head(self._store, name))
+            found = _call_bucket(lambda: obstore.head(self._store, name))
         except FileNotFoundError:
             return None
         return FileFacts(found["size"], int(found["last_modified"].timestamp() * 1000))
@@ -110,7 +110,7 @@ class BucketRoot:
 
     def reader(self, name: str) -> "BucketFile":
         """Open an object, to be read in parts."""
-        return BucketFile(_asked(lambda: obstore.open_reader(self._store, name)))
+        return BucketFile(_call_bucket(lambda: obstore.open_reader(self._store, name)))
 
     def parquet(self, name: str) -> pq.ParquetFile:
         """Open a Parquet file."""
@@ -126,11 +126,11 @@ class BucketRoot:
 
     def copy(self, source: str, target: str) -> None:
         """Let the bucket copy an object of at most `COPY_BYTES_MAX`."""
-        _asked(lambda: obstore.copy(self._store, source, target))
+        _call_bucket(lambda: obstore.copy(self._store, source, target))
 
     def below(self, prefix: str) -> list[str]:
         """Return the names of all objects below a prefix, sorted."""
-        return [str(one) for one in self._backend.list(ObjectPath(prefix))]
+        return [str(path) for path in self._backend.list(ObjectPath(prefix))]
 
     def remove(self, name: str) -> None:
         """Delete an object if it is there."""
@@ -150,11 +150,11 @@ class BucketFile:
 
     def read(self, size: int | None = None) -> bytes:
         """Read some bytes, or the rest."""
-        return _asked(lambda: bytes(self._reader.read(size)))
+        return _call_bucket(lambda: bytes(self._reader.read(size)))
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go somewhere."""
-        return _asked(lambda: int(self._reader.seek(offset, whence)))
+        return _call_bucket(lambda: int(self._reader.seek(offset, whence)))
 
     def tell(self) -> int:
         """Say where we are."""
@@ -180,12 +180,12 @@ class BucketFile:
 class BucketStaging:
     """Staged files in a bucket; fills `Staging`. The layout is that of `StagedFiles`."""
 
-    def __init__(self, root: BucketRoot, pipeline: PipelineId, sink: SinkId) -> None:
-        """Use a root; nothing is touched yet."""
-        self._root = root
+    def __init__(self, storage: BucketStorage, pipeline: PipelineId, sink: SinkId) -> None:
+        """Use a bucket; nothing is touched yet."""
+        self._storage = storage
         self._base = f"{HIDDEN}/{pipeline}/{sink}"
         self._disk = Path(tempfile.mkdtemp(prefix="cutwater-delta-"))
-        # Nothing in it is needed by anybody else: what counts is in the bucket.
+        # No other process needs its contents: everything that counts is in the bucket.
         weakref.finalize(self, try_to_remove_tree, self._disk)
         self._files = StagedFiles(self._disk, pipeline, sink)
         self._schemas: dict[str, BlobRef] = {}
@@ -203,7 +203,7 @@ class BucketStaging:
         count, blobs = self._files.write(rows, place, partition_by, check)
         try:
             for blob in blobs:
-                self._root.publish(self._disk / blob.name, _key(blob))
+                self._storage.publish(self._disk / blob.name, _key(blob))
         finally:
             self._files.forget([Committable(SinkId(""), *place, count, blobs)])
         return count, blobs
@@ -215,14 +215,14 @@ class BucketStaging:
         if name not in self._schemas:
             local = self._disk / f"{digest}.json"
             local.write_text(text, encoding="utf-8")
-            self._root.publish(local, name)
+            self._storage.publish(local, name)
             self._schemas[name] = BlobRef(name, local.stat().st_size, digest)
         return self._schemas[name]
 
     def schema_text(self, committable: Committable) -> str:
         """Read the schema that was staged with a batch."""
-        (blob,) = (one for one in committable.blobs if not holds_rows(one))
-        return self._root.read(blob.name).decode()
+        (blob,) = (blob for blob in committable.blobs if not holds_rows(blob))
+        return self._storage.read(blob.name).decode()
 
     def data(self, committables: Sequence[Committable]) -> Iterator[BlobRef]:
         """Give the files with rows, in order."""
@@ -236,9 +236,9 @@ class BucketStaging:
         """
         settled = {blob: settled_name(blob) for blob in blobs}
         for blob, name in settled.items():
-            if self._root.facts(name) is None and self._root.facts(_key(blob)) is not None:
+            if self._storage.facts(name) is None and self._storage.facts(_key(blob)) is not None:
                 self._copy(blob, name)
-            facts = self._root.facts(name)
+            facts = self._storage.facts(name)
             if facts is None or facts.size_bytes != blob.size_bytes:
                 message = f"{blob.name} is gone or not what was staged"
                 raise FileNotFoundError(message)
@@ -246,38 +246,43 @@ class BucketStaging:
 
     def _copy(self, blob: BlobRef, name: str) -> None:
         if blob.size_bytes <= COPY_BYTES_MAX:
-            self._root.copy(_key(blob), name)
+            self._storage.copy(_key(blob), name)
             return
         local = self._disk / f"{uuid.uuid4().hex}.large"
         try:
-            self._root.fetch(_key(blob), local)
-            self._root.publish(local, name)
+            self._storage.fetch(_key(blob), local)
+            self._storage.publish(local, name)
         finally:
             local.unlink(missing_ok=True)
 
     def note_committed(self, committables: Sequence[Committable]) -> None:
         """Let `retain` delete these batches as soon as nothing keeps them."""
-        self._done.update({(one.generation, one.batch): one for one in committables})
+        self._done.update(
+            {
+                (committable.generation, committable.batch): committable
+                for committable in committables
+            }
+        )
 
     def retain(self, keep: Sequence[Committable]) -> None:
         """Delete what is left of batches that are committed and not to be kept."""
-        kept = {(one.generation, one.batch) for one in keep}
-        for place, one in sorted(self._done.items()):
+        kept = {(committable.generation, committable.batch) for committable in keep}
+        for place, committable in sorted(self._done.items()):
             if place in kept:
                 continue
-            for blob in one.blobs:
+            for blob in committable.blobs:
                 if holds_rows(blob):
-                    self._root.remove(_key(blob))
+                    self._storage.remove(_key(blob))
             self._done.pop(place, None)
 
     def problem(self, committable: Committable) -> str | None:
-        """Say what is wrong with the first file that is not what was staged; None if sound."""
+        """Return what is wrong with the first file that is not what was staged; None if intact."""
         for blob in committable.blobs:
             name = _key(blob)
-            facts = self._root.facts(name)
+            facts = self._storage.facts(name)
             if facts is None and holds_rows(blob):
                 name = settled_name(blob)
-                facts = self._root.facts(name)
+                facts = self._storage.facts(name)
             if facts is None:
                 return f"{blob.name} is missing"
             if facts.size_bytes != blob.size_bytes:
@@ -288,26 +293,28 @@ class BucketStaging:
         return None
 
     def _sha256(self, name: str) -> str:
-        digest, file = hashlib.sha256(), self._root.reader(name)
+        digest, file = hashlib.sha256(), self._storage.reader(name)
         while part := file.read(_CHUNK_BYTES):
             digest.update(part)
         return digest.hexdigest()
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
         """Delete what older generations staged, except what is to be kept."""
-        self.note_committed([one for one in keep if one.generation < generation])
-        kept = {_key(blob) for one in keep for blob in one.blobs}
-        for name in self._root.below(self._base):
+        self.note_committed(
+            [committable for committable in keep if committable.generation < generation]
+        )
+        kept = {_key(blob) for committable in keep for blob in committable.blobs}
+        for name in self._storage.below(self._base):
             staged_by = int(name.removeprefix(f"{self._base}/g").partition("/")[0])
             if staged_by < generation and name not in kept:
-                self._root.remove(name)
+                self._storage.remove(name)
 
     def spool(self, name: str) -> Path:
         """Return a directory for copies being written, on this machine."""
         return self._disk / name
 
     def clear_spools(self, own: str) -> None:
-        """Do nothing: each process has a directory of its own, which ends with it."""
+        """Do nothing: each process has its own directory, which is deleted with it."""
 
 
 def _key(blob: BlobRef) -> str:
@@ -315,8 +322,8 @@ def _key(blob: BlobRef) -> str:
     return quote(blob.name, safe="/=._-~+")
 
 
-def _asked(call: Callable[[], T]) -> T:
-    """Ask the bucket; what it cannot do is an `OSError`, as with files."""
+def _call_bucket(call: Callable[[], T]) -> T:
+    """Call the bucket; turn its failures into `OSError`, as with files."""
     try:
         return call()
     except BaseError as error:

@@ -1,8 +1,8 @@
 """A Delta table in use by one generation: rows staged beside it, committed by their decision.
 
-`delta_slots` sees to it that a slot is acted on once; `delta_changes` computes what that does to
-the table's files. Whatever can be refused is refused when rows are staged: after the decision it
-would stand in the way of every later commit.
+`slot_commits` ensures that a slot is committed once; `merge` computes the change to the table's
+files. Everything that can be refused is refused when rows are staged: after the decision it would
+block every later commit.
 """
 
 import json
@@ -25,7 +25,7 @@ from cutwater.sinks.base import RestorePreview, Rows, SinkContext, reason_of
 from cutwater.sinks.columns import loose
 from cutwater.sinks.delta.data_files import Copies, DataFile, files_of
 from cutwater.sinks.delta.foreign_types import TableColumns, open_parquet
-from cutwater.sinks.delta.merge import Change, appended, overwritten, upserted
+from cutwater.sinks.delta.merge import Change, append_files, overwrite_files, upsert_files
 from cutwater.sinks.delta.merge_keys import Keys
 from cutwater.sinks.delta.schema import (
     added_columns,
@@ -38,34 +38,38 @@ from cutwater.sinks.delta.schema import (
     unwritable,
 )
 from cutwater.sinks.delta.slot_commits import DeltaSlots
-from cutwater.sinks.delta.storage import FAILURES, Staging, TableRoot
-from cutwater.sinks.delta.target import Writing
+from cutwater.sinks.delta.storage import FAILURES, Staging, TableStorage
+from cutwater.sinks.delta.target import DeltaWriteMode
 from cutwater.sinks.delta.time_travel import NO_TABLE, foreign_commit, look_back, no_table
 from cutwater.sinks.staging.parquet import partition_values
 
 
 class OpenDeltaTable:
-    """A table to write to; fills `OpenSink` and `KeepsPast`. Made by `DeltaTarget.open`."""
+    """A table to write to; fills `OpenSink` and `KeepsPast`. Made by `DeltaTarget.open`.
+
+    Every method except `problem` raises `SinkError` if it cannot be done now. `commit` and
+    `restore` raise `Superseded` for a slot that was never committed, after a later slot was.
+    """
 
     def __init__(
-        self, root: TableRoot, staging: Staging, writing: Writing, context: SinkContext
+        self, storage: TableStorage, staging: Staging, writing: DeltaWriteMode, context: SinkContext
     ) -> None:
-        """Look at the table, if there is one, and make sure that it can be written.
+        """Inspect the table, if there is one, and make sure that it can be written.
 
         Raises:
-            ConfigError: If it is not a table that can be written in this way.
+            ConfigError: If the table cannot be written in this mode.
         """
-        self._root = root
+        self._storage = storage
         self._writing = writing
         self._sink = context.sink
         self._files = staging
         self._spool = f"copies-{uuid.uuid4().hex[:8]}"
-        self._slots = DeltaSlots(root, context.pipeline, context.sink)
-        where = root.address
+        self._slots = DeltaSlots(storage, context.pipeline, context.sink)
+        where = storage.address
         try:
-            root.prepare()
+            storage.prepare()
             table = self._slots.load()
-            foreign = None if table else foreign_files(root, root.entries())
+            foreign = None if table else foreign_files(storage, storage.entries())
         except FAILURES as error:
             raise ConfigError(
                 "uri", f"{where} cannot be a Delta table: {reason_of(error)}"
@@ -73,13 +77,13 @@ class OpenDeltaTable:
         if foreign is not None:
             raise ConfigError("uri", foreign)
         if table is not None:
-            why = table_obstacle(table, writing) or stuck_files(root, table, writing)
+            why = table_obstacle(table, writing) or stuck_files(storage, table, writing)
             if why is not None:
-                raise ConfigError("uri", unwritable(root, writing, why))
+                raise ConfigError("uri", unwritable(storage, writing, why))
 
     @property
     def way(self) -> str:
-        """How rows meet those that are there."""
+        """How rows are combined with existing rows."""
         return self._writing.write
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
@@ -90,7 +94,7 @@ class OpenDeltaTable:
             SinkError: If they do not fit the table, or cannot be written now.
         """
         schema = table_schema(rows.schema, self._writing.partition_by, self._sink)
-        # As it was when `commit`, which runs beside this, looked last.
+        # As `commit`, which runs concurrently, read it last.
         known = self._slots.schema
         if known is not None:
             added_columns(known, schema, self._sink)
@@ -98,12 +102,12 @@ class OpenDeltaTable:
 
         def check(files: Sequence[Path]) -> None:
             if keys is not None:
-                keys.refuse_twice(keys.read(_Written(one) for one in files), self._sink)
+                keys.refuse_twice(keys.read(_Written(file) for file in files), self._sink)
 
         try:
             place, divided_by = (generation, batch), self._writing.partition_by
             count, blobs = self._files.write(rows, place, divided_by, check)
-            # A whole result without rows is a result.
+            # A complete result without rows is a result too.
             if not blobs and self._writing.write != "overwrite":
                 return None
             described = self._files.write_schema(schema.json(), generation)
@@ -116,19 +120,16 @@ class OpenDeltaTable:
         return Keys.of(schema, names, self._sink) if names else None
 
     def problem(self, committable: Committable) -> str | None:
-        """Say what is wrong with something staged (missing, other size or hash); None if sound."""
+        """Return what is wrong with staged rows (missing, other size or hash); None if intact."""
         return self._files.problem(committable)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Let what was staged meet the table, as one version; also when there is nothing.
-
-        Raises:
-            Superseded: If a later slot was acted on and this one never was.
-            SinkError: If it cannot be done now.
-        """
+        """Commit staged rows as one version; also called when there are none."""
         if not committables:
-            return self._slots.unchanged(permit.slot)
-        version = self._slots.act(permit, lambda table: self._add(table, permit, committables))
+            return self._slots.find_unchanged(permit.slot)
+        version = self._slots.commit_once(
+            permit, lambda table: self._add(table, permit, committables)
+        )
         try:
             self._recreate_missing(
                 int(version), lambda then: self._change(then, permit, committables)
@@ -140,42 +141,30 @@ class OpenDeltaTable:
         return version
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Say what going back to a version would do, and whether it can be done.
-
-        Raises:
-            SinkError: If the table cannot be read now.
-        """
+        """Return what a restore to a version would do, and whether it is possible."""
         try:
             table = self._slots.load()
             if table is None:
-                return no_table(self._root, None if version == NO_TABLE else version)
+                return no_table(self._storage, None if version == NO_TABLE else version)
             try:
                 target = self._target(table, version)
             except SinkError as error:
                 return RestorePreview(str(table.version()), obstacle=error.reason)
-            return look_back(self._root, self._slots.log, table, target)
+            return look_back(self._storage, self._slots.log, table, target)
         except FAILURES as error:
             self._slots.forget()
             raise SinkError(self._sink, reason_of(error)) from error
 
     def slot_at(self, version: Version) -> Slot | None:
-        """Return the newest slot of this sink at or below a version; None if its log has none.
-
-        Raises:
-            SinkError: If the log cannot be read now.
-        """
+        """Return the newest slot of this sink at or below a version; None if its log has none."""
         try:
             own = self._slots.log.own_commits(int(version)) if version != NO_TABLE else iter(())
-            return next((one.slot for one in own), None)
+            return next((commit.slot for commit in own), None)
         except FAILURES as error:
             raise SinkError(self._sink, reason_of(error)) from error
 
     def newest(self) -> Found:
-        """Return the newest slot of this sink in the table, whoever else has written since.
-
-        Raises:
-            SinkError: If the table cannot be read now.
-        """
+        """Return the newest slot of this sink in the table, even if other programs wrote since."""
         try:
             table = self._slots.load()
             if table is None:
@@ -189,23 +178,18 @@ class OpenDeltaTable:
             raise SinkError(self._sink, reason_of(error)) from error
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        """Take the table back to a version (None: as before the first commit), as a new one.
+        """Restore a version (None: the state before the first commit) as a new version.
 
         Raises:
-            Superseded: If a later slot was acted on and this one never was.
-            SinkError: If it cannot be done now: the log or files of that version may be gone,
-                or somebody else has written to the table since.
+            SinkError: Also if the log or files of that version are gone, or another program has
+                written to the table since.
         """
         if version in {None, NO_TABLE} and not self._slots.log.exists:
             return NO_TABLE
-        return self._slots.act(permit, lambda table: self._go_back(table, permit, version))
+        return self._slots.commit_once(permit, lambda table: self._go_back(table, permit, version))
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what generations before this one staged and nobody will commit.
-
-        Raises:
-            SinkError: If it cannot be done now.
-        """
+        """Delete what earlier generations staged and will never be committed."""
         try:
             self._files.discard(generation, keep)
             self._files.clear_spools(self._spool)
@@ -220,10 +204,7 @@ class OpenDeltaTable:
     ) -> None:
         """Delete staged rows that are committed and no kept checkpoint carries.
 
-        How far back the table can go is up to its own log and to VACUUM.
-
-        Raises:
-            SinkError: If it cannot be done now.
+        How far back the table can be restored depends on its own log and on VACUUM.
         """
         del generation, shown
         try:
@@ -234,32 +215,32 @@ class OpenDeltaTable:
     def _add(
         self, table: DeltaTable | None, permit: CommitPermit, committables: Sequence[Committable]
     ) -> None:
-        """Make the table, or its new columns, or the version with the rows: whatever is next."""
+        """Create the table, or its new columns, or the version with the rows, whichever is next."""
         schema = self._staged_schema(committables)
         if table is None:
-            # An empty first version: what the table is taken back to at its beginning.
+            # An empty first version, to which a restore to the beginning returns.
             DeltaTable.create(
-                self._root.address,
+                self._storage.address,
                 Schema.from_json(schema.json()),
                 partition_by=list(self._writing.partition_by),
-                storage_options=self._root.options,
-                commit_properties=self._slots.properties(permit, acts=False),
+                storage_options=self._storage.options,
+                commit_properties=self._slots.properties(permit, carries_slot=False),
             )
             return
         why = table_obstacle(table, self._writing)
         if why is not None:
-            raise SinkError(self._sink, unwritable(self._root, self._writing, why))
+            raise SinkError(self._sink, unwritable(self._storage, self._writing, why))
         new = added_columns(spark_schema(table), schema, self._sink)
         if new:
             fields = Schema.from_json(StructType(new).json()).fields
             table.alter.add_columns(
-                fields, commit_properties=self._slots.properties(permit, acts=False)
+                fields, commit_properties=self._slots.properties(permit, carries_slot=False)
             )
             return
         change = self._change(table, permit, committables)
         unmoved = stuck(change.removed)
         if unmoved is not None:
-            raise SinkError(self._sink, f"{self._root.address}: {unmoved}")
+            raise SinkError(self._sink, f"{self._storage.address}: {unmoved}")
         self._write(table, permit, change.actions(spark_schema(table)))
 
     def _recreate_missing(self, version: int, make: Callable[[DeltaTable], object]) -> None:
@@ -277,26 +258,30 @@ class OpenDeltaTable:
         Raises:
             FileNotFoundError: If a file cannot be recreated.
         """
-        missing = set(self._slots.log.missing(version))
+        missing = set(self._slots.log.find_missing(version))
         table = self._slots.load() if missing else None
         if table is not None:
-            missing &= {file.name for file in files_of(self._root, table, None)}
+            missing &= {file.name for file in files_of(self._storage, table, None)}
         if not missing:
             return
-        address, options = self._root.address, self._root.options
+        address, options = self._storage.address, self._storage.options
         then = DeltaTable(address, version=version - 1, storage_options=options)
         try:
             make(then)
-            missing &= set(self._slots.log.missing(version))
+            missing &= set(self._slots.log.find_missing(version))
         except FAILURES as error:
-            raise FileNotFoundError(_lost(address, version, missing, reason_of(error))) from error
+            raise FileNotFoundError(
+                _describe_loss(address, version, missing, reason_of(error))
+            ) from error
         if missing:
             reason = "its originals have changed"
-            raise FileNotFoundError(_lost(address, version, missing, reason))
+            raise FileNotFoundError(_describe_loss(address, version, missing, reason))
 
     def _staged_schema(self, committables: Sequence[Committable]) -> StructType:
         schema = StructType()
-        for text in dict.fromkeys(self._files.schema_text(one) for one in committables):
+        for text in dict.fromkeys(
+            self._files.schema_text(committable) for committable in committables
+        ):
             for field in added_columns(schema, StructType.fromJson(json.loads(text)), self._sink):
                 schema = StructType([*schema, field])
         return schema
@@ -305,27 +290,27 @@ class OpenDeltaTable:
         self, table: DeltaTable, permit: CommitPermit, committables: Sequence[Committable]
     ) -> Change:
         """Compute what a commit does to the version that was just read."""
-        staged = self._settled(committables)
+        staged = self._settle_batches(committables)
         schema = spark_schema(table)
-        stored = [one for one in loose(schema) if one.name not in self._writing.partition_by]
+        stored = [field for field in loose(schema) if field.name not in self._writing.partition_by]
         columns = TableColumns(StructType(stored), self._sink)
         spool = self._files.spool(self._spool)
-        copies = Copies(self._root, spool, permit.key(self._sink), columns)
+        copies = Copies(self._storage, spool, permit.key(self._sink), columns)
         keys = self._keys(schema)
         if keys is not None:
-            return upserted(staged, files_of(self._root, table, keys), keys, copies)
+            return upsert_files(staged, files_of(self._storage, table, keys), keys, copies)
         if self._writing.write == "overwrite":
-            return overwritten(staged[-1], files_of(self._root, table, None), copies)
-        return appended([one for files in staged for one in files], copies)
+            return overwrite_files(staged[-1], files_of(self._storage, table, None), copies)
+        return append_files([file for files in staged for file in files], copies)
 
-    def _settled(self, committables: Sequence[Committable]) -> list[list[DataFile]]:
-        """Put staged files where the table may name them; give those of each batch."""
-        batches = [list(self._files.data([one])) for one in committables]
+    def _settle_batches(self, committables: Sequence[Committable]) -> list[list[DataFile]]:
+        """Move staged files to where the table may name them; return the files of each batch."""
+        batches = [list(self._files.data([committable])) for committable in committables]
         settled = self._files.settle([blob for blobs in batches for blob in blobs])
         return [
             [
                 DataFile(
-                    self._root,
+                    self._storage,
                     settled[blob],
                     settled[blob],
                     blob.size_bytes,
@@ -338,11 +323,13 @@ class OpenDeltaTable:
 
     def _go_back(self, table: DeltaTable | None, permit: CommitPermit, to: Version | None) -> None:
         if table is None:
-            raise SinkError(self._sink, f"there is no table in {self._root.address} to take back")
+            raise SinkError(
+                self._sink, f"there is no table in {self._storage.address} to take back"
+            )
         target = self._target(table, to)
         foreign = foreign_commit(self._slots.log, target, table.version())
         if foreign is not None:
-            # Found before the decision, as a rule; who wrote since then keeps its rows.
+            # Usually found before the decision; rows that were written since then are kept.
             reason = f"{foreign}; rewind once more, with --leave-sinks, to leave it there"
             raise SinkError(self._sink, reason)
         if target == table.version():
@@ -352,16 +339,16 @@ class OpenDeltaTable:
             table.restore(target, commit_properties=self._slots.properties(permit))
 
     def _refuse_stuck(self, table: DeltaTable, target: int) -> None:
-        address, options = self._root.address, self._root.options
+        address, options = self._storage.address, self._storage.options
         then = DeltaTable(address, version=target, storage_options=options)
-        kept = {one.logged for one in files_of(self._root, then, None)}
-        now = files_of(self._root, table, None)
-        unmoved = stuck([one for one in now if one.logged not in kept])
+        kept = {file.logged for file in files_of(self._storage, then, None)}
+        now = files_of(self._storage, table, None)
+        unmoved = stuck([file for file in now if file.logged not in kept])
         if unmoved is not None:
             raise SinkError(self._sink, f"{address}: {unmoved}")
 
     def _target(self, table: DeltaTable, to: Version | None) -> int:
-        return self._slots.beginning(table) if to in {None, NO_TABLE} else int(str(to))
+        return self._slots.find_beginning(table) if to in {None, NO_TABLE} else int(str(to))
 
     # -- deltalake
 
@@ -377,7 +364,7 @@ class OpenDeltaTable:
         )
 
 
-def _lost(address: str, version: int, missing: Collection[str], reason: str) -> str:
+def _describe_loss(address: str, version: int, missing: Collection[str], reason: str) -> str:
     what = (
         f"version {version} names {min(missing)}, which another program has deleted from {address}"
     )

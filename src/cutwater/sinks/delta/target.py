@@ -55,22 +55,22 @@ def delta(
     Args:
         uri: The table's directory: a path, relative to the working directory or absolute, a
             `file:` address, or `s3://bucket/prefix` (with `?endpoint=` and `?region=` as for a
-            store); credentials come from the environment and never stand here.
-        write: How rows meet those that are there. `append` adds them. `upsert` lets a row replace
-            all rows with the same key, whoever wrote them. `overwrite` takes the results of a
-            step in complete mode: the table holds the last one and nothing else.
-        keys: For an upsert, the columns that make two rows the same one: strings, whole numbers,
+            store); credentials come from the environment and are never part of the address.
+        write: How rows are combined with existing rows. `append` adds them. `upsert` replaces all
+            rows with the same key, whichever program wrote them. `overwrite` takes the results of
+            a step in complete mode: the table holds only the last result.
+        keys: For an upsert, the columns that identify a row: strings, whole numbers,
             decimals, booleans, dates, timestamps or binary. A null equals a null. A batch has at
             most one row for each key.
-        partition_by: Columns whose values divide the table's files; strings, whole numbers,
-            booleans or dates. As in every Delta table, an empty string becomes null there.
-        commit_every: A duration such as `1m`: the table gets a version this often at most, and
-            checkpoints between are for recovery alone. All sinks of a pipeline are committed
-            together, as seldom as the most patient of them wants. None for every checkpoint.
+        partition_by: Columns that partition the table; strings, whole numbers, booleans or dates.
+            As in every Delta table, an empty string becomes null there.
+        commit_every: A duration such as `1m`: the table gets a version at most this often, and
+            checkpoints in between are for recovery only. All sinks of a pipeline commit together,
+            at the longest interval that one of them requests. None for every checkpoint.
         visibility: `checkpoint`, or `batch` to see rows as soon as their batch is written, as a
-            version of its own; they may be revised: after a failure the table is taken back to
-            its last commit, unless another program has written to it since. The table itself is
-            made by the first commit.
+            separate version. These rows may be revised: after a failure the table is rolled back
+            to its last commit, unless another program has written to it since. The first commit
+            creates the table.
 
     Raises:
         ConfigError: If an option has a value that cannot work.
@@ -97,13 +97,13 @@ def delta(
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
-    """How rows meet those that a table has.
+class DeltaWriteMode:
+    """How rows are combined with the existing rows of a table.
 
     Attributes:
         write: `append`, `upsert` or `overwrite`.
-        keys: For an upsert, the columns that tell whether two rows are the same one.
-        partition_by: The columns that divide the table's files.
+        keys: For an upsert, the columns that identify a row.
+        partition_by: The columns that partition the table.
     """
 
     write: str = "append"
@@ -150,7 +150,7 @@ class DeltaTarget:
                 raise ConfigError(key, f"{found!r} makes files that Delta misreads; set {needed}")
         _need_deltalake()
         from cutwater.sinks.delta.early_batches import ShowingDeltaTable  # noqa: PLC0415 - extra
-        from cutwater.sinks.delta.storage import LocalRoot, LocalStaging  # noqa: PLC0415 - extra
+        from cutwater.sinks.delta.storage import LocalStaging, LocalStorage  # noqa: PLC0415 - extra
         from cutwater.sinks.delta.table import OpenDeltaTable  # noqa: PLC0415 - an extra
 
         opens = ShowingDeltaTable if self.delivery.shows_batches else OpenDeltaTable
@@ -158,36 +158,36 @@ class DeltaTarget:
         if isinstance(place, Path):
             place = place.absolute()
             staging = LocalStaging(place, context.pipeline, context.sink)
-            return opens(LocalRoot(place), staging, self._writing, context)
+            return opens(LocalStorage(place), staging, self._writing, context)
         if not share_disk(context.spark):
             reason = f"{self.uri}: a table in a bucket needs executors on the driver's machine"
             raise ConfigError("uri", f"{reason} (local, local-cluster), for now")
-        from cutwater.sinks.delta.storage_s3 import BucketRoot, BucketStaging  # noqa: PLC0415
+        from cutwater.sinks.delta.storage_s3 import BucketStaging, BucketStorage  # noqa: PLC0415
 
-        root = BucketRoot(place)
-        sent = BucketStaging(root, context.pipeline, context.sink)
-        return opens(root, sent, self._writing, context)
+        storage = BucketStorage(place)
+        sent = BucketStaging(storage, context.pipeline, context.sink)
+        return opens(storage, sent, self._writing, context)
 
     def check_target(self, sink: SinkId, rows: "StructType | None") -> str | None:
-        """Say why the table, as it is now, cannot take the rows; makes nothing.
+        """Return why the table, in its current state, cannot take the rows; create nothing.
 
         Raises:
             ConfigError: If `deltalake` is not installed.
-            SinkError: If the table cannot be looked at now.
+            SinkError: If the table cannot be inspected now.
         """
         _need_deltalake()
         from cutwater.sinks.delta.schema import check_table  # noqa: PLC0415 - an extra
-        from cutwater.sinks.delta.storage import LocalRoot  # noqa: PLC0415 - an extra
+        from cutwater.sinks.delta.storage import LocalStorage  # noqa: PLC0415 - an extra
 
         place = _place(self.uri)
         if isinstance(place, Path):
-            return check_table(LocalRoot(place.absolute()), self._writing, sink, rows)
-        from cutwater.sinks.delta.storage_s3 import BucketRoot  # noqa: PLC0415 - an extra
+            return check_table(LocalStorage(place.absolute()), self._writing, sink, rows)
+        from cutwater.sinks.delta.storage_s3 import BucketStorage  # noqa: PLC0415 - an extra
 
-        return check_table(BucketRoot(place), self._writing, sink, rows)
+        return check_table(BucketStorage(place), self._writing, sink, rows)
 
     def check_rows(self, sink: SinkId, rows: "StructType") -> str | None:
-        """Say why no Delta table can hold the rows.
+        """Return why no Delta table can hold the rows.
 
         Raises:
             ConfigError: If `deltalake` is not installed.
@@ -198,7 +198,7 @@ class DeltaTarget:
         return check_rows(self._writing, sink, rows)
 
     def stored(self) -> StoredTarget:
-        """Say how to find the table again: its real directory, whatever links lead to it."""
+        """Return how to find the table again: its real directory, with links resolved."""
         found = _place(self.uri)
         place = str(found.resolve()) if isinstance(found, Path) else self.uri
         options = {"partition_by": self.partition_by, "write": (self.write,), "keys": self.keys}
@@ -206,12 +206,12 @@ class DeltaTarget:
         return StoredTarget(self.format, place, options)
 
     @property
-    def _writing(self) -> Writing:
-        return Writing(self.write, self.keys, self.partition_by)
+    def _writing(self) -> DeltaWriteMode:
+        return DeltaWriteMode(self.write, self.keys, self.partition_by)
 
 
 def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:
-    """Open a table that a store remembers; makes no directory.
+    """Open a table that a store has recorded; create no directory.
 
     Raises:
         ConfigError: As `DeltaTarget.open` does.
@@ -220,7 +220,9 @@ def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:
     place = _place(target.uri)
     if isinstance(place, Path) and not is_directory(place):
         raise SinkError(context.sink, f"there is no directory {target.uri} any more")
-    partition_by, keys = (tuple(target.options.get(one, ())) for one in ("partition_by", "keys"))
+    partition_by, keys = (
+        tuple(target.options.get(option, ())) for option in ("partition_by", "keys")
+    )
     (write,) = target.options.get("write", ("append",))
     shown = Delivery(shows_batches=target.shows_batches)
     return DeltaTarget(target.uri, partition_by, write, keys, shown).open(context)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
-    from cutwater.sinks.delta.storage import TableRoot
+    from cutwater.sinks.delta.storage import TableStorage
     from cutwater.sinks.delta.transaction_log import DeltaLog
 
 NO_TABLE: Final[Version] = "none"
@@ -52,18 +52,20 @@ _FILE: Final = "__cutwater_file"
 _KNOWN: Final = "__cutwater_known"
 
 
-def no_table(root: "TableRoot", version: Version | None) -> RestorePreview:
-    """Say what going back means where there is no table: nothing, or it cannot be done."""
+def no_table(storage: "TableStorage", version: Version | None) -> RestorePreview:
+    """Return what a restore does if there is no table: nothing, or it is impossible."""
     if version is None:
         return RestorePreview(NO_TABLE, 0, 0)
-    reason = f"there is no table in {root.address} any more that could go back to version {version}"
+    reason = (
+        f"there is no table in {storage.address} any more that could go back to version {version}"
+    )
     return RestorePreview(NO_TABLE, 0, obstacle=reason)
 
 
 def look_back(
-    root: "TableRoot", log: "DeltaLog", table: "DeltaTable", target: int
+    storage: "TableStorage", log: "DeltaLog", table: "DeltaTable", target: int
 ) -> RestorePreview:
-    """Say what going back to a version would do, and whether it can be done."""
+    """Return what a restore to a version would do, and whether it is possible."""
     from deltalake import DeltaTable  # noqa: PLC0415 - an extra
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
@@ -71,35 +73,37 @@ def look_back(
     rows = _rows(table)
     if target > now:
         never = f"is at version {now} and never was at {target}"
-        reason = f"{root.address} {never}: it has been made anew"
+        reason = f"{storage.address} {never}: it has been made anew"
         return RestorePreview(str(now), rows, obstacle=reason)
     foreign = foreign_commit(log, target, now)
     if foreign is not None:
         return RestorePreview(str(now), rows, obstacle=foreign)
     try:
-        then = DeltaTable(root.address, version=target, storage_options=root.options)
-        rows_then, missing = _rows(then), _missing_file(root, then)
+        then = DeltaTable(storage.address, version=target, storage_options=storage.options)
+        rows_then, missing = _rows(then), _missing_file(storage, then)
     except DeltaError as error:
-        reason = f"version {target} of {root.address} cannot be read any more: {error}".rstrip(".")
+        reason = f"version {target} of {storage.address} cannot be read any more: {error}".rstrip(
+            "."
+        )
         return RestorePreview(str(now), rows, obstacle=reason)
     if missing is not None:
-        reason = f"{missing} of version {target} is gone from {root.address}, perhaps by VACUUM"
+        reason = f"{missing} of version {target} is gone from {storage.address}, perhaps by VACUUM"
         return RestorePreview(str(now), rows, rows_then, reason)
     return RestorePreview(str(now), rows, rows_then)
 
 
 def foreign_commit(log: "DeltaLog", target: int, now: int) -> str | None:
-    """Name a change after a version that somebody else has made; None if there is none.
+    """Name a change after a version that another program has made; None if there is none.
 
-    A log that does not reach back cannot tell, which is as bad.
+    If the log does not reach back far enough, the answer is unknown, which counts as a change.
     """
     for version in range(target + 1, now + 1):
         try:
             actions = log.foreign_actions(version)
         except FileNotFoundError:
             return f"the table's log no longer has version {version}, so who wrote it is unknown"
-        if any(_changes_rows(one) for one in actions):
-            return f"version {version} was written by somebody else ({_named(actions)})"
+        if any(_changes_rows(action) for action in actions):
+            return f"version {version} was written by somebody else ({_describe_commit(actions)})"
     return None
 
 
@@ -110,8 +114,8 @@ def _changes_rows(action: Mapping[str, Any]) -> bool:
     return "metaData" in action or "protocol" in action
 
 
-def _named(actions: list[Mapping[str, Any]]) -> str:
-    found = (one["commitInfo"] for one in actions if "commitInfo" in one)
+def _describe_commit(actions: list[Mapping[str, Any]]) -> str:
+    found = (action["commitInfo"] for action in actions if "commitInfo" in action)
     info: Mapping[str, Any] = next(found, {})
     operation = str(info.get("operation", "unknown operation"))
     if "timestamp" not in info:
@@ -123,12 +127,12 @@ def _named(actions: list[Mapping[str, Any]]) -> str:
 def _rows(table: "DeltaTable") -> int | None:
     """Count a version's rows by its files' statistics; None if a file has none."""
     counts = _files(table, "num_records")
-    return None if any(one is None for one in counts) else sum(counts)
+    return None if any(count is None for count in counts) else sum(counts)
 
 
-def _missing_file(root: "TableRoot", table: "DeltaTable") -> str | None:
-    names = (unquote(str(one)) for one in _files(table, "path"))
-    return next((one for one in names if root.facts(one) is None), None)
+def _missing_file(storage: "TableStorage", table: "DeltaTable") -> str | None:
+    names = (unquote(str(path)) for path in _files(table, "path"))
+    return next((name for name in names if storage.facts(name) is None), None)
 
 
 def _files(table: "DeltaTable", column: str) -> list[Any]:
@@ -152,9 +156,9 @@ def read_delta(
     if "://" in target.uri:
         reason = f"{target.uri} is in an object store, which this reader does not know yet"
         raise SinkError(sink, f"{reason}; read version {version} with a reader of Delta tables")
-    table, schema, files = _looked_at(target, int(version), sink)
+    table, schema, files = _read_version(target, int(version), sink)
     root = Path(target.uri)
-    missing = next((one for one in files if not exists(root / one)), None)
+    missing = next((file for file in files if not exists(root / file)), None)
     if missing is not None:
         reason = f"{missing} of version {version} is gone from {root}, perhaps by VACUUM"
         raise SinkError(sink, reason)
@@ -163,13 +167,13 @@ def read_delta(
     names = table.metadata().partition_columns
     data = StructType([field for field in schema if field.name not in names])
     reader = spark.read.options(**STRICT_READING).schema(data)
-    frame = reader.parquet(*(literal(root / one) for one in files))
+    frame = reader.parquet(*(literal(root / file) for file in files))
     if names:
         frame = _with_partitions(frame, schema, names, {root / k: v for k, v in files.items()})
-    return frame.select(*(_quoted(name) for name in schema.names))
+    return frame.select(*(_quote(name) for name in schema.names))
 
 
-def _looked_at(
+def _read_version(
     target: StoredTarget, version: int, sink: SinkId
 ) -> tuple["DeltaTable", StructType, Mapping[str, Mapping[str, Any]]]:
     """Return a version's table, its columns, and its files with the values of their partitions."""
@@ -214,10 +218,10 @@ def _with_partitions(
     values = values.withColumn(_KNOWN, lit(1))
     named = frame.withColumn(_FILE, _plain(col("_metadata.file_path")))
     joined = named.join(broadcast(values), _FILE, "left")
-    # Never null by mistake: a row whose file is not in the list is an error.
+    # A row whose file is not in the list is an error, and never gets a null instead.
     unknown = assert_true(col(_KNOWN).isNotNull(), lit("a file of the table was not recognised"))
     for name in names:
-        joined = joined.withColumn(name, when(unknown.isNull(), col(_quoted(name))))
+        joined = joined.withColumn(name, when(unknown.isNull(), col(_quote(name))))
     return joined
 
 
@@ -227,5 +231,5 @@ def _plain(address: Column) -> Column:
     return url_decode(regexp_replace(path, "[+]", "%2B"))
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return f"`{name.replace('`', '``')}`"

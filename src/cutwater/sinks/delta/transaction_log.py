@@ -1,4 +1,4 @@
-"""A Delta table's log as our commits need it: which slot made which version, and that it lasts.
+"""A Delta table's log as our commits need it: which slot made which version, and durability.
 
 Every commit of a sink names its slot in the log's own `txn` action, in the one file that is the
 commit: a version and its slot appear together or not at all. Slots only grow, so a search from
@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId, Slot
 from cutwater.sinks.delta.foreign_types import Calendar, Calendars
-from cutwater.sinks.delta.storage import LOG, FileFacts, TableRoot
+from cutwater.sinks.delta.storage import LOG, FileFacts, TableStorage
 
 _TEXT_MAX: Final = 32
 _UNSYNCED: Final = 100
@@ -39,7 +39,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class OwnCommit:
-    """A version that a sink has made, and the slot it acted on."""
+    """A version that a sink has made, and the slot that it committed."""
 
     version: int
     slot: Slot
@@ -48,9 +48,9 @@ class OwnCommit:
 class DeltaLog:
     """The log of one table. Lets every `OSError` through."""
 
-    def __init__(self, root: TableRoot, pipeline: PipelineId, sink: SinkId) -> None:
-        """Look at a table with the eyes of one sink."""
-        self._root = root
+    def __init__(self, storage: TableStorage, pipeline: PipelineId, sink: SinkId) -> None:
+        """Read the log of a table for one sink."""
+        self._storage = storage
         self._pipeline = pipeline
         self._sink = sink
         self._app_id = f"{pipeline}/{sink}"
@@ -59,13 +59,13 @@ class DeltaLog:
     @property
     def exists(self) -> bool:
         """Whether there is a table."""
-        return self._root.has_log()
+        return self._storage.has_log()
 
     def own_commits(self, newest: int) -> Iterator[OwnCommit]:
-        """Give this sink's commits, newest first, as far as the log reaches back."""
+        """Yield this sink's commits, newest first, as far as the log reaches back."""
         for version in range(newest, -1, -1):
             try:
-                text = self._root.read(_file(version)).decode()
+                text = self._storage.read(_file(version)).decode()
             except FileNotFoundError:
                 return
             for line in text.splitlines():
@@ -76,13 +76,13 @@ class DeltaLog:
                     yield OwnCommit(version, Slot(action["version"]))
 
     def own_entry(self, version: int) -> tuple[Slot | None, tuple[Generation, BatchId] | None]:
-        """Return the slot that a version of this sink acted on, and the batch that it shows.
+        """Return the slot that a version of this sink committed, and the batch that it shows.
 
         Raises:
             FileNotFoundError: If the log no longer has it.
         """
         slot = batch = None
-        for line in self._root.read(_file(version)).decode().splitlines():
+        for line in self._storage.read(_file(version)).decode().splitlines():
             if self._pipeline not in line:
                 continue
             action = json.loads(line)
@@ -101,7 +101,7 @@ class DeltaLog:
         Raises:
             FileNotFoundError: If the log no longer has it.
         """
-        lines = self._root.read(_file(version)).decode().splitlines()
+        lines = self._storage.read(_file(version)).decode().splitlines()
         actions = [json.loads(line) for line in lines if line.strip()]
         for action in actions:
             info = action.get("commitInfo", {})
@@ -112,22 +112,22 @@ class DeltaLog:
 
     def facts(self, version: int) -> FileFacts | None:
         """Look at the file of a version; None if the log has none."""
-        return self._root.facts(_file(version))
+        return self._storage.facts(_file(version))
 
-    def missing(self, version: int) -> list[str]:
+    def find_missing(self, version: int) -> list[str]:
         """Return the files that a version added and that are not there, or have another size.
 
         Nothing is returned for a version so old that the log no longer has it.
         """
         try:
-            lines = self._root.read(_file(version)).decode().splitlines()
+            lines = self._storage.read(_file(version)).decode().splitlines()
         except FileNotFoundError:
             return []
         actions = [json.loads(line) for line in lines if '"add"' in line]
         added = [action["add"] for action in actions if "add" in action]
         sizes = {unquote(str(file["path"])): int(file["size"]) for file in added}
         with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
-            found = pool.map(self._root.facts, sizes)
+            found = pool.map(self._storage.facts, sizes)
             return [
                 name
                 for name, facts in zip(sizes, found, strict=True)
@@ -137,19 +137,19 @@ class DeltaLog:
     @property
     def is_whole(self) -> bool:
         """Whether the log reaches back to the table's beginning."""
-        return self._root.facts(_file(0)) is not None
+        return self._storage.facts(_file(0)) is not None
 
     def sync(self, version: int) -> None:
-        """Make a version outlive a power cut: it, those below it, and checkpoints of them.
+        """Sync a version, the versions before it, and their checkpoints.
 
-        deltalake leaves that to the operating system; an older version that got lost would take
-        this one with it. What another program wrote long ago is on disk by now.
+        deltalake leaves that to the operating system; without an older version that got lost, this
+        version could not be read. What another program wrote long ago is on disk by now.
         """
         first = version - _UNSYNCED if self._synced is None else self._synced + 1
         names = [f"{LOG}/_last_checkpoint"]
-        for one in range(max(first, 0), version + 1):
-            names += [_file(one), f"{LOG}/{one:020d}.checkpoint.parquet"]
-        self._root.sync(names)
+        for number in range(max(first, 0), version + 1):
+            names += [_file(number), f"{LOG}/{number:020d}.checkpoint.parquet"]
+        self._storage.sync(names)
         self._synced = version
 
 
@@ -160,10 +160,10 @@ def _file(version: int) -> str:
 def statistics(footer: pq.FileMetaData, schema: StructType) -> str:
     """Return Delta's statistics of a Parquet file, from its footer alone.
 
-    Nulls are counted for plain columns. Least and greatest values are given where they are exact
-    in JSON and compared alike by everybody: whole numbers, dates, timestamps, short texts. Not for
-    timestamps in another unit than Delta's, and not for dates and timestamps of a calendar that
-    only Spark knows.
+    Nulls are counted for plain columns. Min and max values are given where they are exact in JSON
+    and compared alike by all readers: whole numbers, dates, timestamps, short texts. They are not
+    given for timestamps in another unit than Delta's, nor for dates and timestamps of a calendar
+    that only Spark knows.
     """
     types = {field.name: field.dataType for field in schema}
     is_hybrid = Calendars.of(footer.metadata).usual is Calendar.HYBRID
@@ -175,18 +175,20 @@ def statistics(footer: pq.FileMetaData, schema: StructType) -> str:
         # A column of a struct has its struct's name in front.
         name = footer.row_group(0).column(index).path_in_schema
         parts = [group.column(index).statistics for group in groups]
-        if name not in types or any(one is None or not one.has_null_count for one in parts):
+        if name not in types or any(part is None or not part.has_null_count for part in parts):
             continue
-        nulls[name] = sum(one.null_count for one in parts)
+        nulls[name] = sum(part.null_count for part in parts)
         parts = [
-            one for one, group in zip(parts, groups, strict=True) if one.null_count < group.num_rows
+            part
+            for part, group in zip(parts, groups, strict=True)
+            if part.null_count < group.num_rows
         ]
-        if not parts or not all(one.has_min_max for one in parts):
+        if not parts or not all(part.has_min_max for part in parts):
             continue
         if not _is_as_in_log(footer.schema.column(index), types[name], is_hybrid=is_hybrid):
             continue
-        low = _in_json(min(one.min_raw for one in parts), types[name])
-        high = _in_json(max(one.max_raw for one in parts), types[name])
+        low = _in_json(min(part.min_raw for part in parts), types[name])
+        high = _in_json(max(part.max_raw for part in parts), types[name])
         if low is not None and high is not None:
             least[name], greatest[name] = low, high
     return json.dumps(
@@ -200,7 +202,7 @@ def statistics(footer: pq.FileMetaData, schema: StructType) -> str:
 
 
 def _is_as_in_log(column: "pq.ColumnSchema", kind: DataType, *, is_hybrid: bool) -> bool:
-    """Say whether the stored numbers of a column mean to all readers what the log would say."""
+    """Return whether the stored numbers of a column mean the same to all readers as in the log."""
     if isinstance(kind, DateType | TimestampType) and is_hybrid:
         return False
     if isinstance(kind, TimestampType | TimestampNTZType):

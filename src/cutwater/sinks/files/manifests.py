@@ -1,16 +1,16 @@
-"""The commits of a directory of files: one manifest per version, which is the directory's truth.
+"""The commits of a directory of files: one manifest per version, the source of truth.
 
     <root>/_cutwater/commits/00000000000000000007.json   version 7, created if it was absent
-    <root>/[day=2026-11-16/]part-<version>-<file>.csv    what it added, in sight of every reader
-    <root>/_cutwater/past/<version>/...                  what it took away
+    <root>/[day=2026-11-16/]part-<version>-<file>.csv    what it added, visible to every reader
+    <root>/_cutwater/past/<version>/...                  what it removed
 
-A version exists when its manifest does; only then are its files moved, so that a file in sight is
-always one that was committed. Every name is used once: a file that is taken away and brought back
-has another name then. So any move can be repeated at any time, also by a process that was
-stopped in the middle and wakes up years later: it finds nothing left to move.
+A version exists when its manifest does. Its files are moved only after that, so that a visible file
+is always a committed one. Every name is used once: a file that is removed and restored gets another
+name. So any move can be repeated at any time, also by a process that was stopped in the middle and
+continues years later: it finds nothing left to move.
 
 `read_files` reads the files that a version's manifest names with Spark's own reader, wherever they
-are now: in sight, or taken away and still kept.
+are now: visible, or removed and still kept.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from cutwater.store.backends.directories import (
     exists,
     is_below,
     is_directory,
-    listed,
+    list_directory,
     matching,
     remove_tree,
     status,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _FORM: Final = 1
 _WHOLE_EVERY: Final = 100
-"""Every so many versions a manifest lists all files, so that nobody has to read all manifests."""
+"""Every manifest of this interval lists all files, so that readers do not need all manifests."""
 
 BEGINNING: Final = 0
 """The version before the first commit."""
@@ -58,9 +58,9 @@ class DataFile:
     """A file with rows, at one place in its life.
 
     Attributes:
-        staged: The name under which it was staged: who it is, wherever it is.
-        path: Where it is, relative to the root.
-        source: Where it was before this version put it there.
+        staged: The name under which it was staged: its identity, wherever it is.
+        path: Its path, relative to the root.
+        source: Its path before this version moved it.
         size_bytes: Its size.
         sha256: Its hash.
     """
@@ -74,21 +74,21 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCommit:
-    """One version: what it added and what it took away.
+    """One version: what it added and what it removed.
 
     Attributes:
         version: Its number, from 1.
-        pipeline: Whose directory it is.
+        pipeline: The pipeline that owns the directory.
         sink: The sink that writes to it.
-        slot: The slot that was acted on.
+        slot: The slot that was committed.
         checkpoint_id: The checkpoint of that decision.
         operation: `append`, `overwrite` or `restore`.
         data_format: The format of the files.
-        schema: The columns of all files up to here, as Spark's JSON.
-        rows: How many rows are in sight after it.
-        add: Files that came in sight.
-        remove: Files that went out of sight.
-        files: All files in sight, in some versions; None in the others.
+        schema: The columns of all files up to this version, as Spark's JSON.
+        rows: How many rows are visible after it.
+        add: Files that became visible.
+        remove: Files that became invisible.
+        files: All visible files, in some versions; None in the others.
     """
 
     version: int
@@ -106,7 +106,7 @@ class FileCommit:
 
 
 Live = dict[str, DataFile]
-"""Files in sight, by the name under which they were staged, oldest first."""
+"""Visible files, by the name under which they were staged, oldest first."""
 
 
 class FileCommits:
@@ -124,11 +124,11 @@ class FileCommits:
     def newest(self) -> int:
         """Return the newest version; `BEGINNING` if there is none."""
         if self._newest != BEGINNING and not exists(self._file(self._newest)):
-            # Taken back or made anew: what was read before is not there any more.
+            # The directory was rolled back or recreated: earlier reads are no longer valid.
             self._newest = self._carried_out = BEGINNING
             self._read.clear()
         if self._newest == BEGINNING:
-            names = (one.name.partition(".") for one in matching(self.directory, "*.json"))
+            names = (file.name.partition(".") for file in matching(self.directory, "*.json"))
             found = (int(stem) for stem, _, end in names if stem.isdigit() and end == "json")
             self._newest = max(found, default=BEGINNING)
         while exists(self._file(self._newest + 1)):
@@ -139,14 +139,14 @@ class FileCommits:
         """Read one version.
 
         Raises:
-            FileNotFoundError: If there is none of that number.
-            ValueError: If its manifest is not one.
+            FileNotFoundError: If there is no such version.
+            ValueError: If its manifest is invalid.
             Corrupt: If it names a file outside the directory.
         """
         found = self._read.get(version)
         if found is None:
             manifest = self._file(version)
-            found = _unpacked(manifest.read_text(encoding="utf-8"))
+            found = _unpack(manifest.read_text(encoding="utf-8"))
             for file in (*found.add, *found.remove, *(found.files or ())):
                 for path in (file.staged, file.path, file.source):
                     if not is_below(path):
@@ -157,26 +157,26 @@ class FileCommits:
         return found
 
     def backwards(self) -> Iterator[FileCommit]:
-        """Give all versions, newest first."""
-        return (self.read(one) for one in range(self.newest(), BEGINNING, -1))
+        """Yield all versions, newest first."""
+        return (self.read(version) for version in range(self.newest(), BEGINNING, -1))
 
     def live(self, version: int) -> Live:
-        """Return the files that were in sight at a version, where they were then."""
+        """Return the files that were visible at a version, with their paths at that time."""
         chain: list[FileCommit] = []
         for number in range(version, BEGINNING, -1):
             chain.append(self.read(number))
             if chain[-1].files is not None:
                 break
         found: Live = {}
-        for one in reversed(chain):
-            if one.files is not None:
-                found = {file.staged: file for file in one.files}
+        for commit in reversed(chain):
+            if commit.files is not None:
+                found = {file.staged: file for file in commit.files}
             else:
-                apply(found, one)
+                apply(found, commit)
         return found
 
     def where(self, version: int) -> dict[str, str]:
-        """Return where the files of a version are now, in sight or out of it."""
+        """Return where the files of a version are now, visible or not."""
         places = {staged: file.path for staged, file in self.live(version).items()}
         for number in range(version + 1, self.newest() + 1):
             later = self.read(number)
@@ -186,20 +186,19 @@ class FileCommits:
         return places
 
     def last_place(self, staged: str) -> tuple[DataFile, bool] | None:
-        """Find what became of a staged file.
+        """Find where a staged file is now.
 
         Args:
             staged: The name under which it was staged.
 
         Returns:
-            The file where it was last put, and whether that is in sight; None if no version
-            knows it.
+            The file at its last place, and whether it is visible there; None if no version has it.
         """
-        # An operator may have deleted manifests that are older than a list of all files.
+        # An operator may have deleted manifests that are older than a full list of files.
         with contextlib.suppress(FileNotFoundError):
-            for one in self.backwards():
-                # A file in sight is found after a hundred versions, in the list of all files.
-                places = ((one.add, True), (one.remove, False), (one.files or (), True))
+            for commit in self.backwards():
+                # A visible file is found within a hundred versions, in a full list of files.
+                places = ((commit.add, True), (commit.remove, False), (commit.files or (), True))
                 for files, in_sight in places:
                     found = next((file for file in files if file.staged == staged), None)
                     if found is not None:
@@ -207,18 +206,18 @@ class FileCommits:
         return None
 
     def create(self, commit: FileCommit) -> bool:
-        """Make a version; False if somebody else has made one of that number."""
+        """Create a version; return False if another process has created that version."""
         if commit.version % _WHOLE_EVERY == 0:
             files = self.live(commit.version - 1)
             apply(files, commit)
             commit = replace(commit, files=tuple(files.values()))
         make_lasting(self.directory)
-        return create_lasting(self._file(commit.version), _packed(commit))
+        return create_lasting(self._file(commit.version), _pack(commit))
 
     def carry_out(self, commit: FileCommit) -> None:
-        """Move the files of a version to their places, for good; may be repeated at any time.
+        """Move the files of a version to their places, and sync; may be repeated at any time.
 
-        What this object has done last is not done again.
+        The version that this object executed last is not executed again.
 
         Raises:
             FileNotFoundError: If one of the newest version's files is in neither place.
@@ -226,7 +225,7 @@ class FileCommits:
         if commit.version == self._carried_out:
             return
         touched = set()
-        # First what comes, then what goes: a reader who only looks at files misses none.
+        # First additions, then removals: a reader that only lists files misses none.
         for file in (*commit.add, *commit.remove):
             source, target = self.root / file.source, self.root / file.path
             if not exists(target):
@@ -244,26 +243,26 @@ class FileCommits:
         self._carried_out = commit.version
 
     def past_place(self, version: int, path: str) -> str:
-        """Name the place of a file that a version takes away."""
+        """Return the place of a file that a version removes."""
         return (self._past.relative_to(self.root) / f"{version:020d}" / path).as_posix()
 
     def forget_past(self, before: int, is_kept: Callable[[str], bool]) -> None:
-        """Delete for good what versions before a number have taken away.
+        """Delete files that versions before a number have removed.
 
         Args:
             before: The first version whose files all stay.
-            is_kept: Says of a staged name whether its file stays all the same.
+            is_kept: Returns whether the file with a staged name stays nevertheless.
 
         Raises:
-            ValueError: If a manifest that says which files they are is not one.
+            ValueError: If a manifest that lists these files is invalid.
         """
-        for directory in listed(self._past):
+        for directory in list_directory(self._past):
             if not directory.name.isdigit() or int(directory.name) >= before:
                 continue
             try:
                 removed = self.read(int(directory.name)).remove
             except FileNotFoundError:
-                # Without its manifest nothing leads to these files any more.
+                # Without its manifest, nothing refers to these files any more.
                 removed = ()
             if not any(is_kept(file.staged) for file in removed):
                 remove_tree(directory)
@@ -277,27 +276,27 @@ class FileCommits:
 
 
 def apply(live: Live, commit: FileCommit) -> None:
-    """Move files in sight on by one version."""
+    """Apply one version to the visible files."""
     for file in commit.remove:
         live.pop(file.staged, None)
     live.update({file.staged: file for file in commit.add})
 
 
-def _packed(commit: FileCommit) -> str:
+def _pack(commit: FileCommit) -> str:
     values = {"cutwater": _FORM, **asdict(commit)}
     if commit.files is None:
         del values["files"]
     return json.dumps(values, ensure_ascii=False)
 
 
-def _unpacked(text: str) -> FileCommit:
+def _unpack(text: str) -> FileCommit:
     values = json.loads(text)
     if not isinstance(values, dict) or values.pop("cutwater", None) != _FORM:
         message = "this is no manifest of this version of Cutwater"
         raise ValueError(message)
     for name in ("add", "remove", "files"):
         if values.get(name) is not None:
-            values[name] = tuple(DataFile(**one) for one in values[name])
+            values[name] = tuple(DataFile(**file) for file in values[name])
     try:
         return FileCommit(**values)
     except TypeError as error:
@@ -334,7 +333,7 @@ def read_files(
             # Text that was cut short would be read as fewer rows.
             reason = f"has {found.st_size} bytes instead of {file.size_bytes}"
             raise SinkError(sink, f"{place} of version {number} in {root} {reason}")
-        # What lies above the directories of the partitions.
+        # The directory above the directories of the partitions.
         inner = len(Path(file.path).parts)
         above = root.joinpath(*Path(place).parts[:-inner])
         groups.setdefault(str(above), []).append(literal(root / place))
@@ -348,9 +347,9 @@ def read_files(
         parts.append(reader.load(paths).select(*names))
     if not parts:
         return spark.createDataFrame([], schema)
-    return functools.reduce(lambda one, other: one.unionByName(other), parts)
+    return functools.reduce(lambda frame, other: frame.unionByName(other), parts)
 
 
 def literal(path: Path) -> str:
-    """Write a path so that Spark takes it as it is, and not as a pattern."""
+    """Escape a path, so that Spark does not read it as a pattern."""
     return re.sub(r"([{}\[\]*?\\])", r"\\\1", str(path))

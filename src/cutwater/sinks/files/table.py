@@ -1,8 +1,8 @@
-"""A directory of files in use by one generation: staged out of sight, committed by a manifest.
+"""A directory of files in use by one generation: staged invisibly, committed by a manifest.
 
-The directory belongs to one sink of one pipeline: whoever else wants to write rows uses another
-one. A slot with nothing to commit makes no version, for the reasons that `delta_table` gives; a
-restore always makes one. `file_commits` says why any of this may be interrupted anywhere.
+The directory belongs to one sink of one pipeline; another sink needs another directory. A slot with
+nothing to commit makes no version, for the reasons in `delta.slot_commits`; a restore always makes
+one. `files.manifests` explains why any step may be interrupted at any point.
 """
 
 import hashlib
@@ -33,13 +33,17 @@ Next = Callable[[int], FileCommit]
 
 
 class OpenFiles:
-    """A directory to write files to; fills `OpenSink` and `KeepsPast`."""
+    """A directory to write files to; fills `OpenSink` and `KeepsPast`.
+
+    Every method except `problem` raises `SinkError` if it cannot be done now. `commit` and
+    `restore` raise `Superseded` for a slot that was never committed, after a later slot was.
+    """
 
     def __init__(self, root: Path, form: Form, context: SinkContext, keep_past: int) -> None:
-        """Look at the directory, and make sure that it can be written.
+        """Inspect the directory, and make sure that it can be written.
 
         Raises:
-            ConfigError: If it belongs to somebody else.
+            ConfigError: If it belongs to another sink or program.
         """
         self._root = root
         self._form = form
@@ -48,13 +52,15 @@ class OpenFiles:
         self._pipeline, self._sink = context.pipeline, context.sink
         self._staged = StagedOutput(root, context.pipeline, context.sink)
         self._commits = FileCommits(root)
-        # The columns of the newest version; `stage` runs beside `commit`.
+        # The columns of the newest version; `stage` runs concurrently with `commit`.
         self._columns: StructType | None = None
         try:
             make_lasting(root / HIDDEN)
             newest = self._newest()
-            visible = () if newest else (one for one in root.iterdir() if one.name[0] not in "._")
-            foreign = min((one.name for one in visible), default=None)
+            visible = (
+                () if newest else (entry for entry in root.iterdir() if entry.name[0] not in "._")
+            )
+            foreign = min((entry.name for entry in visible), default=None)
         except _FAILED as error:
             raise ConfigError("path", f"{root} cannot be written to: {reason_of(error)}") from error
         if foreign is not None:
@@ -65,17 +71,17 @@ class OpenFiles:
             raise ConfigError("path", why)
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
-        """Write the rows of one batch out of sight, with exactly one Spark action.
+        """Write the rows of one batch where no reader sees them, with exactly one Spark action.
 
         Raises:
-            SinkError: If they do not fit those that are there, or cannot be written now.
+            SinkError: If they do not fit the existing rows, or cannot be written now.
         """
         missing = set(self._form.partition_by) - set(rows.schema.names)
         if missing:
             reason = f"there is no column {min(missing)} to partition by"
             raise ConfigError(f"sink {self._sink}", reason)
         if self._columns is not None:
-            self._joined(self._columns, rows.schema)
+            self._join_columns(self._columns, rows.schema)
         place = (generation, batch)
         try:
             return self._staged.stage(rows, place, self._form)
@@ -83,7 +89,7 @@ class OpenFiles:
             raise SinkError(self._sink, f"cannot stage: {reason_of(error)}") from error
 
     def problem(self, committable: Committable) -> str | None:
-        """Say what is wrong with something staged (missing, other size or hash); None if sound."""
+        """Return what is wrong with staged rows (missing, other size or hash); None if intact."""
         for blob in committable.blobs:
             place = self._root / blob.name
             if not exists(place):
@@ -98,25 +104,18 @@ class OpenFiles:
         return None
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Bring what was staged in sight as one version; also when there is nothing.
-
-        Raises:
-            Superseded: If a later slot was acted on and this one never was.
-            SinkError: If it cannot be done now.
-        """
+        """Make staged rows visible as one version; also called when there are none."""
         if not committables:
-            return self._unchanged(permit.slot)
+            return self._find_unchanged(permit.slot)
         wanted = committables[-1:] if self._overwrites else committables
-        version = self._act(permit, lambda number: self._addition(number, permit, wanted))
+        version = self._commit_once(
+            permit, lambda number: self._plan_commit(number, permit, wanted)
+        )
         self._staged.note_committed(committables)
         return version
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Say what going back to a version would do, and whether it can be done.
-
-        Raises:
-            SinkError: If the directory cannot be looked at now.
-        """
+        """Return what a restore to a version would do, and whether it is possible."""
         try:
             newest, target = self._commits.newest(), _number(version)
             now = self._rows_at(newest)
@@ -133,11 +132,7 @@ class OpenFiles:
             raise SinkError(self._sink, reason_of(error)) from error
 
     def slot_at(self, version: Version) -> Slot | None:
-        """Return the slot that made a version; None if there is no such version.
-
-        Raises:
-            SinkError: If the directory cannot be looked at now.
-        """
+        """Return the slot that made a version; None if there is no such version."""
         try:
             number = _number(version)
             known = BEGINNING < number <= self._commits.newest()
@@ -146,11 +141,7 @@ class OpenFiles:
             raise SinkError(self._sink, reason_of(error)) from error
 
     def newest(self) -> Found:
-        """Return the slot that made the newest version; None if there is no version.
-
-        Raises:
-            SinkError: If the directory cannot be looked at now.
-        """
+        """Return the slot that made the newest version; None if there is no version."""
         try:
             newest = self._newest()
         except _FAILED as error:
@@ -160,20 +151,17 @@ class OpenFiles:
         return Found(newest.slot, str(newest.version))
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        """Take the directory back to a version (None: as before the first commit), as a new one.
+        """Restore a version (None: the state before the first commit) as a new version.
 
         Raises:
-            Superseded: If a later slot was acted on and this one never was.
-            SinkError: If it cannot be done now; files of that version may be gone.
+            SinkError: Also if files of that version are gone.
         """
-        return self._act(permit, lambda number: self._way_back(number, permit, _number(version)))
+        return self._commit_once(
+            permit, lambda number: self._plan_restore(number, permit, _number(version))
+        )
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what generations before this one staged and nobody will commit.
-
-        Raises:
-            SinkError: If it cannot be done now.
-        """
+        """Delete what earlier generations staged and will never be committed."""
         try:
             self._staged.discard(generation, keep)
             self._forget_past(generation, keep)
@@ -186,12 +174,9 @@ class OpenFiles:
         shown: Collection[Version | None],
         keep: Sequence[Committable],
     ) -> None:
-        """Delete staged rows that are committed, and what was taken away `keep_past` versions ago.
+        """Delete staged rows that are committed, and files removed `keep_past` versions ago.
 
-        How far back the directory can go is up to `keep_past`, not to what was shown.
-
-        Raises:
-            SinkError: If it cannot be done now.
+        How far back the directory can be restored depends on `keep_past`, not on `shown`.
         """
         del shown
         try:
@@ -201,19 +186,19 @@ class OpenFiles:
             raise SinkError(self._sink, f"cannot delete old files: {reason_of(error)}") from error
 
     def _forget_past(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        kept = {blob.name for one in keep for blob in one.blobs}
+        kept = {blob.name for committable in keep for blob in committable.blobs}
 
         def is_kept(staged: str) -> bool:
-            # What a newer generation has staged is for that one to judge: this may be a process
-            # that was paused, and does not know its successor's checkpoints.
+            # Files that a newer generation has staged are kept: this may be a process that was
+            # paused, and does not know its successor's checkpoints.
             return staged in kept or self._staged.generation_of(staged) > generation
 
         self._commits.forget_past(self._commits.newest() - self._keep_past + 1, is_kept)
 
     # -- one slot
 
-    def _act(self, permit: CommitPermit, plan: Next) -> Version:
-        """Make versions until the slot is found among them, and carry out the newest."""
+    def _commit_once(self, permit: CommitPermit, plan: Next) -> Version:
+        """Create versions until the slot is found among them, and execute the newest."""
 
         def step() -> Version | None:
             newest = self._newest()
@@ -221,7 +206,7 @@ class OpenFiles:
                 why = self._not_ours(newest)
                 if why is not None:
                     raise SinkError(self._sink, why)
-                # Also what another process has begun: the next version builds upon it.
+                # Also a version that another process has started: the next version builds on it.
                 self._commits.carry_out(newest)
             made = self._made_by(permit.slot, newest)
             if made is None:
@@ -241,63 +226,63 @@ class OpenFiles:
         """
         if newest is None or newest.slot < slot:
             return None
-        for one in self._commits.backwards():
-            if one.slot == slot:
-                return one
-            if one.slot < slot:
+        for commit in self._commits.backwards():
+            if commit.slot == slot:
+                return commit
+            if commit.slot < slot:
                 break
         raise Superseded(self._sink, slot, newest.slot)
 
-    def _unchanged(self, slot: Slot) -> Version:
+    def _find_unchanged(self, slot: Slot) -> Version:
         """Return the version of a slot that has nothing to commit: the last at or before it."""
         try:
-            for one in self._commits.backwards():
-                if one.slot <= slot:
-                    self._commits.carry_out(one)
-                    return str(one.version)
+            for commit in self._commits.backwards():
+                if commit.slot <= slot:
+                    self._commits.carry_out(commit)
+                    return str(commit.version)
         except _FAILED as error:
             raise SinkError(self._sink, reason_of(error)) from error
         return str(BEGINNING)
 
     # -- what a version consists of
 
-    def _addition(
+    def _plan_commit(
         self, number: int, permit: CommitPermit, committables: Sequence[Committable]
     ) -> FileCommit:
         before = self._commits.read(number - 1) if number - 1 > BEGINNING else None
         columns = StructType()
         if before is not None and not self._overwrites:
             columns = StructType.fromJson(dict(before.schema))
-        for one in committables:
-            found = StructType.fromJson(json.loads(self._staged.schema_text(one)))
-            columns = self._joined(columns, found)
+        for committable in committables:
+            found = StructType.fromJson(json.loads(self._staged.schema_text(committable)))
+            columns = self._join_columns(columns, found)
         added, rows = [], 0
-        for one in committables:
-            files = [self._staged_file(number, one, blob) for blob in one.blobs[1:]]
+        for committable in committables:
+            files = [self._staged_file(number, committable, blob) for blob in committable.blobs[1:]]
             new = [file for file in files if file is not None]
-            # Of an append, rows that are in sight already are counted in the version before.
-            rows += one.rows if new or self._overwrites else 0
+            # In an append, rows that are already visible are counted in the previous version.
+            rows += committable.rows if new or self._overwrites else 0
             added += new
         removed: tuple[DataFile, ...] = ()
         if self._overwrites:
-            stays = {blob.name for one in committables for blob in one.blobs}
+            stays = {blob.name for committable in committables for blob in committable.blobs}
             live = self._commits.live(number - 1)
             gone = [file for staged, file in live.items() if staged not in stays]
-            removed = tuple(self._taken_away(number, file) for file in gone)
+            removed = tuple(self._plan_removal(number, file) for file in gone)
         elif before is not None:
             rows += before.rows
         operation = "overwrite" if self._overwrites else "append"
         made = self._version(number, permit, operation, columns, rows)
         return replace(made, add=tuple(added), remove=removed)
 
-    def _staged_file(self, number: int, one: Committable, blob: BlobRef) -> DataFile | None:
-        """Name the place of a staged file in a version; None if it is in sight already.
+    def _staged_file(self, number: int, committable: Committable, blob: BlobRef) -> DataFile | None:
+        """Return the place of a staged file in a version; None if it is already visible.
 
-        A cut with data in flight carries what is staged, and the cut after it commits that. Going
-        back to the first of them takes the files away, to be committed once more.
+        A cut with data in flight carries staged rows, and the next cut commits them. A restore to
+        the first of these cuts removes the files, to be committed once more.
 
         Raises:
-            FileNotFoundError: If it is not there, or not as large as it was.
+            FileNotFoundError: If the file does not exist, or its size has changed.
         """
         source = blob.name
         if not exists(self._staged.place(blob)):
@@ -309,13 +294,13 @@ class OpenFiles:
             source = known[0].path
         if (self._root / source).stat().st_size != blob.size_bytes:
             raise FileNotFoundError(f"{source} is not what was staged")
-        batch = self._staged.batch_directory(one.generation, one.batch)
-        # Below the batch: a directory of chance, then those of the partitions, then the file.
+        batch = self._staged.batch_directory(committable.generation, committable.batch)
+        # Below the batch: a directory with a random name, those of the partitions, then the file.
         inner = Path(blob.name).relative_to(batch.relative_to(self._root)).parts[1:]
         path = "/".join((*inner[:-1], self._name(number, blob.name)))
         return DataFile(blob.name, path, source, blob.size_bytes, blob.sha256)
 
-    def _way_back(self, number: int, permit: CommitPermit, target: int) -> FileCommit:
+    def _plan_restore(self, number: int, permit: CommitPermit, target: int) -> FileCommit:
         newest = number - 1
         if target > newest:
             raise SinkError(self._sink, f"{self._root} never was at version {target}")
@@ -333,7 +318,7 @@ class OpenFiles:
                 raise SinkError(self._sink, reason)
             path = str(Path(file.path).with_name(self._name(number, staged)))
             added.append(replace(file, source=where[staged], path=path))
-        removed = [self._taken_away(number, one) for key, one in now.items() if key not in then]
+        removed = [self._plan_removal(number, file) for key, file in now.items() if key not in then]
         columns = StructType()
         if target > BEGINNING:
             columns = StructType.fromJson(dict(self._commits.read(target).schema))
@@ -356,7 +341,7 @@ class OpenFiles:
             add=(),
         )
 
-    def _taken_away(self, number: int, file: DataFile) -> DataFile:
+    def _plan_removal(self, number: int, file: DataFile) -> DataFile:
         return replace(file, source=file.path, path=self._commits.past_place(number, file.path))
 
     def _name(self, number: int, staged: str) -> str:
@@ -386,8 +371,8 @@ class OpenFiles:
     def _rows_at(self, version: int) -> int:
         return 0 if version == BEGINNING else self._commits.read(version).rows
 
-    def _joined(self, known: StructType, found: StructType) -> StructType:
-        """Return all columns, or say why rows with these cannot join those that are there."""
+    def _join_columns(self, known: StructType, found: StructType) -> StructType:
+        """Return all columns; fail if rows with these columns cannot join the existing ones."""
         if self._overwrites:
             return found
         return joined_columns(known, found, self._sink, by_position=self._form.format == "csv")

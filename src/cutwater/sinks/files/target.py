@@ -1,7 +1,7 @@
 """Directories of files as targets: Parquet, JSON or CSV that any program can read.
 
-Whole files come in sight at the commit and never change. `files_table` does the work; the manifests
-in `_cutwater/commits` say which files belong to which version.
+Whole files become visible at the commit and never change. `files.table` does the work; the
+manifests in `_cutwater/commits` determine which files belong to which version.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FORMATS: Final = ("parquet", "json", "csv")
 
 _COMPRESSIONS: Final = ("none", "uncompressed", "gzip", "bzip2")
-"""Those of text files that everybody can read."""
+"""The compression formats of text files that every reader supports."""
 
 _NOTHING: Final = "\x01nothing\x01"
 
@@ -62,13 +62,13 @@ def files(
     Args:
         path: The directory, relative to the working directory or absolute, or a `file:` address.
         format: `parquet`, `json` (one object on a line) or `csv`.
-        write: `append`, or `overwrite` for a step in complete mode: each result takes the place
-            of the one before it.
+        write: `append`, or `overwrite` for a step in complete mode: each result replaces the
+            previous one.
         partition_by: Columns that become directories `column=value`, as Spark names them. An
             empty text becomes null there.
         options: Options of Spark's writer for the format, such as `compression` or `header`.
-        keep_past: For how many versions files that were taken away, by `overwrite` or by a
-            rewind, are kept out of sight, to go back to or to read.
+        keep_past: For how many versions files that were removed, by `overwrite` or by a rewind,
+            are kept invisibly, to be restored or read.
 
     Raises:
         ConfigError: If an option has a value that cannot work.
@@ -120,12 +120,12 @@ class FilesTarget:
 
     @property
     def write(self) -> str:
-        """How rows meet those that are there."""
+        """How rows are combined with existing rows."""
         return self.options.write
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """None: no row takes the place of one row."""
+        """None: no row replaces a single row."""
         return ()
 
     def describe(self) -> str:
@@ -133,10 +133,10 @@ class FilesTarget:
         return self.uri
 
     def open(self, context: SinkContext) -> OpenSink:
-        """Open the directory for one generation, and make it if it is not there.
+        """Open the directory for one generation; create it if necessary.
 
         Raises:
-            ConfigError: If it belongs to somebody else, or cannot be written.
+            ConfigError: If it belongs to another sink or program, or cannot be written.
         """
         from cutwater.sinks.files.table import OpenFiles  # noqa: PLC0415 - needs Spark
         from cutwater.sinks.staging.formats import Form  # noqa: PLC0415
@@ -147,13 +147,13 @@ class FilesTarget:
         return OpenFiles(directory_of(self.uri).absolute(), form, context, given.keep_past)
 
     def check_rows(self, sink: SinkId, rows: "StructType") -> str | None:  # noqa: ARG002
-        """Say why files of this format cannot hold the rows."""
-        from cutwater.sinks.columns import unheld  # noqa: PLC0415 - needs Spark's types
+        """Return why files of this format cannot hold the rows."""
+        from cutwater.sinks.columns import find_unheld  # noqa: PLC0415 - needs Spark's types
 
-        return unheld(rows, self.format)
+        return find_unheld(rows, self.format)
 
     def stored(self) -> StoredTarget:
-        """Say how to find the directory again: its real place, whatever links lead to it."""
+        """Return how to find the directory again: its real path, with links resolved."""
         given = self.options
         remembered = {
             "write": (given.write,),
@@ -165,9 +165,9 @@ class FilesTarget:
 
 
 def remembered_files(target: StoredTarget) -> FilesTarget:
-    """Return the target that a store remembers."""
+    """Return the target that a store has recorded."""
     options = target.options
-    pairs = (one.partition("=") for one in options.get("writer", ()))
+    pairs = (option.partition("=") for option in options.get("writer", ()))
     given = FilesOptions(
         write=options.get("write", ("append",))[0],
         partition_by=tuple(options.get("partition_by", ())),
@@ -178,7 +178,7 @@ def remembered_files(target: StoredTarget) -> FilesTarget:
 
 
 def reopen_files(target: StoredTarget, context: SinkContext) -> OpenSink:
-    """Open a directory that a store remembers; makes none.
+    """Open a directory that a store has recorded; create none.
 
     Raises:
         ConfigError: As `FilesTarget.open` does.
@@ -193,8 +193,8 @@ def reading_options(target: FilesTarget) -> Mapping[str, str]:
     """Return the options with which Spark reads back exactly what was written."""
     options = {**_EXACT[target.format], **target.options.writer}
     if target.format == "csv":
-        # A null is written as nothing and an empty text as two quotes, which Spark takes for the
-        # same unless nothing has a name of its own.
+        # A null is written as nothing and an empty text as two quotes. Spark reads both as the
+        # same, unless null has a text of its own.
         options = {"nullValue": _NOTHING, "multiLine": "true", **options}
     return options
 
@@ -213,7 +213,7 @@ def directory_of(uri: str) -> Path:
             raise ConfigError("path", f"a file: address has three slashes, not a host: {uri}")
         path = unquote(parts.path)
     elif separator and uri.startswith(f"{scheme}://"):
-        # A rename that is atomic is what a commit rests on, and no object store has one.
+        # A commit needs an atomic rename, and no object store has one.
         reason = f"{scheme}: files go to file systems only; sinks.delta writes to object stores"
         raise ConfigError("path", f"{reason}, or give a path")
     if not path:

@@ -3,7 +3,7 @@
 A transaction holds a lock on every table that it touches until it ends, and a server has a fixed
 number of locks for all transactions together (`max_locks_per_transaction`). After a long outage
 one sink may have thousands of staged tables. Their rows are copied into one table first, a bounded
-number of staged tables in each transaction, and the commit reads that one. It is derived data: a
+number of staged tables in each transaction, and the commit reads that table. It is derived data: a
 copy that was not finished is never read, and the staged tables stay until retention deletes them.
 """
 
@@ -74,7 +74,7 @@ class Backlog:
         """
         kinds = self._session.run(lambda connection: self._kinds(connection, target, staged))
         made = []
-        for columns, alike in groupby(staged, key=lambda one: one.columns):
+        for columns, alike in groupby(staged, key=lambda staged_table: staged_table.columns):
             table = f"m_{self._staging.id}_{slot}_{uuid.uuid4().hex[:8]}"
             wanted = [(name, kinds[name]) for name in columns]
             self._session.run(partial(self._make, table=table, columns=wanted))
@@ -89,7 +89,7 @@ class Backlog:
         self, connection: Connection, target: TableName, staged: Sequence[Staged]
     ) -> dict[str, str]:
         """Return the type of each column that was sent: the target's, or else the first sent."""
-        there = {one.name: one.type for one in columns_there(connection, target)}
+        there = {column.name: column.type for column in columns_there(connection, target)}
         return {**self._staging.columns(connection, staged), **there}
 
     def _make(self, connection: Connection, table: str, columns: Sequence[tuple[str, str]]) -> None:
@@ -97,19 +97,19 @@ class Backlog:
         connection.execute(make_table(self._staging.name(table), [*columns, *own], ()))
 
     def _copy(self, connection: Connection, table: str, staged: Sequence[Staged]) -> None:
-        for one in staged:
+        for staged_table in staged:
             connection.execute(
                 sql.SQL("INSERT INTO {} ({}) SELECT {}, 0, %s FROM {} WHERE {} = ANY(%s)").format(
                     self._staging.name(table).sql,
-                    names([*one.columns, TASK, BATCH]),
-                    names(one.columns),
-                    self._staging.name(one.table).sql,
+                    names([*staged_table.columns, TASK, BATCH]),
+                    names(staged_table.columns),
+                    self._staging.name(staged_table.table).sql,
                     sql.Identifier(TASK),
                 ),
-                [one.batch, list(one.tasks)],
+                [staged_table.batch, list(staged_table.tasks)],
             )
 
-    def left(self, connection: Connection, newest: int) -> list[str]:
-        """Return the tables that no commit needs: those of slots that were acted on."""
+    def list_unneeded(self, connection: Connection, newest: int) -> list[str]:
+        """Return the tables that no commit needs: those of slots that were committed."""
         found = self._staging.tables(connection, "m")
-        return [one for one in found if int(one.split("_")[2]) <= newest]
+        return [table for table in found if int(table.split("_")[2]) <= newest]

@@ -1,4 +1,4 @@
-"""Tables as PostgreSQL's catalog describes them: names, columns, and what can tell rows apart.
+"""Tables as PostgreSQL's catalog describes them: names, columns, and unique keys.
 
 Names are taken literally, as in double quotes: `Orders` is not `orders`.
 """
@@ -64,13 +64,13 @@ class TableName:
         if found is None or {"\0", "%"} & set(text):
             raise ConfigError("table", f"{text!r} is no table's name; write table or schema.table")
         schema, name = found[1] or found[2], found[3] or found[4]
-        parts = [one.replace('""', '"') for one in (schema, name) if one]
-        if any(len(one.encode()) > 63 for one in parts):
+        parts = [part.replace('""', '"') for part in (schema, name) if part]
+        if any(len(part.encode()) > 63 for part in parts):
             raise ConfigError("table", f"{text!r} is longer than 63 bytes")
         return cls(parts[0] if len(parts) == 2 else None, parts[-1])
 
     def __str__(self) -> str:
-        """Give it for people."""
+        """Return a human-readable name."""
         return self.name if self.schema is None else f"{self.schema}.{self.name}"
 
     @property
@@ -83,7 +83,7 @@ class TableName:
         """Give it as the server's functions read it."""
         return self.sql.as_string()
 
-    def resolved(self, connection: Connection) -> "TableName":
+    def resolve(self, connection: Connection) -> "TableName":
         """Return it with the schema it is in, or would be made in."""
         if self.schema is not None:
             return self
@@ -97,11 +97,11 @@ class TableName:
 
 
 def database_of(connection: Connection) -> tuple[str, int]:
-    """Return what tells a database from every other one, by whatever name it was reached.
+    """Return the identity of a database, regardless of the name by which it was reached.
 
-    That is the number which a cluster gets when it is made and shares with its replicas, and the
-    database's own. Where the role may not ask for the first, it is the address that the server
-    has itself.
+    The identity is the number that a cluster gets when it is created and shares with its replicas,
+    and the number of the database. If the role may not read the first, the server's own address
+    takes its place.
     """
     found = connection.execute(
         "SELECT CASE WHEN has_function_privilege('pg_control_system()', 'EXECUTE') "
@@ -114,16 +114,16 @@ def database_of(connection: Connection) -> tuple[str, int]:
 
 
 def identity_of(connection: Connection, table: TableName) -> str:
-    """Return what tells the target of a sink from every other one: database, schema and name.
+    """Return the identity of a sink's target: database, schema and name.
 
-    Not the number of the table: it may not be there yet.
+    The number of the table is not part of it, because the table may not exist yet.
     """
     system, database = database_of(connection)
-    return f"{system}/{database}/{table.resolved(connection).quoted}"
+    return f"{system}/{database}/{table.resolve(connection).quoted}"
 
 
 def relation_of(connection: Connection, table: TableName) -> str | None:
-    """Return what tells a table from every other one, also of its name; None if there is none."""
+    """Return the number of a table, which a recreated table changes; None if there is none."""
     found = connection.execute("SELECT to_regclass(%s)::oid", [table.quoted]).fetchone()
     if found is None or found[0] is None:
         return None
@@ -172,8 +172,8 @@ def obstacle(connection: Connection, table: TableName, keys: Sequence[str]) -> s
         return "is unlogged or temporary, so that a crash of the server empties it"
     if not keys:
         return None
-    there = {one.name for one in columns_there(connection, table)}
-    missing = next((one for one in keys if one not in there), None)
+    there = {column.name for column in columns_there(connection, table)}
+    missing = next((key for key in keys if key not in there), None)
     if missing is not None:
         return f"has no column {missing}, which is one of the keys"
     if set(keys) not in unique_columns(connection, table):
@@ -184,7 +184,7 @@ def obstacle(connection: Connection, table: TableName, keys: Sequence[str]) -> s
 
 def unique_columns(connection: Connection, table: TableName) -> list[set[str]]:
     """Return the sets of columns of which a table has each combination of values once."""
-    return [set(one) for (one,) in connection.execute(_UNIQUE, [table.quoted])]
+    return [set(columns) for (columns,) in connection.execute(_UNIQUE, [table.quoted])]
 
 
 def _no_schema(connection: Connection, table: TableName) -> str | None:
@@ -214,10 +214,10 @@ def make_table(
 
 def types_of(columns: Sequence[Column]) -> list[tuple[str, str]]:
     """Return names and types of the columns that a table for these rows has."""
-    return [(one.name, one.type) for one in columns]
+    return [(column.name, column.type) for column in columns]
 
 
 def names(columns: Sequence[str], prefix: str = "") -> sql.Composed:
     """Return a list of columns for a statement, perhaps all of one table."""
-    parts = [sql.Identifier(*([prefix] if prefix else []), one) for one in columns]
+    parts = [sql.Identifier(*([prefix] if prefix else []), column) for column in columns]
     return sql.SQL(", ").join(parts)

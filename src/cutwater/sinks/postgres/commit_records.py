@@ -1,12 +1,13 @@
-"""What a database remembers of its sinks: which slot each has acted on, and in what transaction.
+"""The records of a database's sinks: which slot each has committed, and in which transaction.
 
-    sinks     one line for each sink: the newest slot it has acted on, how far back it can go, and
-              which table it has rows in: one that was dropped and made again is another one
-    commits   one line for each act: slot, checkpoint, transaction, rows, what it has used up
+    sinks     one line for each sink: the newest slot it has committed, how far back it can be
+              restored, and which table it has rows in: a recreated table is a different one
+    commits   one line for each commit: slot, checkpoint, transaction, rows, staged tables
 
-An act and its line are one transaction. Every row in PostgreSQL carries the number of the
-transaction that wrote it (`xmin`); together with these lines that says which checkpoint a row came
-with, and whether somebody else has touched it since, without a column of ours in a user's table.
+A commit and its line are one transaction. Every row in PostgreSQL carries the number of the
+transaction that wrote it (`xmin`). Together with these lines it determines which checkpoint a row
+came with, and whether another program has touched it since, without a column of ours in a user's
+table.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from cutwater.protocol.commit import CommitPermit
 from cutwater.sinks.postgres.session import Connection
 
 BEGINNING: Final = -1
-"""The version of a sink that has never acted."""
+"""The version of a sink that has never committed."""
 
 _MADE: Final = """
     CREATE TABLE IF NOT EXISTS {schema}.sinks (
@@ -40,12 +41,12 @@ _MADE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How far a sink has come.
+    """The state of a sink.
 
     Attributes:
-        slot: The newest slot it has acted on.
-        floor: The oldest version it can go back to.
-        relation: The table that it has rows in, as `relation_of` says; None if not known.
+        slot: The newest slot it has committed.
+        floor: The oldest version it can be restored to.
+        relation: The table that it has rows in, by `relation_of`; None if unknown.
     """
 
     slot: int
@@ -54,8 +55,8 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """What one act did: the rows it wrote or took away, and the staged tables it used up.
+class CommitEntry:
+    """What one commit did: the rows it wrote or removed, and the staged tables it used up.
 
     `relation` is the table that the sink has rows in afterwards, as in `Head`.
     """
@@ -125,10 +126,10 @@ class Records:
         return Head(BEGINNING, BEGINNING) if found is None else Head(*found)
 
     def may_act(self, connection: Connection, slot: Slot) -> bool:
-        """Say whether a slot is still to be acted on; locks the sink's line.
+        """Return whether a slot is still to be committed; lock the sink's line.
 
         Raises:
-            Superseded: If a later slot was acted on and this one never was.
+            Superseded: If a later slot was committed and this one never was.
         """
         head = self.head(connection, lock=True)
         done = connection.execute(
@@ -141,8 +142,8 @@ class Records:
             raise Superseded(self._sink, slot, Slot(head.slot))
         return True
 
-    def add(self, connection: Connection, permit: CommitPermit, act: Act) -> None:
-        """Record an act in the transaction that it was done in."""
+    def add(self, connection: Connection, permit: CommitPermit, entry: CommitEntry) -> None:
+        """Record a commit in its own transaction."""
         connection.execute(
             self._sql(
                 "INSERT INTO {commits} (pipeline, sink, slot, checkpoint, target, action, xid, "
@@ -152,18 +153,18 @@ class Records:
                 *self._key,
                 permit.slot,
                 permit.checkpoint_id,
-                act.target,
-                act.action,
-                act.rows,
-                list(act.staged),
+                entry.target,
+                entry.action,
+                entry.rows,
+                list(entry.staged),
             ],
         )
-        relation, given = (", relation = %s", [act.relation]) if self._has_relation else ("", [])
+        relation, given = (", relation = %s", [entry.relation]) if self._has_relation else ("", [])
         text = f"UPDATE {{sinks}} SET slot = %s{relation} WHERE pipeline = %s AND sink = %s"
         connection.execute(self._sql(text), [permit.slot, *given, *self._key])
 
     def used_up(self, connection: Connection) -> set[str]:
-        """Return the staged tables whose rows are committed, and not taken back since."""
+        """Return the staged tables whose rows are committed, and not undone since."""
         found = connection.execute(
             self._sql(
                 "SELECT unnest(staged) FROM {commits} WHERE pipeline = %s AND sink = %s "
@@ -174,16 +175,17 @@ class Records:
         return {str(name) for (name,) in found}
 
     def raise_floor(self, connection: Connection, floor: int) -> None:
-        """Note that the sink cannot go back behind a version any more."""
+        """Record that the sink can no longer be restored to versions before this one."""
         connection.execute(
             self._sql("UPDATE {sinks} SET floor = %s WHERE pipeline = %s AND sink = %s"),
             [floor, *self._key],
         )
 
     def prune(self, connection: Connection, floor: int) -> None:
-        """Delete lines that neither a repetition nor going back to the floor needs.
+        """Delete lines that neither a repetition nor a restore to the floor needs.
 
-        What was undone after the floor is needed: versions between show what is gone (`lost`).
+        Lines that were undone after the floor are needed: versions in between show rows that are
+        gone (`find_undoing_slot`).
         """
         connection.execute(
             self._sql(
@@ -194,10 +196,10 @@ class Records:
             [*self._key, floor, floor, *self._key],
         )
 
-    # -- going back
+    # -- restoring
 
-    def lost(self, connection: Connection, version: int) -> int | None:
-        """Return the slot of a rewind that took away what a version showed; None if none did."""
+    def find_undoing_slot(self, connection: Connection, version: int) -> int | None:
+        """Return the slot of a rewind that removed rows of a version; None if there is none."""
         found = connection.execute(
             self._sql(
                 "SELECT min(undone_by) FROM {commits} WHERE pipeline = %s AND sink = %s "
@@ -208,7 +210,7 @@ class Records:
         return None if found is None or found[0] is None else int(found[0])
 
     def rows_until(self, connection: Connection, version: int) -> int:
-        """Count the rows that this sink has written up to a version and not taken back."""
+        """Count the rows that this sink has written up to a version and not undone."""
         found = connection.execute(
             self._sql(
                 "SELECT coalesce(sum(rows), 0) FROM {commits} WHERE pipeline = %s AND sink = %s "
@@ -218,8 +220,8 @@ class Records:
         ).fetchone()
         return 0 if found is None else int(found[0])
 
-    def undone(self, version: int) -> tuple[sql.Composed, list[object]]:
-        """Return a query for the commits of this sink that going back to a version undoes."""
+    def query_undone(self, version: int) -> tuple[sql.Composed, list[object]]:
+        """Return a query for the commits of this sink that a restore to a version undoes."""
         text = (
             "SELECT slot, xid, rows, target FROM {commits} WHERE pipeline = %s AND sink = %s "
             "AND slot > %s AND undone_by IS NULL AND action = 'commit'"
@@ -227,8 +229,8 @@ class Records:
         return self._sql(text), [*self._key, version]
 
     def mark_undone(self, connection: Connection, version: int, slot: Slot, target: str) -> None:
-        """Mark what was undone, with what other sinks did to the same table in the same acts."""
-        query, given = self.undone(version)
+        """Mark commits as undone, and other sinks' commits to the table in those transactions."""
+        query, given = self.query_undone(version)
         connection.execute(
             self._sql(
                 "UPDATE {commits} SET undone_by = %s WHERE pipeline = %s AND action = 'commit' "
@@ -240,8 +242,8 @@ class Records:
         )
 
     def rows_of_undone(self, connection: Connection, version: int, target: str) -> int:
-        """Count the rows that the acts to be undone have added to a table, whichever sink did."""
-        query, given = self.undone(version)
+        """Count the rows that the commits to be undone have added to a table, by any sink."""
+        query, given = self.query_undone(version)
         found = connection.execute(
             self._sql(
                 "SELECT coalesce(sum(rows), 0) FROM {commits} WHERE pipeline = %s AND target = %s "

@@ -1,10 +1,10 @@
-"""What runs on the executors: the rows of one task, by COPY, in one transaction of their own.
+"""The code that runs on the executors: sends the rows of one task by COPY, in one transaction.
 
 Rows carry the number of the task attempt that sent them. Spark may run a task twice, and both
-attempts may come through; which of them counts is what the job returns, and only that attempt's
-rows are ever committed. Rows that the table refuses are told, not raised: no repetition helps.
+attempts may succeed. The job returns which attempt counts, and only that attempt's rows are ever
+committed. A row that the table refuses is reported and not raised, because a retry does not help.
 
-Workers get these functions whole, so that an executor needs psycopg and not this package.
+Workers get these functions by value, so that an executor needs psycopg and not this package.
 """
 
 import re
@@ -33,7 +33,7 @@ class CopyJob:
         parameters: Everything to connect with; never shown.
         statement: The COPY.
         columns: The names of the columns in the rows, in order.
-        title: The table's name for people, and the name it has while it is staged.
+        title: The table's name for users, and the name of the staged table.
     """
 
     parameters: Mapping[str, str] = field(repr=False)
@@ -43,7 +43,7 @@ class CopyJob:
 
 
 def copy_task(job: CopyJob, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Send the rows of one task; give one line that tells what was sent."""
+    """Send the rows of one task; yield one row that describes what was sent."""
     import hashlib  # noqa: PLC0415 - this function travels by value
     import itertools  # noqa: PLC0415
 
@@ -52,7 +52,7 @@ def copy_task(job: CopyJob, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
     context = TaskContext.get()
     assert context is not None
     task = context.taskAttemptId()
-    full = (one for one in batches if one.num_rows)
+    full = (batch for batch in batches if batch.num_rows)
     first = next(full, None)
     if first is None:
         return
@@ -96,13 +96,13 @@ DURABLY: Final = (
     "SELECT set_config('synchronous_commit', 'on', true) "
     "WHERE current_setting('synchronous_commit') = 'off'"
 )
-"""Rows that are told to be staged, or committed, are on the server's disk, whatever it prefers."""
+"""Rows that are reported as staged or committed are on the server's disk, whatever its setting."""
 
 
 def lines(batch: pa.RecordBatch, task: int) -> bytes:
     """Return rows in the text form of COPY, computed column by column."""
     count = batch.num_rows
-    columns = [_text(one) for one in batch.columns]
+    columns = [_text(column) for column in batch.columns]
     joined = pc.binary_join_element_wise(*columns, pa.scalar(f"{task}\n"), "\t")
     joined = joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
     assert joined.offset == 0
@@ -148,7 +148,9 @@ def refusal(error: "psycopg.Error", job: CopyJob) -> str:
     """Say why the table refuses a row, and which row: the server's words, its table's name."""
     told = error.diag
     parts = [told.message_primary or str(error), told.message_detail, told.context]
-    text = "; ".join(one.strip().rstrip(".") for part in parts if part for one in part.split("\n"))
+    text = "; ".join(
+        line.strip().rstrip(".") for part in parts if part for line in part.split("\n")
+    )
     # The last value of a failing row is our own number.
     text = re.sub(r"(Failing row contains \(.*?), \d+\)", r"\1)", text)
     shown, staged = job.title

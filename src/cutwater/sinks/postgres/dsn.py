@@ -1,8 +1,8 @@
-"""How a PostgreSQL database is found without telling anybody the password.
+"""Connection strings of PostgreSQL databases, without disclosing the password.
 
 A connection string is given as text, as `env:NAME`, or by a function. It is resolved where it is
-used and written nowhere: what a store, a plan or an error may show is `place`, and every text
-that comes from the server or its library goes through `redacted`.
+used and written nowhere: a store, a plan or an error may show `place`, and every text that comes
+from the server or its library goes through `redact`.
 """
 
 import os
@@ -20,7 +20,7 @@ _SECRET: Final = frozenset({"password", "sslpassword", "oauth_client_secret", "s
 _STORED: Final = ("host", "hostaddr", "port", "dbname", "user", "sslmode", "sslrootcert", "service")
 _DEFAULTS: Final = {
     "connect_timeout": "10",
-    # A connection that was cut ends within half a minute, and is asked again.
+    # A broken connection ends within half a minute, and the work is repeated.
     "keepalives_idle": "15",
     "keepalives_interval": "5",
     "keepalives_count": "3",
@@ -32,15 +32,15 @@ _DEFAULTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Dsn:
-    """A connection string as the user has given it; shows nothing of it."""
+    """A connection string as the user has given it; its representation shows nothing of it."""
 
     given: GivenDsn = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what can never be one.
+        """Refuse values that cannot be a connection string.
 
         Raises:
-            ConfigError: If it is neither text nor a function, or empty.
+            ConfigError: If the value is neither text nor a function, or is empty.
         """
         if not callable(self.given) and not isinstance(self.given, str):
             raise ConfigError("dsn", "is neither a text nor a function that returns one")
@@ -49,7 +49,7 @@ class Dsn:
 
     @property
     def text(self) -> str:
-        """The connection string itself; only for whoever connects.
+        """The connection string itself; only for connecting.
 
         Raises:
             ConfigError: If the environment does not have it, or the function fails.
@@ -57,7 +57,7 @@ class Dsn:
         if callable(self.given):
             try:
                 found = self.given()
-            except Exception as error:  # noqa: BLE001 - whatever it says may hold the secret
+            except Exception as error:  # noqa: BLE001 - its message may hold the secret
                 reason = f"the function that gives it raised {type(error).__name__}"
                 raise ConfigError("dsn", reason) from None
             if not isinstance(found, str):
@@ -77,9 +77,9 @@ class Dsn:
         Raises:
             ConfigError: If it is no connection string.
         """
-        return {**_DEFAULTS, **self._parsed()}
+        return {**_DEFAULTS, **self._parse()}
 
-    def _parsed(self) -> dict[str, str]:
+    def _parse(self) -> dict[str, str]:
         from psycopg import ProgrammingError  # noqa: PLC0415 - an extra
         from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415 - an extra
 
@@ -95,12 +95,12 @@ class Dsn:
 
     @property
     def place(self) -> str:
-        """Name the database for people and stores, without user and secrets.
+        """Name the database for users and stores, without user name and secrets.
 
         Raises:
             ConfigError: As `text` does.
         """
-        found = self._parsed()
+        found = self._parse()
         host = found.get("host") or found.get("hostaddr") or os.environ.get("PGHOST", "localhost")
         port = found.get("port") or os.environ.get("PGPORT", "5432")
         user = found.get("user") or os.environ.get("PGUSER", "")
@@ -108,9 +108,9 @@ class Dsn:
         return f"postgresql://{quote(host, safe=',')}:{port}/{quote(database, safe='')}"
 
     def stored(self) -> str | None:
-        """Say how to connect again without the user's file; None if only the file knows.
+        """Return how to connect again without the user's file; None if only the file knows.
 
-        A password is left out: PGPASSWORD or a password file has to give it then.
+        A password is left out: PGPASSWORD or a password file has to supply it.
         """
         if callable(self.given):
             return None
@@ -118,14 +118,14 @@ class Dsn:
             return self.given
         from psycopg.conninfo import make_conninfo  # noqa: PLC0415 - an extra
 
-        found = self._parsed()
+        found = self._parse()
         return make_conninfo("", **{name: found[name] for name in _STORED if name in found})
 
 
-def redacted(text: str, parameters: Mapping[str, str], dsn: str = "") -> str:
+def redact(text: str, parameters: Mapping[str, str], dsn: str = "") -> str:
     """Return a text without any secret of a connection."""
     secrets = {value for name, value in parameters.items() if name in _SECRET and value}
-    secrets |= {quote(one, safe="") for one in secrets} | ({dsn} if dsn else set())
-    for one in sorted(secrets, key=len, reverse=True):
-        text = text.replace(one, "***")
+    secrets |= {quote(secret, safe="") for secret in secrets} | ({dsn} if dsn else set())
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
     return text

@@ -1,9 +1,9 @@
-"""Connections of the driver to a database: one transaction at a time, and what errors mean.
+"""Connections of the driver to a database: one transaction at a time, and error handling.
 
-A connection is used again until it fails. A transaction that another one came between is repeated
-from its beginning; whatever else happens becomes a `SinkError` without secrets, and the sink is
-asked again. Nothing is ever believed to be committed because a call returned: the record in the
-database says so.
+A connection is reused until it fails. A transaction that conflicts with another one is repeated
+from its beginning. Every other failure becomes a `SinkError` without secrets, and the sink is
+called again. Whether something was committed is never inferred from a call that returned, but from
+the record in the database.
 """
 
 import threading
@@ -17,7 +17,7 @@ from psycopg import errors
 
 from cutwater.errors import SinkError
 from cutwater.ids import SinkId
-from cutwater.sinks.postgres.dsn import Dsn, redacted
+from cutwater.sinks.postgres.dsn import Dsn, redact
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 T = TypeVar("T")
@@ -42,15 +42,15 @@ class Session:
         self._sink = sink
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
-        # A sink is never told that it is over; what it leaves goes with it.
+        # A sink is never closed explicitly; its connections are closed with the object.
         weakref.finalize(self, _close, self._idle)
 
     def run(self, work: Callable[[Connection], T]) -> T:
-        """Do some work in one transaction of its own, again if another one came between.
+        """Do some work in a separate transaction; repeat it after a conflict with another one.
 
         Raises:
-            SinkError: If it cannot be done now. What was done may or may not have been committed
-                if the connection was lost at the very end.
+            SinkError: If it cannot be done now. If the connection was lost at the very end, the
+                work may or may not have been committed.
         """
         parameters = self._dsn.parameters
         try:
@@ -62,12 +62,12 @@ class Session:
                     if attempt == _TRIES - 1:
                         raise
         except psycopg.Error as error:
-            raise SinkError(self._sink, redacted(words_of(error), parameters)) from None
+            raise SinkError(self._sink, redact(words_of(error), parameters)) from None
         raise AssertionError
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        connection = self._connected()
+        connection = self._connect()
         try:
             yield connection
             connection.commit()
@@ -77,7 +77,7 @@ class Session:
         with self._lock:
             self._idle.append(connection)
 
-    def _connected(self) -> Connection:
+    def _connect(self) -> Connection:
         """Return a connection in a new transaction; an idle one may have been cut meanwhile."""
         while True:
             with self._lock:
@@ -98,8 +98,8 @@ class Session:
 
 
 def _close(idle: list[Connection]) -> None:
-    for one in idle:
-        one.close()
+    for connection in idle:
+        connection.close()
 
 
 def words_of(error: psycopg.Error) -> str:
@@ -107,4 +107,4 @@ def words_of(error: psycopg.Error) -> str:
     told = error.diag
     first = told.message_primary or str(error).strip() or type(error).__name__
     parts = [first, told.message_detail, told.message_hint]
-    return " ".join("; ".join(one.strip().rstrip(".") for one in parts if one).split())
+    return " ".join("; ".join(part.strip().rstrip(".") for part in parts if part).split())

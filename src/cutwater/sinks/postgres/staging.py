@@ -77,17 +77,17 @@ class Staging:
                     "CREATE TABLE {} (LIKE {} INCLUDING CONSTRAINTS INCLUDING GENERATED)"
                 ).format(table.sql, target.sql)
             )
-            changes = _relaxed(there, columns)
+            changes = _relax_nulls(there, columns)
         else:
             connection.execute(make_table(table, types_of(columns), ()))
             changes = []
-        changes += [_null(one, "SET") for one in keys]
+        changes += [_null(key, "SET") for key in keys]
         changes.append(sql.SQL("ADD COLUMN {} bigint").format(sql.Identifier(TASK)))
         changes.append(sql.SQL("SET ({} = false)").format(sql.SQL("autovacuum_enabled")))
         connection.execute(
             sql.SQL("ALTER TABLE {} {}").format(table.sql, sql.SQL(", ").join(changes))
         )
-        sent = json.dumps([one.name for one in columns])
+        sent = json.dumps([column.name for column in columns])
         connection.execute(
             sql.SQL("COMMENT ON TABLE {} IS {}").format(table.sql, sql.Literal(sent))
         )
@@ -147,14 +147,17 @@ class Staging:
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self.name(table).sql))
 
     def read(self, connection: Connection, committables: Sequence[Committable]) -> Iterator[Staged]:
-        """Give the tables of committables, in order.
+        """Yield the tables of committables, in order.
 
         Raises:
-            LookupError: If one is gone. Its rows are not counted here: whoever puts them into
-                the target counts them.
+            LookupError: If a table is gone. Rows are not counted here, but when they are put into
+                the target.
         """
-        for batch, one in enumerate(committables):
-            table, tasks = table_of(one), tuple(_task(blob)[0] for blob in one.blobs)
+        for batch, committable in enumerate(committables):
+            table, tasks = (
+                table_of(committable),
+                tuple(_task(blob)[0] for blob in committable.blobs),
+            )
             found = connection.execute(
                 "SELECT obj_description(to_regclass(%s), 'pg_class')", [self.name(table).quoted]
             ).fetchone()
@@ -166,11 +169,13 @@ class Staging:
     def columns(self, connection: Connection, staged: Sequence[Staged]) -> dict[str, str]:
         """Return the columns that were sent with some batches, each with its first type."""
         found: dict[str, str] = {}
-        for one in staged:
-            if found.keys() >= set(one.columns):
+        for staged_table in staged:
+            if found.keys() >= set(staged_table.columns):
                 continue
-            there = {c.name: c.type for c in columns_there(connection, self.name(one.table))}
-            for name in one.columns:
+            there = {
+                c.name: c.type for c in columns_there(connection, self.name(staged_table.table))
+            }
+            for name in staged_table.columns:
                 found.setdefault(name, there[name])
         return found
 
@@ -208,14 +213,14 @@ def _task(blob: BlobRef) -> tuple[int, int]:
     return int(task), int(rows)
 
 
-def _relaxed(there: Sequence[TableColumn], columns: Sequence[Column]) -> list[sql.Composed]:
+def _relax_nulls(there: Sequence[TableColumn], columns: Sequence[Column]) -> list[sql.Composed]:
     """Let the columns be null that rows do not have: the commit gives them their defaults."""
-    sent = {one.name for one in columns}
-    unsent = [one for one in there if one.name not in sent]
-    if all(one.computed for one in unsent):
+    sent = {column.name for column in columns}
+    unsent = [column for column in there if column.name not in sent]
+    if all(column.computed for column in unsent):
         # Everything that PostgreSQL computes, it computes from what is sent.
         return []
-    return [_null(one.name, "DROP") for one in unsent]
+    return [_null(column.name, "DROP") for column in unsent]
 
 
 def _null(column: str, verb: str) -> sql.Composed:

@@ -1,9 +1,9 @@
 """A PostgreSQL table in use by one generation: rows staged beside it, committed by their decision.
 
 One transaction for each decision holds the rows of all sinks of the pipeline in the same database
-and a line that says so (`postgres_records`): both are there or neither. A sink's line is locked
-first, so that of two who act one waits, sees what the other has done, and does nothing or is
-superseded. A version is the slot that was acted on last.
+and the line that records the commit (`commit_records`): both or neither. A sink's line is locked
+first, so that of two processes that commit, one waits, sees the result of the other, and does
+nothing or is superseded. A version is the slot that was committed last.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from cutwater.sinks.postgres.catalog import (
     relation_of,
     server_obstacle,
 )
-from cutwater.sinks.postgres.commit_records import BEGINNING, Act, Records
+from cutwater.sinks.postgres.commit_records import BEGINNING, CommitEntry, Records
 from cutwater.sinks.postgres.copy import RESULT, CopyJob, copy_task
 from cutwater.sinks.postgres.dsn import Dsn
 from cutwater.sinks.postgres.session import Connection, Session, words_of
@@ -46,12 +46,17 @@ _DROPPED_MAX: Final = 500
 
 
 class OpenPostgresTable:
-    """A table to write to; fills `OpenSink`, `ActsTogether` and `KeepsPast`."""
+    """A table to write to; fills `OpenSink`, `CommitsAtomically` and `KeepsPast`.
+
+    Every method raises `SinkError` if it cannot be done now. `commit`, `restore`, `act_together`
+    and `bring_together` raise `Superseded` for a slot that was never committed, after a later slot
+    was.
+    """
 
     def __init__(
         self, dsn: Dsn, table: TableName, keys: tuple[str, ...], schema: str, context: SinkContext
     ) -> None:
-        """Connect, make our own schema if it is not there, and look at the table.
+        """Connect, create our own schema if necessary, and inspect the table.
 
         Raises:
             ConfigError: If the server is too old, or the table cannot take the rows.
@@ -76,7 +81,7 @@ class OpenPostgresTable:
         if why is not None:
             raise ConfigError("dsn", why)
         self._records.make(connection)
-        self.target = self.target.resolved(connection)
+        self.target = self.target.resolve(connection)
         why = obstacle(connection, self.target, self._keys)
         if why is not None:
             raise ConfigError("table", f"{self.target} {why}")
@@ -86,7 +91,7 @@ class OpenPostgresTable:
 
     @property
     def identity(self) -> str:
-        """What tells the table from every other one: its database, its schema, its name."""
+        """The identity of the table: its database, its schema, its name."""
         return self._identity
 
     @property
@@ -113,7 +118,7 @@ class OpenPostgresTable:
             return self._staging.make(connection, place, self.target, columns, self._keys)
 
         table = self._session.run(make)
-        sent = tuple(one.name for one in columns)
+        sent = tuple(column.name for column in columns)
         job = CopyJob(
             parameters=self._dsn.parameters,
             statement=self._staging.copy_statement(table, sent),
@@ -121,23 +126,23 @@ class OpenPostgresTable:
             title=(str(self.target), table),
         )
         frame = rows.frame.selectExpr(
-            *(f"{one.expression} AS c{n}" for n, one in enumerate(columns))
+            *(f"{column.expression} AS c{n}" for n, column in enumerate(columns))
         )
         told = frame.mapInArrow(partial(copy_task, job), RESULT).collect()
-        refused = next((one.refused for one in told if one.refused is not None), None)
-        counted = [(one.task, one.rows, one.bytes, one.sha256) for one in told]
+        refused = next((result.refused for result in told if result.refused is not None), None)
+        counted = [(result.task, result.rows, result.bytes, result.sha256) for result in told]
         if refused is not None:
             self._drop(table)
             raise SinkError(self.sink, f"{self.target} refuses a row: {refused}")
-        return self.sent(table, place, counted)
+        return self.describe_staged(table, place, counted)
 
-    def sent(
+    def describe_staged(
         self,
         table: str,
         place: tuple[Generation, BatchId],
         counted: Sequence[tuple[int, int, int, str]],
     ) -> Committable | None:
-        """Describe what tasks have sent into a staged table; None, and no table, if nothing.
+        """Describe the rows that tasks have sent into a staged table; drop it if there are none.
 
         Args:
             table: The staged table.
@@ -145,7 +150,7 @@ class OpenPostgresTable:
             counted: Of each task attempt that counts: task, rows, bytes, hash of the text.
 
         Raises:
-            SinkError: If a key of an upsert comes twice; nothing is staged then.
+            SinkError: If a key of an upsert occurs twice; nothing is staged then.
         """
         if not counted:
             self._drop(table)
@@ -165,87 +170,77 @@ class OpenPostgresTable:
         self._session.run(lambda connection: self._staging.drop(connection, table))
 
     def problem(self, committable: Committable) -> str | None:
-        """Say what is wrong with something staged; None if sound.
+        """Return what is wrong with staged rows; None if intact.
 
-        Rows that are committed must still be staged as well: after a rewind to a recovery point
-        that carries them, they are committed again.
+        Committed rows must still be staged too: after a rewind to a recovery point that carries
+        them, they are committed again.
         """
-        return self._session.run(lambda one: self._staging.problem(one, committable))
+        return self._session.run(lambda connection: self._staging.problem(connection, committable))
 
     # -- one slot
 
     @property
     def group(self) -> Hashable:
-        """The server, the database and the role: sinks that share them act together."""
+        """The server, the database and the role: sinks that share them commit together."""
         return self._group
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Make what was staged visible, all of it or nothing; also when there is nothing.
-
-        Raises:
-            Superseded: If a later slot was acted on and this one never was.
-            SinkError: If it cannot be done now.
-        """
+        """Make staged rows visible, all or nothing; also called when there are none."""
         command = CommitSink(permit, self.sink, tuple(committables))
         return self.act_together([(self, command)])[self.sink]
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        """Take the table back to a version (None: as before the first commit), as a new one.
+        """Restore a version (None: the state before the first commit) as a new version.
 
         Raises:
-            Superseded: If a later slot was acted on and this one never was.
-            SinkError: If it cannot be done now, or somebody else has written what would go.
+            SinkError: Also if another program has written rows that the restore would remove.
         """
         command = CommitSink(permit, self.sink, (), restore=True, version=version)
         return self.act_together([(self, command)])[self.sink]
 
     def act_together(self, acts: Sequence[tuple[OpenSink, CommitSink]]) -> Mapping[SinkId, Version]:
-        """Let sinks of this database act on one decision, in one transaction.
+        """Let sinks of this database commit or restore one decision, in one transaction.
 
-        Raises:
-            Superseded: If one of them has acted on a later slot and never on this one.
-            SinkError: If it cannot be done now; it names the sink that stands against it.
+        A `SinkError` names the sink that prevents it.
         """
-        # Always in the same order, so that two who act wait for each other and not in a circle.
-        ordered = sorted(acts, key=lambda one: one[1].sink)
+        # Always in the same order, so that two processes never wait for each other in a circle.
+        ordered = sorted(acts, key=lambda pair: pair[1].sink)
         at_once = TABLES_MIN
         if any(len(command.committables) > at_once for _, command in ordered):
-            at_once = self._session.run(lambda one: tables_at_once(one, len(ordered)))
+            at_once = self._session.run(lambda connection: tables_at_once(connection, len(ordered)))
         together: dict[SinkId, list[Staged] | None] = {}
         for sink, command in ordered:
             assert isinstance(sink, OpenPostgresTable)
             together[command.sink] = sink.bring_together(command, at_once)
 
-        def act(connection: Connection) -> dict[SinkId, Version]:
+        def commit_all(connection: Connection) -> dict[SinkId, Version]:
             versions = {}
             for sink, command in ordered:
                 assert isinstance(sink, OpenPostgresTable)
-                versions[command.sink] = sink.act(connection, command, together[command.sink])
+                versions[command.sink] = sink.commit_once(
+                    connection, command, together[command.sink]
+                )
             try:
-                # What is checked at the end of a transaction, while it can be said of whom.
+                # Deferred constraints are checked now, while the sink at fault can be named.
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
             except psycopg.IntegrityError as error:
-                raise _blamed(error, [one for one, _ in ordered], self) from None
+                raise _blame(error, [sink for sink, _ in ordered], self) from None
             return versions
 
-        versions = self._session.run(act)
+        versions = self._session.run(commit_all)
         for sink, command in ordered:
             if together[command.sink] is not None:
                 assert isinstance(sink, OpenPostgresTable)
-                # The commit is done; `retain` comes back to what could not be deleted.
+                # The commit is done; `retain` deletes later what cannot be deleted now.
                 with contextlib.suppress(SinkError):
                     sink.drop_backlog()
         return versions
 
     def bring_together(self, command: CommitSink, at_once: int) -> list[Staged] | None:
-        """Bring a backlog together if it has more tables than a transaction may touch.
+        """Merge a backlog if it has more tables than a transaction may touch.
 
         Returns:
-            What to commit instead of what is staged; None if that can be committed as it is.
-
-        Raises:
-            Superseded: If a later slot was acted on and this one never was.
-            SinkError: If it cannot be done now.
+            The tables to commit instead of the staged ones; None to commit those as they are.
         """
         if len(command.committables) <= at_once:
             return None
@@ -262,16 +257,12 @@ class OpenPostgresTable:
         return self._backlog.bring_together(slot, self.target, staged, at_once)
 
     def drop_backlog(self) -> None:
-        """Delete the tables in which rows were brought together that are committed by now.
+        """Delete the merged tables whose rows are committed by now."""
 
-        Raises:
-            SinkError: If it cannot be done now.
-        """
+        def list_unneeded(connection: Connection) -> list[str]:
+            return self._backlog.list_unneeded(connection, self._records.head(connection).slot)
 
-        def left(connection: Connection) -> list[str]:
-            return self._backlog.left(connection, self._records.head(connection).slot)
-
-        self._drop_all(self._session.run(left))
+        self._drop_all(self._session.run(list_unneeded))
 
     def _drop_all(self, tables: Sequence[str]) -> None:
         """Delete tables, a bounded number in each transaction."""
@@ -285,25 +276,25 @@ class OpenPostgresTable:
         for name in tables:
             self._staging.drop(connection, name)
 
-    def act(
+    def commit_once(
         self, connection: Connection, command: CommitSink, together: list[Staged] | None = None
     ) -> Version:
-        """Act on a decision within a transaction, unless that was done.
+        """Commit or restore a decision within a transaction, unless that was done before.
 
         Args:
             connection: The transaction.
             command: What to do.
-            together: The tables that the staged rows were brought together in, if they were.
+            together: The tables that the staged rows were merged into, if they were.
         """
         permit = command.permit
         if not self._records.may_act(connection, permit.slot):
             return str(permit.slot)
-        # In the same transaction: a connection may lead to another server from one to the next.
-        found = self._found(connection)
+        # In the same transaction, because the next connection may lead to another server.
+        found = self._find_newest(connection)
         if command.recorded is not None and is_behind(command.recorded, found):
             raise target_behind(self.sink, command.recorded, found)
         try:
-            done = self._done(connection, command, together)
+            done = self._carry_out(connection, command, together)
             self._records.add(connection, permit, done)
         except (errors.SerializationFailure, errors.DeadlockDetected):
             raise
@@ -313,28 +304,24 @@ class OpenPostgresTable:
             raise SinkError(self.sink, _way_out(error, self.target)) from None
         return str(permit.slot)
 
-    def _done(
+    def _carry_out(
         self, connection: Connection, command: CommitSink, together: list[Staged] | None
-    ) -> Act:
-        """Put rows in, or take them back; return what was done."""
+    ) -> CommitEntry:
+        """Insert rows, or undo commits; return what was done."""
         target, before = str(self.target), self._records.head(connection).relation
         if command.restore:
             rows, is_empty = self._take_back(connection, command)
-            return Act("restore", target, rows, relation=None if is_empty else before)
-        staged = [table_of(one) for one in command.committables]
+            return CommitEntry("restore", target, rows, relation=None if is_empty else before)
+        staged = [table_of(committable) for committable in command.committables]
         rows = self._put(connection, command, together)
         relation = relation_of(connection, self.target) if rows else before
-        return Act("commit", target, rows, staged, relation)
+        return CommitEntry("commit", target, rows, staged, relation)
 
     def newest(self) -> Found:
-        """Return the newest slot that was acted on; None if the table is another one since.
+        """Return the newest slot that was committed; None if the table was recreated since."""
+        return self._session.run(self._find_newest)
 
-        Raises:
-            SinkError: If the database cannot be asked now.
-        """
-        return self._session.run(self._found)
-
-    def _found(self, connection: Connection) -> Found:
+    def _find_newest(self, connection: Connection) -> Found:
         head = self._records.head(connection)
         if is_another(connection, head.relation, self.target):
             return Found(None, NO_TARGET)
@@ -359,21 +346,20 @@ class OpenPostgresTable:
         if why is not None:
             raise SinkError(self.sink, f"{self.target} {why}")
         rows = self._writes.put(connection, command.permit.slot, staged)
-        expected = sum(one.rows for one in command.committables)
+        expected = sum(committable.rows for committable in command.committables)
         if rows != expected:
-            wrong = (self._staging.problem(connection, one) for one in command.committables)
-            listed = "; ".join(one for one in wrong if one is not None)
+            wrong = (
+                self._staging.problem(connection, committable)
+                for committable in command.committables
+            )
+            listed = "; ".join(problem for problem in wrong if problem is not None)
             raise SinkError(self.sink, listed or f"{rows} of {expected} staged rows came through")
         return rows
 
     # -- the past
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Say what `restore` would do, and whether it can; changes nothing.
-
-        Raises:
-            SinkError: If the table cannot be looked at now.
-        """
+        """Return what `restore` would do, and whether it is possible; change nothing."""
 
         def look(connection: Connection) -> RestorePreview:
             head = self._records.head(connection)
@@ -389,18 +375,18 @@ class OpenPostgresTable:
     def _against(
         self, connection: Connection, version: Version | None, *, there: bool
     ) -> tuple[int | None, str | None]:
-        """Return how many rows going back takes away, and what stands against it."""
+        """Return how many rows a restore removes, and why it is impossible, if it is."""
         head = self._records.head(connection)
         wanted = _number(version)
         if wanted < head.floor:
             return None, f"it remembers {self.target} no further back than version {head.floor}"
         if wanted > head.slot:
             return None, f"{self.target} is at version {head.slot} and never was at {wanted}"
-        lost = self._records.lost(connection, wanted)
+        lost = self._records.find_undoing_slot(connection, wanted)
         if lost is not None:
             return None, f"what {self.target} showed then was taken back by the rewind {lost}"
         if not there or is_another(connection, head.relation, self.target):
-            # Whatever came after the version went with the table; what it showed then did too.
+            # All rows are gone with the table: those after the version, and those it showed.
             shown = head.floor > BEGINNING or self._records.rows_until(connection, wanted)
             why = "has been made anew" if there else "is not there any more"
             return 0, f"the table {self.target} {why}" if shown else None
@@ -408,13 +394,13 @@ class OpenPostgresTable:
         return undo.rows, None if undo.foreign is None else f"{self.target}: {undo.foreign}"
 
     def _take_back(self, connection: Connection, command: CommitSink) -> tuple[int, bool]:
-        """Undo what came after a version; return by how many rows, and if none of ours is left."""
+        """Undo commits after a version; return the change in rows, and if none of ours is left."""
         wanted = _number(command.version)
         relation = self._records.head(connection).relation
         there = bool(columns_there(connection, self.target))
         rows, against = self._against(connection, command.version, there=there)
         if against is not None:
-            # Found before the decision, as a rule; who wrote since then keeps its rows.
+            # Usually found before the decision; rows that were written since then are kept.
             reason = f"{against}; rewind once more, with --leave-sinks, to leave it there"
             raise SinkError(self.sink, reason)
         if there and not is_another(connection, relation, self.target):
@@ -431,23 +417,22 @@ class OpenPostgresTable:
         shown: Collection[Version | None],
         keep: Sequence[Committable],
     ) -> None:
-        """Give up images and lines that nobody goes back to, and staged rows that are committed.
+        """Delete images and lines that no restore needs, and staged rows that are committed.
 
-        What a newer generation has staged stays: this may be a process that was paused, and the
-        tables that are used up by now may be carried by checkpoints of its successor.
-
-        Raises:
-            SinkError: If it cannot be done now.
+        What a newer generation has staged stays: this may be a process that was paused, and
+        checkpoints of its successor may carry tables that are used up by now.
         """
         floor = min(map(_number, shown), default=BEGINNING)
-        kept = {table_of(one) for one in keep}
+        kept = {table_of(committable) for committable in keep}
 
         def give_up(connection: Connection) -> list[str]:
             gone = self._records.used_up(connection) - kept
             staged = self._staging.tables(connection)
-            over = [one for one in staged if one in gone and generation_of(one) <= generation]
+            over = [
+                table for table in staged if table in gone and generation_of(table) <= generation
+            ]
             head = self._records.head(connection, lock=True)
-            # Higher than all of ours is the version of a target that the sink had before.
+            # A version that is higher than all of ours belongs to an earlier target of the sink.
             lowest = min(floor, head.slot)
             if lowest > head.floor:
                 self._writes.prune(connection, lowest)
@@ -459,25 +444,21 @@ class OpenPostgresTable:
         self.drop_backlog()
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what generations before this one staged and nobody will commit.
+        """Delete what earlier generations staged and will never be committed."""
+        kept = {table_of(committable) for committable in keep}
 
-        Raises:
-            SinkError: If it cannot be done now.
-        """
-        kept = {table_of(one) for one in keep}
-
-        def left(connection: Connection) -> list[str]:
+        def list_unneeded(connection: Connection) -> list[str]:
             return [
                 table
                 for table in self._staging.tables(connection)
                 if generation_of(table) < generation and table not in kept
             ]
 
-        self._drop_all(self._session.run(left))
+        self._drop_all(self._session.run(list_unneeded))
 
 
 def _number(version: Version | None) -> int:
-    """Return a version as a number; one of another kind of target is before all of ours."""
+    """Return a version as a number; a version of another kind of target is before all of ours."""
     return int(version) if version is not None and version.isdecimal() else BEGINNING
 
 
@@ -486,19 +467,19 @@ def _count(connection: Connection, table: TableName) -> int:
     return 0 if found is None else int(found[0])
 
 
-def _blamed(
+def _blame(
     error: psycopg.Error, sinks: Sequence[OpenSink], default: OpenPostgresTable
 ) -> SinkError:
-    """Name the sink whose table a rule is of."""
+    """Return an error that names the sink whose table has the violated constraint."""
     told = (error.diag.schema_name, error.diag.table_name)
-    for one in sinks:
-        if isinstance(one, OpenPostgresTable) and one.names == told:
-            default = one
+    for sink in sinks:
+        if isinstance(sink, OpenPostgresTable) and sink.names == told:
+            default = sink
     return SinkError(default.sink, _way_out(error, default.target))
 
 
 def _way_out(error: psycopg.Error, table: TableName) -> str:
-    """Say which row or rule of the table is in the way, and what a person can do."""
+    """Describe which row or constraint of the table is the problem, and what the user can do."""
     if isinstance(error, psycopg.IntegrityError):
         way = f"change that row or that constraint of {table}"
     elif isinstance(error, psycopg.ProgrammingError | psycopg.DataError):

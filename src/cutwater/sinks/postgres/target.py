@@ -46,11 +46,11 @@ def postgres(
         dsn: How to connect: `env:NAME` for a variable of the driver's environment, a connection
             string, or a function that returns one. It is never stored or shown.
         table: The table, as `table` or `schema.table`. Names are taken literally.
-        write: How rows meet those that are there: `append`, or `upsert`, by which a row takes
-            the place of the one with the same keys.
-        keys: For an upsert: the columns that tell rows apart. An existing table needs a primary
-            key or a unique index on exactly these.
-        own_schema: The schema for staged rows, records and images; made if it is not there.
+        write: How rows are combined with existing rows: `append`, or `upsert`, by which a row
+            replaces the row with the same keys.
+        keys: For an upsert: the columns that identify a row. An existing table needs a primary
+            key or a unique index on exactly these columns.
+        own_schema: The schema for staged rows, records and images; created if necessary.
 
     Raises:
         ConfigError: If an option has a value that cannot work.
@@ -101,11 +101,11 @@ class PostgresTarget:
         return f"PostgreSQL table {self.table}"
 
     def open(self, context: SinkContext) -> OpenSink:
-        """Open the table for one generation; makes our own schema, not the table.
+        """Open the table for one generation; create our own schema, not the table.
 
         Raises:
-            ConfigError: If `psycopg` is not installed, the connection string is none, or the
-                table is one that rows cannot go into.
+            ConfigError: If `psycopg` is not installed, the connection string is invalid, or the
+                table cannot take rows.
             SinkError: If the database cannot be reached now.
         """
         name = self._name()
@@ -147,10 +147,10 @@ class PostgresTarget:
         return None
 
     def identity(self, sink: SinkId) -> str:
-        """Return what tells the table from every other one: its database, its schema, its name.
+        """Return the identity of the table: its database, its schema, its name.
 
         Raises:
-            ConfigError: If `psycopg` is not installed, or the connection string is none.
+            ConfigError: If `psycopg` is not installed, or the connection string is invalid.
             SinkError: If the database cannot be reached now.
         """
         name = self._name()
@@ -217,7 +217,7 @@ def _obstacle(
     why = server_obstacle(connection)
     if why is not None:
         return why
-    found = table.resolved(connection)
+    found = table.resolve(connection)
     why = obstacle(connection, found, keys)
     if why is not None:
         return f"{found} {why}"

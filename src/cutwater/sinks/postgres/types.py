@@ -47,7 +47,7 @@ _BACKSLASH: Final = "char(92)"
 """Written so that no setting for escapes in Spark's SQL matters."""
 
 _OFFSET: Final = "X" * 5
-"""How Spark's formats ask for an offset from UTC with its seconds, if there are any."""
+"""The pattern of Spark's formats for an offset from UTC, with seconds if there are any."""
 
 _DAY_TO_SECOND: Final = ("day", "hour", "minute", "second")
 _JSON: Final = frozenset({"jsonb", "json"})
@@ -68,7 +68,7 @@ _SIMPLE: Final[Mapping[type[DataType], tuple[str, frozenset[str]]]] = {
     YearMonthIntervalType: ("interval", frozenset({"interval"})),
 }
 _BY_NAME: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
-    # Where Spark keeps these apart from strings, it has done already what they ask for.
+    # Where Spark distinguishes these from strings, it has already applied their rules.
     "char": ("text", _TEXTS),
     "varchar": ("text", _TEXTS),
     "time": ("time without time zone", frozenset({"time"})),
@@ -105,9 +105,9 @@ class TableColumn:
         base: The short name of its type, below a domain; `enum` for an enumeration; with `[]`
             for an array.
         digits: Precision and scale of a numeric that has them.
-        required: Whether a row must give it: not null, and nothing gives it by itself.
-        given: Whether PostgreSQL gives it, so that nobody may write it.
-        computed: Whether it does so from the row's other columns.
+        required: Whether a row must supply it: not null, and without a default.
+        given: Whether PostgreSQL generates it, so that it cannot be written.
+        computed: Whether PostgreSQL computes it from the row's other columns.
     """
 
     name: str
@@ -131,8 +131,8 @@ def columns_of(schema: StructType, sink: SinkId) -> tuple[Column, ...]:
         if isinstance(column, str):
             raise SinkError(sink, f"column {field.name} {column}")
         found.append(column)
-    names = [one.name for one in found]
-    twice = next((one for one in names if names.count(one) > 1), None)
+    names = [column.name for column in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None or not names:
         raise SinkError(sink, "has no columns" if not names else f"has two columns {twice}")
     return tuple(found)
@@ -173,7 +173,7 @@ def _array(name: str, quoted: str, kind: ArrayType) -> Column:
     escaped = f"{escaped}, '\"', concat({_BACKSLASH}, '\"'))"
     items = f"transform({quoted}, x -> coalesce(concat('\"', {escaped}, '\"'), 'NULL'))"
     literal = f"concat('{{', array_join({items}, ','), '}}')"
-    takes = frozenset(f"{one}[]" for one in element.takes) | _JSON
+    takes = frozenset(f"{taken}[]" for taken in element.takes) | _JSON
     return Column(name, f"{element.type}[]", takes, literal, element.digits)
 
 
@@ -187,7 +187,7 @@ def _scalar(kind: DataType) -> Callable[[str], str]:
         months = "extract(YEAR FROM {0}) * 12 + extract(MONTH FROM {0})"
         return lambda value: f"concat(cast({months.format(value)} AS string), ' months')"
     if isinstance(kind, DayTimeIntervalType):
-        parts = (f"extract({one} FROM {{0}}), ' {one}s '" for one in _DAY_TO_SECOND)
+        parts = (f"extract({unit} FROM {{0}}), ' {unit}s '" for unit in _DAY_TO_SECOND)
         joined = f"concat({', '.join(parts)})"
         return joined.format
     return lambda value: value
@@ -217,8 +217,8 @@ def check_keys(columns: Sequence[Column], keys: Sequence[str], sink: SinkId) -> 
     Raises:
         SinkError: If one is missing.
     """
-    named = {one.name for one in columns}
-    missing = next((one for one in keys if one not in named), None)
+    named = {column.name for column in columns}
+    missing = next((key for key in keys if key not in named), None)
     if missing is not None:
         raise SinkError(sink, f"the rows have no column {missing}, one of the keys")
 
@@ -231,11 +231,11 @@ def check_columns(
     Raises:
         SinkError: If not; it names the column, what it is, and what would do.
     """
-    there = {one.name: one for one in table}
+    there = {existing.name: existing for existing in table}
     for column in columns:
         found = there.get(column.name)
         if found is None:
-            other = next((one for one in there if one.lower() == column.name.lower()), None)
+            other = next((name for name in there if name.lower() == column.name.lower()), None)
             hint = f"; it has {other}, which is another name" if other else ""
             way = f"add it ({column.type}) or leave it out"
             raise SinkError(sink, f"{title} has no column {column.name}{hint}; {way}")
@@ -245,8 +245,10 @@ def check_columns(
         if not _fits(column, found):
             reason = f"is {found.type}, and the rows have {column.type}, which it does not hold"
             raise SinkError(sink, f"column {column.name} of {title} {reason}; cast one of them")
-    named = {one.name for one in columns}
-    for missing in (one for one in table if one.required and one.name not in named):
+    named = {column.name for column in columns}
+    for missing in (
+        existing for existing in table if existing.required and existing.name not in named
+    ):
         reason = "is NOT NULL without a default, and the rows do not have it"
         raise SinkError(sink, f"column {missing.name} of {title} {reason}")
 

@@ -1,10 +1,10 @@
-"""How staged rows enter a table and leave it again: appended, or put in place of older ones.
+"""How staged rows are written to a table and removed again: appends and upserts.
 
-An append leaves no image behind: its rows carry the number of its transaction, and going back
-deletes exactly those, if all of them are still as they were written. An upsert writes down, in the
-same statement, what each of its keys showed before (`undo_<pipeline and sink>`); going back puts
-the oldest of these images in place, if every row is still the one that this sink wrote last.
-Whatever somebody else has touched since is never taken away.
+An append writes no image: its rows carry the number of its transaction, and a restore deletes
+exactly those rows, if all of them are still as they were written. An upsert stores, in the same
+statement, the previous row of each of its keys (`undo_<pipeline and sink>`); a restore puts the
+oldest of these images back, if every row is still the one that this sink wrote last. Rows that
+another program has changed since are never removed.
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ SLOT, EXISTED, XID = "_cw_slot", "_cw_existed", "_cw_xid"
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """What going back takes away.
+    """What a restore removes.
 
     Attributes:
-        rows: How many rows the table has more now than it had then.
-        foreign: Who stands against it, in words; None if nobody does.
+        rows: How many rows more the table has now than it had then.
+        foreign: The change of another program that prevents it, in words; None if there is none.
     """
 
     rows: int
@@ -40,26 +40,26 @@ class Undo:
 
 
 class Writes(Protocol):
-    """How rows enter a table and leave it again; each call is part of a transaction."""
+    """Writes rows to a table and undoes writes; each call is part of a transaction."""
 
     def put(self, connection: Connection, slot: Slot, staged: Sequence[Staged]) -> int:
         """Put staged rows into the table; return how many there were."""
         ...
 
     def look(self, connection: Connection, version: int) -> Undo:
-        """Say what going back to a version would do; changes nothing."""
+        """Return what a restore to a version would do; change nothing."""
         ...
 
     def take_back(self, connection: Connection, version: int) -> None:
-        """Undo everything after a version; `look` has found nothing against it."""
+        """Undo everything after a version; `look` has found no problem."""
         ...
 
     def forget(self, connection: Connection, version: int) -> None:
-        """Delete what undoing everything after a version would need: the rows are gone."""
+        """Delete what an undo of everything after a version would need: the rows are gone."""
         ...
 
     def prune(self, connection: Connection, floor: int) -> None:
-        """Delete what going back to the floor does not need."""
+        """Delete what a restore to the floor does not need."""
         ...
 
 
@@ -75,17 +75,17 @@ class Appends:
         """Add the rows."""
         del slot
         total = 0
-        for one in staged:
-            columns = names(one.columns)
+        for staged_table in staged:
+            columns = names(staged_table.columns)
             total += connection.execute(
                 sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {} = ANY(%s)").format(
                     self.target.sql,
                     columns,
                     columns,
-                    self.staging.name(one.table).sql,
+                    self.staging.name(staged_table.table).sql,
                     sql.Identifier(TASK),
                 ),
-                [list(one.tasks)],
+                [list(staged_table.tasks)],
             ).rowcount
         return total
 
@@ -94,7 +94,7 @@ class Appends:
         expected = self.records.rows_of_undone(connection, version, str(self.target))
         found = connection.execute(
             sql.SQL("SELECT count(*) FROM {} WHERE {}").format(self.target.sql, self._ours()),
-            self._given(version),
+            self._undone_parameters(version),
         ).fetchone()
         count = 0 if found is None else int(found[0])
         if count == expected:
@@ -106,7 +106,7 @@ class Appends:
         """Delete the rows."""
         connection.execute(
             sql.SQL("DELETE FROM {} WHERE {}").format(self.target.sql, self._ours()),
-            self._given(version),
+            self._undone_parameters(version),
         )
 
     def forget(self, connection: Connection, version: int) -> None:
@@ -116,16 +116,16 @@ class Appends:
         """There are no images to delete."""
 
     def _ours(self) -> sql.Composed:
-        query, _ = self.records.undone(0)
+        query, _ = self.records.query_undone(0)
         return sql.SQL("xmin IN (SELECT u.xid::xid FROM ({}) AS u)").format(query)
 
-    def _given(self, version: int) -> list[object]:
-        return self.records.undone(version)[1]
+    def _undone_parameters(self, version: int) -> list[object]:
+        return self.records.query_undone(version)[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Upserts:
-    """Rows that take the place of those with the same keys."""
+    """Rows that replace those with the same keys."""
 
     target: TableName
     staging: Staging
@@ -138,15 +138,17 @@ class Upserts:
         return self.staging.name(f"undo_{self.staging.id}")
 
     def put(self, connection: Connection, slot: Slot, staged: Sequence[Staged]) -> int:
-        """Put the newest row of each key in place; write down what was there.
+        """Write the newest row of each key; store the previous row as an image.
 
-        A batch has at most one row for each key, so that the newest is that of the last batch.
+        A batch has at most one row for each key, so the newest row is that of the last batch.
         """
         total = 0
-        # An image has the columns of all batches: the first one of a key in a slot is the only one.
-        imaged = list(dict.fromkeys(name for one in staged for name in one.columns))
+        # An image has the columns of all batches: a key has only one image in a slot, the first.
+        imaged = list(
+            dict.fromkeys(name for staged_table in staged for name in staged_table.columns)
+        )
         self._make_undo(connection, imaged)
-        for columns, alike in groupby(staged, key=lambda one: one.columns):
+        for columns, alike in groupby(staged, key=lambda staged_table: staged_table.columns):
             batches = list(alike)
             for start in range(0, len(batches), _TABLES_MAX):
                 some = batches[start : start + _TABLES_MAX]
@@ -157,20 +159,20 @@ class Upserts:
     def _put(
         self, columns: tuple[str, ...], imaged: Sequence[str], batches: Sequence[Staged]
     ) -> sql.Composed:
-        values = [one for one in columns if one not in self.keys]
-        kept = [one for one in imaged if one not in self.keys]
+        values = [name for name in columns if name not in self.keys]
+        kept = [name for name in imaged if name not in self.keys]
         newest = sql.SQL(" UNION ALL ").join(
             sql.SQL("SELECT {}, {} AS _cw_batch FROM {} WHERE {} = ANY({})").format(
                 names(columns),
-                sql.Identifier(BATCH) if one.batch is None else sql.Literal(one.batch),
-                self.staging.name(one.table).sql,
+                sql.Identifier(BATCH) if batch.batch is None else sql.Literal(batch.batch),
+                self.staging.name(batch.table).sql,
                 sql.Identifier(TASK),
-                sql.Literal(list(one.tasks)),
+                sql.Literal(list(batch.tasks)),
             )
-            for one in batches
+            for batch in batches
         )
         changed = sql.SQL(", ").join(
-            sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(one)) for one in values
+            sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in values
         )
         change = sql.SQL("UPDATE SET {}").format(changed) if values else sql.SQL("NOTHING")
         text = """
@@ -196,7 +198,7 @@ class Upserts:
             kept=names(kept),
             old=names(kept, "t"),
             comma=sql.SQL(", " if kept else ""),
-            # A row that has nothing but its key stays as it is, whoever wrote it.
+            # A row that consists only of its key stays as it is, whichever program wrote it.
             touched=sql.SQL("" if values else "WHERE t.ctid IS NULL"),
             change=change,
             same=self._same("newest", "t"),
@@ -207,26 +209,26 @@ class Upserts:
 
     def _count(self, connection: Connection, batches: Sequence[Staged]) -> int:
         total = 0
-        for one in batches:
+        for batch in batches:
             found = connection.execute(
                 sql.SQL("SELECT count(*) FROM {} WHERE {} = ANY(%s)").format(
-                    self.staging.name(one.table).sql, sql.Identifier(TASK)
+                    self.staging.name(batch.table).sql, sql.Identifier(TASK)
                 ),
-                [list(one.tasks)],
+                [list(batch.tasks)],
             ).fetchone()
             total += 0 if found is None else int(found[0])
         return total
 
     def _make_undo(self, connection: Connection, columns: Sequence[str]) -> None:
-        """Make the table of images for these columns, anew if columns or keys are others now."""
-        there = {one.name: one.type for one in columns_there(connection, self.target)}
-        wanted = {one: there.get(one) for one in columns}
-        found = {one.name: one.type for one in columns_there(connection, self.undo)}
+        """Create the table of images for these columns; recreate it if columns or keys changed."""
+        there = {column.name: column.type for column in columns_there(connection, self.target)}
+        wanted = {name: there.get(name) for name in columns}
+        found = {column.name: column.type for column in columns_there(connection, self.undo)}
         same = wanted == {name: kind for name, kind in found.items() if name[:4] != "_cw_"}
         if same and {*self.keys, SLOT} in unique_columns(connection, self.undo):
             return
         if found:
-            # Images of other columns or keys cannot be put back: nobody goes back behind this.
+            # Images of other columns or keys cannot be restored: no restore goes further back.
             self.records.raise_floor(connection, self.records.head(connection).slot)
             connection.execute(sql.SQL("DROP TABLE {}").format(self.undo.sql))
         connection.execute(
@@ -247,7 +249,7 @@ class Upserts:
         )
 
     def look(self, connection: Connection, version: int) -> Undo:
-        """Compare who wrote each row last with what was written down."""
+        """Compare the transaction that wrote each row last with the recorded one."""
         if not columns_there(connection, self.undo):
             return Undo(0)
         text = """
@@ -269,9 +271,9 @@ class Upserts:
         return Undo(rows, f"{reason} have been changed or deleted by somebody else")
 
     def take_back(self, connection: Connection, version: int) -> None:
-        """Put the oldest images in place."""
-        found = [one.name for one in columns_there(connection, self.undo)]
-        values = [one for one in found if one[:4] != "_cw_" and one not in self.keys]
+        """Put the oldest images back."""
+        found = [column.name for column in columns_there(connection, self.undo)]
+        values = [name for name in found if name[:4] != "_cw_" and name not in self.keys]
         if not found:
             return
         given = {"version": version}
@@ -279,14 +281,14 @@ class Upserts:
         connection.execute(self._sql(delete, "o"), given)
         if values:
             old = sql.SQL(", ").join(
-                sql.SQL("{} = {}").format(sql.Identifier(one), sql.Identifier("o", one))
-                for one in values
+                sql.SQL("{} = {}").format(sql.Identifier(name), sql.Identifier("o", name))
+                for name in values
             )
             update = (
                 "UPDATE {target} AS t SET {old} FROM ({oldest}) AS o WHERE o.{existed} AND {same}"
             )
             connection.execute(self._sql(update, "o", old=old), given)
-            # The rows are this transaction's now, which the images that are left have to know.
+            # The rows now carry this transaction's number; the remaining images must refer to it.
             mark = """
                 UPDATE {undo} AS t SET {xid} = pg_current_xact_id() FROM ({oldest}) AS o
                 WHERE o.{existed} AND {same} AND t.{slot} = (
@@ -309,8 +311,8 @@ class Upserts:
 
     def _same(self, left: str, right: str) -> sql.Composed:
         return sql.SQL(" AND ").join(
-            sql.SQL("{} = {}").format(sql.Identifier(left, one), sql.Identifier(right, one))
-            for one in self.keys
+            sql.SQL("{} = {}").format(sql.Identifier(left, key), sql.Identifier(right, key))
+            for key in self.keys
         )
 
     def _sql(self, text: str, images: str, **given: sql.Composable) -> sql.Composed:

@@ -3,8 +3,8 @@
     <root>/_cutwater/<pipeline>/<sink>/g000002/schema-<sha256>.json     once per schema
     <root>/_cutwater/<pipeline>/<sink>/g000002/b000000000007/<random>/  the files of one batch
 
-Names that begin with an underscore are left alone by readers and by VACUUM. What the files are and
-what becomes of them after the decision is the business of `staged_files` and `staged_output`.
+Readers and VACUUM ignore names that begin with an underscore. `parquet` and `formats` determine the
+files and what happens to them after the decision.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from cutwater.store.backends.directories import (
     directories_below,
     is_below,
     is_directory,
-    listed,
+    list_directory,
     matching,
     remove_tree,
     try_to_remove_tree,
@@ -55,16 +55,16 @@ class HiddenFiles:
     def new_directory(self, generation: Generation, batch: BatchId) -> Path:
         """Clear what a failed call left of a batch; return where its files are to be written.
 
-        A name of its own for every call: tasks of a failed one may still be running, and Spark
-        would gather their files as well.
+        Every call gets a unique name: tasks of a failed call may still be running, and Spark would
+        collect their files as well.
         """
         place = self.batch_directory(generation, batch)
         remove_tree(place)
         make_lasting(place)
         return place / uuid.uuid4().hex[:8]
 
-    def kept(self, files: Sequence[Path], directory: Path) -> tuple[BlobRef, ...]:
-        """Make the files of a new directory outlive a power cut, and describe them."""
+    def sync_and_describe(self, files: Sequence[Path], directory: Path) -> tuple[BlobRef, ...]:
+        """Sync the files of a new directory, and describe them."""
         blobs = tuple(self.blob(file, sync=True) for file in files)
         for made in (*directories_below(directory), directory, directory.parent):
             sync_directory(made)
@@ -102,7 +102,7 @@ class HiddenFiles:
         return self._schemas[path]
 
     def difference(self, blob: BlobRef, path: Path) -> str | None:
-        """Say how a file differs from what was staged; None if it does not."""
+        """Return how a file differs from what was staged; None if it does not."""
         if not is_below(blob.name):
             return f"{blob.name} leads outside {self.root}"
         try:
@@ -121,40 +121,48 @@ class HiddenFiles:
         A committed file has another name, outside this directory, so that nothing a reader sees can
         be deleted.
         """
-        self.note_committed([one for one in keep if one.generation < generation])
-        kept = {self.root / blob.name for one in keep for blob in one.blobs}
-        kept |= {self.batch_directory(one.generation, one.batch) for one in keep}
+        self.note_committed(
+            [committable for committable in keep if committable.generation < generation]
+        )
+        kept = {self.root / blob.name for committable in keep for blob in committable.blobs}
+        kept |= {
+            self.batch_directory(committable.generation, committable.batch) for committable in keep
+        }
         for directory in matching(self.base, "g[0-9]*"):
             if int(directory.name[1:]) >= generation:
                 continue
-            for entry in listed(directory):
+            for entry in list_directory(directory):
                 if entry in kept:
                     continue
                 if is_directory(entry):
                     remove_tree(entry)
                 else:
                     entry.unlink()
-            if not listed(directory):
+            if not list_directory(directory):
                 directory.rmdir()
 
     def note_committed(self, committables: Sequence[Committable]) -> None:
         """Let `retain` delete these batches as soon as nothing keeps them."""
-        self._done.update((one.generation, one.batch) for one in committables)
+        self._done.update(
+            (committable.generation, committable.batch) for committable in committables
+        )
 
     def retain(self, keep: Sequence[Committable]) -> None:
         """Delete the batches that are committed and not to be kept.
 
-        Only what this process has committed or was told to keep is looked at, so that a process
-        that was paused deletes nothing that its successor has staged.
+        Only batches that this process has committed, or got as `keep`, are considered, so that a
+        process that was paused deletes nothing that its successor has staged.
         """
-        for place in sorted(self._done - {(one.generation, one.batch) for one in keep}):
+        for place in sorted(
+            self._done - {(committable.generation, committable.batch) for committable in keep}
+        ):
             remove_tree(self.batch_directory(*place))
             self._done.discard(place)
 
     def forget(self, committables: Sequence[Committable]) -> None:
         """Remove what is left in the directories of batches that are done with."""
-        for one in committables:
-            try_to_remove_tree(self.batch_directory(one.generation, one.batch))
+        for committable in committables:
+            try_to_remove_tree(self.batch_directory(committable.generation, committable.batch))
 
     def generation_directory(self, generation: Generation) -> Path:
         """Where a generation stages."""
@@ -180,7 +188,7 @@ class HiddenFiles:
 
 
 def put_lasting(path: Path, text: str) -> None:
-    """Write a file, whole and for good, in the place of one that may be there."""
+    """Write a file atomically and durably, replacing an existing one."""
     unfinished = path.with_name(f"{uuid.uuid4().hex}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     with unfinished.open("rb") as file:
@@ -190,7 +198,7 @@ def put_lasting(path: Path, text: str) -> None:
 
 
 def create_lasting(path: Path, text: str) -> bool:
-    """Write a file, whole and for good, unless there is one; say whether it was written."""
+    """Write a file atomically and durably, unless it exists; return whether it was written."""
     unfinished = path.with_name(f"{uuid.uuid4().hex}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     try:

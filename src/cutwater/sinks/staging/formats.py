@@ -1,7 +1,7 @@
-"""Rows that wait for a decision as files of any format, in the hidden place of `hidden_files`.
+"""Rows that wait for a decision as files of any format, in the hidden layout of `directory`.
 
-What becomes of the files after the decision is the business of whoever asked for them;
-`staged_files` does the same for Delta tables, whose files are Parquet and lie in one directory.
+The sink that staged the files determines what happens to them after the decision. `parquet` does
+the same for Delta tables, whose files are Parquet and lie in one directory.
 """
 
 import bz2
@@ -53,12 +53,11 @@ class StagedOutput(HiddenFiles):
             form: How they are written.
 
         Returns:
-            What was staged: its first blob is the schema, the others hold the rows, and are on
-            disk for good. None, and nothing left behind, for a batch without rows that does not
-            count.
+            What was staged: its first blob is the schema, the others hold the rows, and are
+            synced. None, and no files, for a batch without rows that does not count.
 
         Raises:
-            SinkError: If the executors wrote rows that are not to be found here.
+            SinkError: If the executors wrote rows that are not found here.
         """
         directory = self.new_directory(*place)
         written = _write(rows, directory, form)
@@ -69,10 +68,10 @@ class StagedOutput(HiddenFiles):
         return Committable(self.sink, *place, found, (described, *blobs))
 
     def _gather(self, directory: Path, form: Form, written: int) -> tuple[int, tuple[BlobRef, ...]]:
-        """Keep the files with rows, for good, and remove the others.
+        """Sync the files with rows, and remove the others.
 
-        The rows of a Parquet file are counted; those of another one are as many as were written,
-        if there is a file at all.
+        The rows of a Parquet file are counted; for other formats the number of written rows is
+        used, if there is a file at all.
         """
         total, files = 0, []
         for file in files_below(directory):
@@ -92,7 +91,7 @@ class StagedOutput(HiddenFiles):
         if not files:
             remove_tree(directory.parent)
             return 0, ()
-        return total, self.kept(files, directory)
+        return total, self.sync_and_describe(files, directory)
 
     def schema_text(self, committable: Committable) -> str:
         """Read the schema that was staged with a batch."""
@@ -113,7 +112,7 @@ def _write(rows: Rows, directory: Path, form: Form) -> int:
 
 
 def _is_blank(file: Path) -> bool:
-    """Say whether a file holds nothing: a task without rows writes one, perhaps compressed."""
+    """Return whether a file is empty: a task without rows writes one, perhaps compressed."""
     match file.suffix:
         case ".gz":
             with gzip.open(file) as opened:

@@ -1,7 +1,7 @@
 """Parquet files that wait for a decision: written, synced and hashed where no reader looks.
 
-They wait in the hidden place of `hidden_files`. After the decision, before the table names it, a
-file gets a second name, `<root>/part-<sha256 of the staged name>.parquet`, which follows from its
+They wait in the hidden layout of `directory`. After the decision, before the table names it, a file
+gets a second name, `<root>/part-<sha256 of the staged name>.parquet`, which is derived from its
 staged name alone, so that this can be repeated. The staged name stays until the commit is done:
 another program's VACUUM may delete the second name before a version of the table refers to it.
 """
@@ -45,12 +45,11 @@ class StagedFiles(HiddenFiles):
             rows: The rows.
             place: The generation and the batch.
             partition_by: Columns that become directories.
-            check: Looks at the files that hold the rows, and raises if they cannot be taken;
-                nothing is left behind then.
+            check: Inspects the files that hold the rows, and raises if they are not acceptable;
+                the files are deleted then.
 
         Returns:
-            The number of rows, and the files that hold them, on disk for good. No files and
-            nothing left behind for no rows.
+            The number of rows, and the synced files that hold them. No files if there are no rows.
 
         Raises:
             SinkError: If the files do not hold as many rows as the executors wrote.
@@ -82,19 +81,21 @@ class StagedFiles(HiddenFiles):
             return 0, ()
         if check is not None:
             check(files)
-        return total, self.kept(files, directory)
+        return total, self.sync_and_describe(files, directory)
 
     def schema_text(self, committable: Committable) -> str:
         """Read the schema that was staged with a batch."""
-        (blob,) = (one for one in committable.blobs if not holds_rows(one))
+        (blob,) = (blob for blob in committable.blobs if not holds_rows(blob))
         return self.place(blob).read_text(encoding="utf-8")
 
     def data(self, committables: Sequence[Committable]) -> Iterator[BlobRef]:
         """Give the files with rows, in order."""
-        return (blob for one in committables for blob in one.blobs if holds_rows(blob))
+        return (
+            blob for committable in committables for blob in committable.blobs if holds_rows(blob)
+        )
 
     def settle(self, blobs: Sequence[BlobRef]) -> dict[BlobRef, str]:
-        """Give files their last names as well, on disk for good; the staged names stay.
+        """Give files their final names too, and sync them; the staged names stay.
 
         The modification time is set to now. VACUUM compares it with the retention, and a file may
         have been staged long ago.
@@ -116,7 +117,7 @@ class StagedFiles(HiddenFiles):
         return settled
 
     def problem(self, committable: Committable) -> str | None:
-        """Say what is wrong with the first file that is not what was staged; None if sound."""
+        """Return what is wrong with the first file that is not what was staged; None if intact."""
         for blob in committable.blobs:
             path = self.root / blob.name
             if not exists(path) and holds_rows(blob):
@@ -153,12 +154,12 @@ def _link(staged: Path, target: Path) -> None:
 
 
 def holds_rows(blob: BlobRef) -> bool:
-    """Tell a file with rows from one that describes them."""
+    """Return whether a file holds rows, and not their schema."""
     return blob.name.endswith(".parquet")
 
 
 def settled_name(blob: BlobRef) -> str:
-    """Name a file's last place. Partition values are in the table's log, not in this name."""
+    """Return a file's final name. Partition values are in the table's log, not in this name."""
     return f"part-{hashlib.sha256(blob.name.encode()).hexdigest()}.parquet"
 
 

@@ -1,9 +1,9 @@
-"""The port to whatever keeps objects: a directory, an object store, memory.
+"""The port to a place that keeps objects: a directory, an object store, memory.
 
-A backend keeps whole objects under paths. It knows nothing of checkpoints and decides nothing.
-Two promises carry the protocol: an object is visible whole or not at all, and `create` lets
-exactly one of any number of writers win (rule F5). What a call has acknowledged survives a crash.
-"Not there" is only ever said by a store that is there itself; anything else is `Unavailable`.
+A backend keeps whole objects under paths. It knows nothing about checkpoints and decides nothing.
+The protocol relies on two promises: an object is visible as a whole or not at all, and `create`
+lets exactly one of any number of writers win (rule F5). An acknowledged call survives a crash.
+`NotFound` means that the store answered and has no such object; anything else is `Unavailable`.
 
 `each` makes several calls at once, because a single call to an object store is slow. Its thread
 pool limits one caller; a backend has its own limit for all callers together.
@@ -21,16 +21,19 @@ T = TypeVar("T")
 Result = TypeVar("Result")
 
 AT_ONCE: Final = 8
-"""How many calls one caller has under way at the same time."""
+"""How many calls one caller makes at the same time."""
 
 
 class Backend(Protocol):
     """Where objects are kept. May be used by any number of threads at once.
 
     Every method raises `InvalidPath` for a path that `paths.object_path` would refuse, before
-    anything else happens, and `Unavailable` when the store cannot be read or written now.
-    Streaming methods let the `OSError` of the local file through: the store is not to blame.
-    A path is either an object or a prefix of others, never both.
+    anything else happens, and `Unavailable` if the store cannot be read or written now; a call
+    that raised `Unavailable` has certainly changed nothing. The methods that write or delete raise
+    `OutcomeUnknown` if the change may or may not have happened, or may not outlive a crash. The
+    methods that write raise `Conflict` if the path is a prefix of other objects, or runs through
+    an object. Streaming methods let the `OSError` of the local file through: the store is not to
+    blame. A path is either an object or a prefix of others, never both.
     """
 
     @property
@@ -43,34 +46,21 @@ class Backend(Protocol):
 
         Returns:
             Whether it was written. Either way the object that is there now is durable.
-
-        Raises:
-            Conflict: If the path is a prefix of other objects, or runs through an object.
-            Unavailable: If it was certainly not written.
-            OutcomeUnknown: If it may or may not have been written, or may not last.
         """
         ...
 
     def put(self, path: ObjectPath, data: bytes) -> None:
-        """Write an object, replacing one of that name: readers see the old one or the new one.
+        """Write an object, replacing one of that name: readers see the old object or the new one.
 
         For objects that are documented as mutable, or named by their content.
-
-        Raises:
-            Conflict: If the path is a prefix of other objects, or runs through an object.
-            Unavailable: If it was certainly not written.
-            OutcomeUnknown: If it may or may not have been written, or may not last.
         """
         ...
 
     def put_file(self, path: ObjectPath, local_file: Path) -> None:
-        """Do as `put` does with the content of a local file, without holding it in memory.
+        """Write the content of a local file as `put` does, without holding it in memory.
 
         Raises:
             OSError: If the local file cannot be read; nothing was written.
-            Conflict: If the path is a prefix of other objects, or runs through an object.
-            Unavailable: If it was certainly not written.
-            OutcomeUnknown: If it may or may not have been written, or may not last.
         """
         ...
 
@@ -79,7 +69,6 @@ class Backend(Protocol):
 
         Raises:
             NotFound: If there is none.
-            Unavailable: If it cannot be read now.
         """
         ...
 
@@ -91,56 +80,43 @@ class Backend(Protocol):
         Raises:
             OSError: If the local file cannot be written.
             NotFound: If there is no such object; the local file was not touched.
-            Unavailable: If the object cannot be read now.
         """
         ...
 
     def exists(self, path: ObjectPath) -> bool:
-        """Say whether there is an object of that name.
-
-        Raises:
-            Unavailable: If nobody can say now.
-        """
+        """Return whether there is an object of that name."""
         ...
 
     def size(self, path: ObjectPath) -> int:
-        """Return how many bytes an object has.
+        """Return the size of an object in bytes.
 
         Raises:
             NotFound: If there is none.
-            Unavailable: If nobody can say now.
         """
         ...
 
     def delete(self, path: ObjectPath) -> None:
-        """Delete an object. One that is not there is deleted already.
-
-        Raises:
-            Unavailable: If it was certainly not deleted.
-            OutcomeUnknown: If it may or may not be gone, or may come back after a crash.
-        """
+        """Delete an object; do nothing if there is none."""
         ...
 
     def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> tuple[ObjectPath, ...]:
-        """Return the whole paths of all objects below a prefix, sorted.
+        """Return the full paths of all objects below a prefix, sorted.
 
         `a/b` lists `a/b/c` and `a/b/c/d`, neither `a/b` itself nor `a/bc`. An object that is
-        written or deleted meanwhile may or may not be among them.
+        written or deleted during the call may or may not be listed.
 
         Args:
             prefix: Whole parts of a path.
-            after: Only those that sort after this path, whether there is an object or not.
-
-        Raises:
-            Unavailable: If they cannot be listed now.
+            after: Only paths that sort after this path are listed, whether it exists or not.
         """
         ...
 
 
 def write_once(backend: Backend, path: ObjectPath, data: bytes) -> None:
-    """Write an object that never changes; writing the same again changes nothing.
+    """Write an object that never changes; writing the same content again changes nothing.
 
-    May therefore be repeated after any error; after a lost answer it is, once.
+    A call may therefore be repeated after any error. After a lost answer, this function itself
+    repeats the write once.
 
     Raises:
         Conflict: If an object of that name has other content.
@@ -155,12 +131,12 @@ def write_once(backend: Backend, path: ObjectPath, data: bytes) -> None:
 
 
 def each(call: Callable[[T], Result], items: Collection[T]) -> list[Result]:
-    """Call with each item, several at once; return the results in the order of the items.
+    """Call a function with each item, several at a time; return the results in order.
 
-    After the first error what has not begun is left out, what has begun is waited for, and the
-    error is raised.
+    After the first error, no further call is started, the running calls are awaited, and the error
+    is raised.
     """
     if len(items) < 2:
-        return [call(one) for one in items]
+        return [call(item) for item in items]
     with ThreadPoolExecutor(min(AT_ONCE, len(items)), thread_name_prefix="store") as pool:
         return list(pool.map(call, items))

@@ -1,7 +1,7 @@
-"""What a file system is asked to do for `LocalBackend`, one thing at a time.
+"""The single file system operations of `LocalBackend`.
 
-Functions on plain paths that let every `OSError` through. A hidden file is locked by its writer
-from its first moment to its last, so a file without a lock is one whose writer has died.
+The functions take plain paths and let every `OSError` through. The writer of a hidden file holds
+its lock from creation to the end, so the writer of a file without a lock has died.
 """
 
 import fcntl
@@ -17,9 +17,9 @@ from cutwater.store.paths import ObjectPath, object_path
 
 
 def make_lasting(directory: Path, mode: int = 0o777) -> None:
-    """Make a directory with those above it, and sync the names of those that were made.
+    """Create a directory and its parents, and sync the names of the new directories.
 
-    The mode, less the umask, is that of the directory itself; one that is there keeps its own.
+    The mode, less the umask, applies to the directory itself; an existing directory keeps its mode.
     """
     if is_directory(directory):
         return
@@ -29,7 +29,7 @@ def make_lasting(directory: Path, mode: int = 0o777) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory outlive a power cut."""
+    """Sync a directory, so that the names in it survive a power cut."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -38,7 +38,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def open_hidden(directory: Path) -> BinaryIO:
-    """Make a new file of a random name, locked for as long as it is open."""
+    """Create a file with a random name; it is locked for as long as it is open."""
     while True:
         file = (directory / uuid.uuid4().hex).open("xb")
         try:
@@ -49,12 +49,12 @@ def open_hidden(directory: Path) -> BinaryIO:
             raise
         if os.fstat(file.fileno()).st_nlink:
             return file
-        # `remove_if_abandoned` came between open and lock.
+        # `remove_if_abandoned` ran between open and lock.
         file.close()
 
 
 def remove_if_abandoned(hidden: Path) -> bool:
-    """Remove a hidden file unless its writer lives; say whether it was removed."""
+    """Remove a hidden file unless its writer is alive; return whether it was removed."""
     try:
         with hidden.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,7 +76,7 @@ def objects_below(
     for entry in entries:
         below = f"{prefix}/{entry.name}/"
         if after is not None and below <= after and not after.startswith(below):
-            # Passed over before its name is checked: there may be very many.
+            # Skipped before its name is checked, because there may be very many.
             continue
         try:
             path = object_path(below[:-1])

@@ -1,14 +1,14 @@
 """A backend in a directory: an object is a file, its path the file's path below the root.
 
-A write goes to a hidden file first, which is synced and only then gets its name: by link(2) for
-`create`, which fails if the name is taken, by rename(2) for `put`. Then the directory is synced,
-so that what is acknowledged outlives a power cut (rule F5). A crash in between leaves a hidden
-file that no reader can see; `clean` removes it.
+A write goes to a hidden file first, which is synced and then gets its name: by link(2) for
+`create`, which fails if the name is taken, and by rename(2) for `put`. Then the directory is
+synced, so that an acknowledged write survives a power cut (rule F5). A crash in between leaves a
+hidden file that no reader sees; `clean` removes it.
 
     <root>/.incoming/<random>    files on their way in, each locked by its writer while it lives
     <root>/<path>                objects
 
-The root is made when the store is opened and never again: a disk that has gone away is
+The root is created when the store is opened and never again: a disk that was unmounted is
 `Unavailable`, not an empty store. Needs a POSIX file system with hard links and flock(2).
 """
 
@@ -40,7 +40,7 @@ from cutwater.store.paths import ObjectPath, object_path
 
 _INCOMING: Final = ".incoming"
 _PRIVATE: Final = 0o700
-"""The mode of a new store: it has rows of every table and state."""
+"""The mode of a new store, which contains rows of every table and state."""
 _CHUNK_BYTES: Final = 1 << 20
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
@@ -49,16 +49,16 @@ class LocalBackend:
     """Objects as files below a directory; fills the port `Backend`."""
 
     def __init__(self, root: Path) -> None:
-        """Open a directory, making it if it is not there: closed to other users.
+        """Open a directory; create it, closed to other users, if it does not exist.
 
         Raises:
-            ConfigError: If it is a file, or cannot be made or written to.
+            ConfigError: If it is a file, or cannot be created or written to.
         """
         self._root = root.absolute()
         self._incoming = self._root / _INCOMING
-        # Directories whose names this process has made to last.
+        # Directories whose names this process has synced.
         self._lasting: set[Path] = set()
-        # Directories whose last sync failed: what is seen in them may not last.
+        # Directories whose last sync failed: names in them may not survive a crash.
         self._doubtful: set[Path] = set()
         try:
             make_lasting(self._root, _PRIVATE)
@@ -80,10 +80,10 @@ class LocalBackend:
         """Write an object unless there is one of that name.
 
         Raises:
-            ConfigError: If the file system has no hard links, or the root is more than one.
+            ConfigError: If the file system has no hard links, or the root spans several.
         """
         target = self._root / object_path(path)
-        with self._staged(path, (data,)) as file:
+        with self._stage(path, (data,)) as file:
             self._make_room(path, target.parent)
             created = self._link(path, file, target)
             self._sync(path, target.parent)
@@ -110,18 +110,18 @@ class LocalBackend:
     def clean(self) -> int:
         """Remove the hidden files that crashed writers have left; return how many.
 
-        Called when a process opens its store for writing. Safe at any time: a file whose writer
-        lives, in whatever process, is locked and left alone.
+        Called when a process opens its store for writing. Safe at any time: a file whose writer is
+        alive, in any process, is locked and stays.
 
         Raises:
-            Unavailable: If they cannot be listed or removed now.
+            Unavailable: If the files cannot be listed or removed now.
         """
         with self._failing_as(Unavailable, _INCOMING):
-            return sum(remove_if_abandoned(one) for one in sorted(self._incoming.iterdir()))
+            return sum(remove_if_abandoned(file) for file in sorted(self._incoming.iterdir()))
 
     def _replace(self, path: ObjectPath, chunks: Iterable[bytes]) -> None:
         target = self._root / object_path(path)
-        with self._staged(path, chunks) as file:
+        with self._stage(path, chunks) as file:
             self._make_room(path, target.parent)
             with self._failing_as(Unavailable, path):
                 try:
@@ -131,8 +131,8 @@ class LocalBackend:
             self._sync(path, target.parent)
 
     @contextmanager
-    def _staged(self, path: ObjectPath, chunks: Iterable[bytes]) -> Iterator[BinaryIO]:
-        """Write and sync a hidden file; it is gone again at the end, whatever happens."""
+    def _stage(self, path: ObjectPath, chunks: Iterable[bytes]) -> Iterator[BinaryIO]:
+        """Write and sync a hidden file; it is removed at the end in any case."""
         self._check_present(path)
         with self._failing_as(Unavailable, path):
             file = open_hidden(self._incoming)
@@ -145,14 +145,14 @@ class LocalBackend:
                 os.fsync(file.fileno())
             yield file
         finally:
-            # What cannot be removed now is left to `clean`: the object does not depend on it.
+            # A file that cannot be removed now is left to `clean`; the object does not need it.
             with suppress(OSError):
                 Path(file.name).unlink(missing_ok=True)
             with suppress(OSError):
                 file.close()
 
     def _make_room(self, path: ObjectPath, directory: Path) -> None:
-        """Make sure that the directory of an object is there and lasts."""
+        """Make sure that the directory of an object exists and is synced."""
         with self._failing_as(Unavailable, path):
             try:
                 self._make_below_root(directory)
@@ -165,17 +165,17 @@ class LocalBackend:
             return
         self._make_below_root(directory.parent)
         directory.mkdir(exist_ok=True)
-        # Also if it was there: whoever made it may have died before syncing.
+        # Also if it existed: the process that created it may have died before syncing.
         sync_directory(directory.parent)
         self._lasting.add(directory)
 
     def _link(self, path: ObjectPath, file: BinaryIO, target: Path) -> bool:
-        """Give a hidden file its name unless the name is taken; say whether it got it."""
+        """Give a hidden file its name unless the name is taken; return whether it got the name."""
         try:
             os.link(file.name, target)
         except OSError as error:
-            # Over a network an answer can be lost, and the call that is sent again finds its own
-            # link: the number of links is the truth, whatever link(2) says.
+            # Over a network an answer can be lost, and the repeated call finds its own link. So
+            # the number of links counts, not the result of link(2).
             with self._failing_as(OutcomeUnknown, path):
                 linked = os.fstat(file.fileno()).st_nlink > 1
             if not linked and not isinstance(error, FileExistsError):
@@ -194,7 +194,7 @@ class LocalBackend:
         return Unavailable(path, f"{self.url}: {_words(error)}")
 
     def _sync(self, path: ObjectPath, directory: Path) -> None:
-        """Make the names in a directory last."""
+        """Sync a directory, and remember it if the sync failed."""
         with self._failing_as(OutcomeUnknown, path):
             try:
                 sync_directory(directory)
@@ -207,12 +207,12 @@ class LocalBackend:
 
     def read(self, path: ObjectPath) -> bytes:
         """Return an object whole."""
-        with self._opened(path) as file:
+        with self._open(path) as file:
             return self._read(path, file, -1)
 
     def read_to_file(self, path: ObjectPath, local_file: Path) -> None:
         """Write an object's content to a local file."""
-        with self._opened(path) as file, local_file.open("wb") as copy:
+        with self._open(path) as file, local_file.open("wb") as copy:
             while chunk := self._read(path, file, _CHUNK_BYTES):
                 copy.write(chunk)
 
@@ -230,7 +230,7 @@ class LocalBackend:
     def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> tuple[ObjectPath, ...]:
         """Return the paths of all objects below a prefix, sorted.
 
-        Files whose names no object can have are somebody else's and left out.
+        Files with names that no object can have do not belong to the store and are skipped.
         """
         with self._failing_as(Unavailable, prefix):
             found = sorted(objects_below(self._root, object_path(prefix), after))
@@ -239,8 +239,8 @@ class LocalBackend:
         return tuple(found)
 
     @contextmanager
-    def _opened(self, path: ObjectPath) -> Iterator[BinaryIO]:
-        target = self._trusted(path)
+    def _open(self, path: ObjectPath) -> Iterator[BinaryIO]:
+        target = self._find_trusted(path)
         file = None
         with self._failing_as(Unavailable, path), suppress(*ABSENT, IsADirectoryError):
             file = target.open("rb")
@@ -255,8 +255,8 @@ class LocalBackend:
             return file.read(size)
 
     def _status(self, path: ObjectPath) -> os.stat_result | None:
-        """Return what the file system knows of an object; None if there is none."""
-        target = self._trusted(path)
+        """Return the file status of an object; None if there is none."""
+        target = self._find_trusted(path)
         status = None
         with self._failing_as(Unavailable, path), suppress(*ABSENT):
             status = target.stat()
@@ -265,10 +265,10 @@ class LocalBackend:
         self._check_present(path)
         return None
 
-    def _trusted(self, path: ObjectPath) -> Path:
-        """Return an object's file; what a failed sync left in doubt is synced before it is seen.
+    def _find_trusted(self, path: ObjectPath) -> Path:
+        """Return an object's file; if the last sync of its directory failed, sync it first.
 
-        Otherwise an object whose write failed could be read back, believed, and lost.
+        Otherwise an object whose write failed could be read back, trusted, and lost later.
         """
         target = self._root / object_path(path)
         if target.parent in self._doubtful:
@@ -280,7 +280,7 @@ class LocalBackend:
     # -- errors
 
     def _check_present(self, path: ObjectPath) -> None:
-        """Make sure that "not there" does not mean that the store is not there."""
+        """Make sure that an object is not reported as missing because the whole store is."""
         with self._failing_as(Unavailable, path):
             present = is_directory(self._incoming)
         if not present:

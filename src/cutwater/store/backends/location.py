@@ -6,14 +6,14 @@
     az://container/prefix                 Azure Blob Storage (?account=…)
     abfss://container@account.dfs.core.windows.net/prefix
 
-Addresses are shown in messages and logs, so they hold no secrets: credentials come from the
-environment, or from the machine, as docs/reference/stores.md says. `memory://name` lives as long
-as the process and is for tests.
+Addresses appear in messages and logs, so they hold no secrets: credentials come from the
+environment, or from the machine, as docs/reference/stores.md explains. `memory://name` lives as
+long as the process and is for tests.
 
 `probe` checks a store before it is trusted. Some file systems and gateways accept every call and
 keep little of what they accept; a race that both sides win would only be noticed when data is
-wrong. So the first thing done to a store is to write a small object, read it back, fail to create
-it a second time, list it, replace it and delete it.
+wrong. So `probe` writes a small object, reads it back, fails to create it a second time, lists it,
+replaces it and deletes it.
 """
 
 import os
@@ -44,14 +44,14 @@ ACCEPTED: Final = (
 """What an address may be, in words."""
 
 _S3_ENDPOINT: Final = "aws_endpoint_url_s3"
-"""Of several names for it, the one that wins over all that the environment says."""
+"""Of several names for the endpoint, the one that takes precedence over the environment."""
 
 _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "s3": {"endpoint": _S3_ENDPOINT, "region": "region"},
     "gs": {"endpoint": "base_url"},
     "az": {"account": "account_name", "endpoint": "endpoint"},
 }
-"""What may follow the question mark, and what obstore calls it."""
+"""The options that may follow the question mark, with obstore's names for them."""
 
 _SAME_AS: Final = {"s3a": "s3", "abfss": "az", "abfs": "az"}
 _ENDPOINT_NAMES: Final = (_S3_ENDPOINT, "endpoint", "base_url")
@@ -69,7 +69,7 @@ class Location:
         kind: `file`, `memory`, `s3`, `gs` or `az`.
         bucket: The bucket or container; the name of a store in memory; empty for a directory.
         path: The directory, or the prefix in the bucket.
-        options: What obstore is told about it, by obstore's names.
+        options: The options for obstore, by obstore's names.
     """
 
     text: str
@@ -80,14 +80,14 @@ class Location:
 
     @classmethod
     def of(cls, store: str | Path, option: str = "store") -> "Location":
-        """Read an address.
+        """Parse an address.
 
         Args:
             store: The address.
-            option: What the user calls it.
+            option: The name of the option that holds the address, for errors.
 
         Raises:
-            ConfigError: If it is none, or the package for it is not installed.
+            ConfigError: If it is not an address, or the package for it is not installed.
         """
         text = str(store)
         if isinstance(store, Path) or "://" not in text:
@@ -107,14 +107,14 @@ class Location:
 
     @property
     def directory(self) -> Path | None:
-        """The directory, if it is one."""
+        """The directory; None for a store that is not in a directory."""
         return Path(self.path) if self.kind == "file" else None
 
     def backend(self) -> Backend:
-        """Open it, making the directory if it is one.
+        """Open the store; create its directory if it is in one.
 
         Raises:
-            ConfigError: If it cannot be opened as it is written.
+            ConfigError: If the store cannot be opened at this address.
         """
         if self.kind == "file":
             return LocalBackend(Path(self.path))
@@ -125,7 +125,7 @@ class Location:
         return ObjectBackend(self.text.partition("?")[0], self.opener())
 
     def opener(self) -> "Callable[[ClientConfig, RetryConfig], ObjectStore]":
-        """Return what opens the bucket as obstore does, for an `ObjectBackend`."""
+        """Return the function that opens the bucket with obstore, for an `ObjectBackend`."""
         from obstore import store  # noqa: PLC0415 - an extra
 
         # Each class has names of its own for its options; they were checked by `of`.
@@ -134,11 +134,15 @@ class Location:
             "gs": store.GCSStore,
             "az": store.AzureStore,
         }
-        endpoint = next((one for name, one in self.options.items() if name in _ENDPOINT_NAMES), "")
+        endpoint = next(
+            (value for name, value in self.options.items() if name in _ENDPOINT_NAMES), ""
+        )
 
-        def opened(client_options: "ClientConfig", retry_config: "RetryConfig") -> "ObjectStore":
+        def open_store(
+            client_options: "ClientConfig", retry_config: "RetryConfig"
+        ) -> "ObjectStore":
             if endpoint.startswith("http://"):
-                # Whoever writes http:// means it; without, obstore would refuse to talk.
+                # The user wrote http:// on purpose; without this option obstore would refuse.
                 client_options["allow_http"] = True
             try:
                 made: ObjectStore = classes[self.kind](
@@ -153,23 +157,23 @@ class Location:
                 raise ConfigError("store", f"{self.text} cannot be opened: {reason}") from error
             return made
 
-        return opened
+        return open_store
 
 
 def backend_at(store: str | Path) -> Backend:
     """Open the store at an address.
 
     Raises:
-        ConfigError: If there is no such kind of store, or it cannot be opened.
+        ConfigError: If there is no such kind of store, or it cannot be open_store.
     """
     return Location.of(store).backend()
 
 
 def existing_backend(store: str | Path, option: str = "--store") -> Backend:
-    """Open a store that is there; none is made, since whoever looks for one has mistyped it.
+    """Open an existing store; none is created, since a missing store means a mistyped address.
 
     Raises:
-        ConfigError: If there is none at that address, or the address is none of a store.
+        ConfigError: If there is no store at that address, or it is not the address of a store.
     """
     location = Location.of(store, option)
     if location.directory is not None and not is_directory(location.directory / NAMES):
@@ -193,7 +197,7 @@ def backend_for_writing(store: str | Path) -> Backend:
 
 
 def _in_a_bucket(text: str, kind: str, option: str) -> Location:
-    """Read the address of a bucket; what may be a secret in it is not repeated in messages."""
+    """Parse the address of a bucket; messages do not repeat parts that may be secret."""
     address = urlsplit(text)
     shown = f"{address.scheme}://…{address.path}"
     bucket, at, account = address.netloc.partition("@")
@@ -208,12 +212,12 @@ def _in_a_bucket(text: str, kind: str, option: str) -> Location:
     known = _OPTIONS[kind]
     for name, value in parse_qsl(address.query, keep_blank_values=True):
         if name not in known:
-            listed = " and ".join(f"?{one}=" for one in known)
+            listed = " and ".join(f"?{name}=" for name in known)
             reason = f"{shown} has an option {name!r}; {address.scheme}:// knows {listed}"
             raise ConfigError(option, f"{reason}, and the environment gives credentials")
         options[known[name]] = value
     if kind == "s3" and _S3_ENDPOINT not in options:
-        found = next((os.environ[one] for one in _ENDPOINTS if os.environ.get(one)), None)
+        found = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
         options |= {_S3_ENDPOINT: found} if found else {}
     if find_spec("obstore") is None:
         reason = f"{shown} needs the package obstore: pip install 'cutwater[objects]'"
@@ -222,16 +226,16 @@ def _in_a_bucket(text: str, kind: str, option: str) -> Location:
 
 
 def probe(backend: Backend) -> None:
-    """Prove that a backend keeps what it is given and lets one writer win.
+    """Prove that a backend keeps what it is given and lets exactly one writer win.
 
-    Call it once when a process opens its store for writing. Nothing is left behind.
+    Call it once when a process opens its store for writing. It leaves no objects.
 
     Raises:
-        ConfigError: If the backend lacks something; it says what.
+        ConfigError: If the backend lacks something; the message names it.
         StoreError: If the store cannot be read or written now.
     """
     for _ in range(_PROBE_TRIES - 1):
-        # A lost answer says nothing about the store: another object is tried.
+        # A lost answer proves nothing about the store: try again with another object.
         with suppress(OutcomeUnknown):
             _try_once(backend, probe_object(uuid.uuid4().hex))
             return

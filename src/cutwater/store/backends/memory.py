@@ -1,7 +1,7 @@
 """A backend in memory: for tests, the simulator and dry runs. Nothing outlives the process.
 
-It is as strict as the others, so that what works on it works on them: paths are checked, and no
-path is an object and a prefix at once.
+It is as strict as the other backends, so that code that works on it works on them: paths are
+checked, and no path is both an object and a prefix.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ class MemoryBackend:
     """Objects in a dictionary; fills the port `Backend`."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start empty."""
         self._objects: dict[ObjectPath, bytes] = {}
         self._prefixes: set[str] = set()
         self._lock = Lock()

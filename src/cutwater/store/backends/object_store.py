@@ -1,10 +1,11 @@
 """A backend in an object store: S3 and what speaks like it, Google Cloud Storage, Azure.
 
 `create` is a conditional put: the store itself refuses a name that is taken, so exactly one writer
-wins (rule F5). Whether a store does that is not believed but tried (`probe`). Every request has a
-time limit. One that fails is sent again after a growing pause, if that is safe; what cannot be
-known after that is `OutcomeUnknown`, never "not there" (rule F15). Big files are sent in parts and
-fetched in ranges, so none is ever held in memory. Needs the package obstore (docs/adr/0011).
+wins (rule F5). `probe` tests whether a store really does that. Every request has a timeout. A
+failed request is sent again after a growing pause, if that is safe. If the outcome is still not
+known after that, the error is `OutcomeUnknown`, never `NotFound` (rule F15). Big files are sent in
+parts and fetched in ranges, so no big file is ever held in memory. Needs the package obstore
+(docs/adr/0011).
 """
 
 import random
@@ -40,27 +41,27 @@ PART_BYTES: Final = 8 << 20
 """A file of more bytes is sent in parts, and fetched in ranges, of this size."""
 
 _PARTS_MAX: Final = 9_000
-"""Stores take 10,000 parts of one object: those of a file that is bigger still are bigger."""
+"""Stores accept 10,000 parts of one object, so the parts of a very big file are bigger."""
 
 _PARTS_AT_ONCE: Final = 4
 UPLOADS_AT_ONCE: Final = 4
-"""How many big files one backend sends at the same time, each some parts at once."""
+"""How many big files one backend sends at the same time, each in several parallel parts."""
 
 REQUESTS_AT_ONCE: Final = 16
-"""How many other requests are on their way; so a heartbeat never waits for a big file."""
+"""How many other requests may be in progress, so that a heartbeat never waits for a big file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long a store is waited for.
+class RequestLimits:
+    """The timeouts and retries of requests to a store.
 
     Attributes:
-        connect_s: The limit for a connection to be made.
-        request_s: The limit for one request, its answer included.
+        connect_s: The timeout for a connection.
+        request_s: The timeout for one request, including its answer.
         tries: How often a request is sent at most.
-        pause_s: The pause before the second try; each further one is twice as long.
+        pause_s: The pause before the second try; each further pause is twice as long.
         pause_max_s: The longest pause.
-        total_s: After this time nothing is sent again.
+        total_s: After this time no request is sent again.
     """
 
     connect_s: float = 5.0
@@ -79,7 +80,7 @@ class Patience:
         }
 
     def retry_config(self, tries: int) -> "RetryConfig":
-        """How often obstore itself sends a request again."""
+        """Return how often obstore itself sends a request again."""
         return {
             "max_retries": tries - 1,
             "retry_timeout": timedelta(seconds=self.total_s),
@@ -92,7 +93,7 @@ class Patience:
     def pauses(self) -> Iterator[float]:
         """Yield the pause before each further try, until the time is up.
 
-        With jitter, so that many who lost one server do not come back to it at one moment.
+        The pauses have jitter, so that many clients of a failed server do not return all at once.
         """
         end_s = time.monotonic() + self.total_s
         for number in range(self.tries - 1):
@@ -103,27 +104,27 @@ class Patience:
 
 
 Opener = Callable[["ClientConfig", "RetryConfig"], "ObjectStore"]
-"""Opens a store of obstore's with these limits."""
+"""Opens an obstore store with these limits."""
 
 
 class ObjectBackend:
     """Objects in a bucket, below a prefix; fills the port `Backend`."""
 
-    def __init__(self, url: str, opener: Opener, patience: Patience | None = None) -> None:
+    def __init__(self, url: str, opener: Opener, limits: RequestLimits | None = None) -> None:
         """Open a bucket; no request is sent yet.
 
         Args:
             url: The address for messages, without secrets.
-            opener: Opens the bucket with the limits it is given.
-            patience: How long to wait for an answer.
+            opener: Opens the bucket with given limits.
+            limits: The timeouts and retries of requests.
         """
         self._url = url
-        self._patience = patience or Patience()
-        client_options = self._patience.client_options
-        # Requests are repeated here and not in obstore: only so is it known what became of each.
-        self._store = opener(client_options, self._patience.retry_config(1))
-        # Except for the parts of a big file, which nobody sees before the upload is completed.
-        self._parts = opener(client_options, self._patience.retry_config(self._patience.tries))
+        self._limits = limits or RequestLimits()
+        client_options = self._limits.client_options
+        # Requests are repeated here and not in obstore, so that the outcome of each is known.
+        self._store = opener(client_options, self._limits.retry_config(1))
+        # Except for the parts of a big file, which are invisible until the upload is completed.
+        self._parts = opener(client_options, self._limits.retry_config(self._limits.tries))
         self._slots = BoundedSemaphore(REQUESTS_AT_ONCE)
         self._uploads = BoundedSemaphore(UPLOADS_AT_ONCE)
 
@@ -136,7 +137,7 @@ class ObjectBackend:
 
     def create(self, path: ObjectPath, data: bytes) -> bool:
         """Write an object unless there is one of that name."""
-        asking = self._asking(path, writes=True)
+        request = self._request(path, writes=True)
 
         def create() -> bool:
             try:
@@ -144,16 +145,16 @@ class ObjectBackend:
             except AlreadyExistsError as error:
                 if not self._is_taken(path, error):
                     raise
-                if asking.is_lost:
+                if request.is_lost:
                     reason = f"{self._url}: it is there, and an answer was lost: it may be ours"
                     raise OutcomeUnknown(path, reason) from error
                 return False
             return True
 
-        return asking.until_answered(create)
+        return request.until_answered(create)
 
     def _is_taken(self, path: ObjectPath, error: Exception) -> bool:
-        """Say whether a create was refused for good; otherwise it may be repeated."""
+        """Return whether the name is taken; otherwise the refused create may be repeated."""
         try:
             return name_is_taken(error) or self.exists(path)
         except Unavailable:
@@ -184,14 +185,14 @@ class ObjectBackend:
                     max_concurrency=_PARTS_AT_ONCE,
                 )
             except OSError:
-                # obstore's own "not found" is one too.
+                # obstore's own "not found" is an `OSError` too.
                 if reader.error is not None:
                     raise _LocalError(reader.error) from reader.error
                 raise
 
         try:
             with self._uploads:
-                self._asking(path, writes=True).until_answered(put_parts)
+                self._request(path, writes=True).until_answered(put_parts)
         except _LocalError as error:
             raise error.cause from None
 
@@ -208,7 +209,7 @@ class ObjectBackend:
         self._write(path, delete)
 
     def _write(self, path: ObjectPath, call: Callable[[], object]) -> None:
-        self._asking(path, writes=True).until_answered(lambda: self._send(call))
+        self._request(path, writes=True).until_answered(lambda: self._send(call))
 
     # -- reading
 
@@ -225,7 +226,7 @@ class ObjectBackend:
                 copy.write(self._range(path, found, start, end))
 
     def _range(self, path: ObjectPath, found: "ObjectMeta", start: int, end: int) -> bytes:
-        """Return a part of the object that was found; one that has replaced it is refused."""
+        """Return a range of the object that was found; fail if the object was replaced since."""
 
         def get() -> bytes:
             options: obstore.GetOptions = {"range": (start, end), "if_match": found["e_tag"]}
@@ -250,28 +251,30 @@ class ObjectBackend:
 
         def find() -> tuple[ObjectPath, ...]:
             found = obstore.list(self._store, prefix, offset=after)
-            return tuple(sorted(ObjectPath(one["path"]) for chunk in found for one in chunk))
+            return tuple(sorted(ObjectPath(entry["path"]) for chunk in found for entry in chunk))
 
-        return self._asking(prefix).until_answered(lambda: self._send(find))
+        return self._request(prefix).until_answered(lambda: self._send(find))
 
     def _head(self, path: ObjectPath) -> "ObjectMeta":
         return self._read(path, lambda: obstore.head(self._store, path))
 
     def _read(self, path: ObjectPath, call: Callable[[], T]) -> T:
         try:
-            return self._asking(path, reads=True).until_answered(lambda: self._send(call))
+            return self._request(path, reads=True).until_answered(lambda: self._send(call))
         except FileNotFoundError as error:
             if not object_is_absent(error):
-                # A bucket that is not there must not look like an empty one: it cannot be listed.
+                # A missing bucket must not look like an empty one. It cannot be listed.
                 self.list(path)
             raise NotFound(path) from error
 
     # -- requests
 
-    def _asking(self, path: ObjectPath, *, reads: bool = False, writes: bool = False) -> "_Asking":
-        return _Asking(
+    def _request(
+        self, path: ObjectPath, *, reads: bool = False, writes: bool = False
+    ) -> "_RetriedRequest":
+        return _RetriedRequest(
             url=self._url,
-            patience=self._patience,
+            limits=self._limits,
             path=object_path(path),
             reads=reads,
             writes=writes,
@@ -283,7 +286,7 @@ class ObjectBackend:
 
 
 class _Reader:
-    """The parts of a local file; remembers if it could not be read."""
+    """Iterates over the parts of a local file; remembers whether a read failed."""
 
     def __init__(self, local_file: Path, part_bytes: int) -> None:
         self._local_file = local_file
@@ -301,7 +304,7 @@ class _Reader:
 
 
 class _LocalError(Exception):
-    """Carries the error of a local file past those of the store."""
+    """Carries the error of a local file past the handling of store errors."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(cause)
@@ -309,45 +312,45 @@ class _LocalError(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Asking:
-    """One call of a backend, sent until it is answered or patience ends.
+class _RetriedRequest:
+    """One call of a backend, repeated until it is answered or the time limit is reached.
 
     Attributes:
         url: The store's address, for messages.
-        patience: How long to ask.
-        path: What the call is about.
-        reads: Whether it reads one object, so that "not found" is an answer.
-        writes: Whether it changes something, so that a lost answer matters.
-        is_lost: Whether an answer was lost, so that it may have been carried out.
+        limits: The limits for requests and retries.
+        path: The object or prefix of the call.
+        reads: Whether the call reads one object, so that "not found" is an answer.
+        writes: Whether the call changes something, so that a lost answer matters.
+        is_lost: Whether an answer was lost, so that the call may have been executed.
     """
 
     url: str
-    patience: Patience
+    limits: RequestLimits
     path: ObjectPath
     reads: bool
     writes: bool
     is_lost: bool = False
 
     def until_answered(self, call: Callable[[], T]) -> T:
-        """Return the answer.
+        """Repeat the call until there is an answer; return the answer.
 
         Raises:
-            FileNotFoundError: If the object that is to be read, or its bucket, is not there.
+            FileNotFoundError: If the object to read, or its bucket, does not exist.
             OutcomeUnknown: If a write may or may not have happened.
             Unavailable: If nothing was changed.
         """
-        pauses = self.patience.pauses()
+        pauses = self.limits.pauses()
         while True:
             try:
                 return call()
             except Failed as error:
                 pause_s = self._pause_s(error, pauses)
                 if pause_s is None:
-                    raise self._given_up(error) from error
+                    raise self._give_up(error) from error
             time.sleep(pause_s)
 
     def _pause_s(self, error: Exception, pauses: Iterator[float]) -> float | None:
-        """Return the pause before the call is repeated; None if it is not."""
+        """Return the pause before the call is repeated; None if it must not be repeated."""
         failure = failure_of(error)
         if failure is Failure.ABSENT and self.reads:
             raise error
@@ -356,6 +359,6 @@ class _Asking:
         self.is_lost = self.is_lost or failure is Failure.LOST
         return next(pauses, None)
 
-    def _given_up(self, error: Exception) -> StoreError:
+    def _give_up(self, error: Exception) -> StoreError:
         kind = OutcomeUnknown if self.is_lost and self.writes else Unavailable
         return kind(self.path, f"{self.url}: {words(error)}")

@@ -1,9 +1,10 @@
-"""What a failed request to an object store means: was it done, and may it be sent again?
+"""Classifies failed requests to an object store: was the request executed, and is a retry safe?
 
-An object store is behind a network, so there are two kinds of "no". A request that was refused, or
-never arrived, changed nothing. One whose answer was lost may have been carried out, and nobody may
-say that it was not (rule F15). obstore tells them apart by its exception classes and, where it has
-only one class for all, in the text of the message; whatever is not understood counts as lost.
+A network lies between us and the object store, so there are two kinds of failure. A request that
+was refused, or never arrived, changed nothing. A request whose answer was lost may have been
+executed, and must not be treated as if it had not (rule F15). obstore distinguishes the two by its
+exception classes and, where it has only one class for both, by the text of the message. A failure
+that is not recognised counts as lost.
 """
 
 import re
@@ -13,7 +14,7 @@ from typing import Final
 from obstore import exceptions
 
 Failed = (exceptions.BaseError, FileNotFoundError)
-"""What obstore raises when a request fails; "not found" is Python's own error."""
+"""The exceptions that obstore raises for failed requests; "not found" is Python's own error."""
 
 _FINAL: Final = (
     exceptions.InvalidPathError,
@@ -23,7 +24,7 @@ _FINAL: Final = (
     exceptions.UnknownConfigurationKeyError,
 )
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})")
-# The last request of an upload in parts, which obstore may have sent before, unanswered.
+# The last request of a multipart upload; obstore may have sent it before without an answer.
 _COMPLETES: Final = re.compile(r"performing (POST \S*[?&]uploadId=|PUT \S*[?&]comp=blocklist)")
 _NOT_NOW: Final = frozenset({409, 429})
 _TOO_SLOW: Final = 408
@@ -36,20 +37,20 @@ _WORDS_MAX: Final = 300
 
 
 class Failure(Enum):
-    """What is known of a request that failed."""
+    """What is known about a failed request."""
 
     ABSENT = auto()
     """There is no such object, or no such bucket. Nothing was changed."""
     REFUSED = auto()
-    """It was refused, and would be again. Nothing was changed."""
+    """It was refused, and a retry would be too. Nothing was changed."""
     NOT_NOW = auto()
-    """It never arrived, or was put off. Nothing was changed; it may be sent again."""
+    """It never arrived, or was deferred. Nothing was changed; a retry is safe."""
     LOST = auto()
-    """It may or may not have been carried out."""
+    """It may or may not have been executed."""
 
 
 def failure_of(error: Exception) -> Failure:
-    """Say what is known of a request that failed with one of `Failed`."""
+    """Classify a request that failed with one of `Failed`."""
     if _COMPLETES.search(str(error)):
         return Failure.LOST
     if isinstance(error, FileNotFoundError):
@@ -64,21 +65,21 @@ def failure_of(error: Exception) -> Failure:
 
 
 def object_is_absent(error: Exception) -> bool:
-    """Say whether a 404 names the object; if not, it may be the bucket that is not there."""
+    """Return whether a 404 names the object; otherwise the bucket may be missing."""
     return _ABSENT_OBJECT.search(str(error)) is not None
 
 
 def name_is_taken(error: Exception) -> bool:
-    """Say whether a refused create names the object as the reason.
+    """Return whether a refused create names the object as the reason.
 
-    A store may also answer that somebody else is writing at this moment, and then there need be
-    no object afterwards.
+    A store may also refuse because another write is in progress, and then there may be no object
+    afterwards.
     """
     return _TAKEN.search(str(error)) is not None
 
 
 def words(error: Exception) -> str:
-    """Say what went wrong in one line: no stack, no XML, and no query, which may be signed."""
+    """Describe the failure in one line, without stack, XML, or query, which may be signed."""
     text = str(error).partition("\n\nDebug source")[0]
     if _CREDENTIALS.search(text):
         return "no credentials were found in the environment, nor any that this machine is given"

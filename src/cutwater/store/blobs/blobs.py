@@ -1,11 +1,10 @@
-"""Blobs: a snapshot's files in the store, each named by its content, and how to get them back.
+"""Blobs: stores a snapshot's files as objects named by their content, and fetches them.
 
-A tree of files becomes one bundle of its small files (`bundles`), and one blob of its own for every
-file that is not small. The same tree always gives the same objects, so a snapshot that has not
-changed, and every big file that has not, is not sent again. Whether an object is there already is
-never asked: only what the caller calls reusable, because a kept cut or this attempt names it, is
-skipped (rule F7). Every byte is checked against the hash in its `BlobRef` before it is believed.
-Upholds I7.
+A tree of files becomes one bundle of its small files (`bundles`), and a separate blob for every
+other file. The same tree always gives the same objects, so an unchanged snapshot, and every
+unchanged big file, is not sent again. The store is never queried for existing objects: only objects
+that the caller calls reusable, because a kept cut or this attempt names them, are skipped (rule
+F7). Every byte is checked against the hash in its `BlobRef` before it is trusted. Upholds I7.
 """
 
 import hashlib
@@ -40,11 +39,17 @@ BUNDLED_BYTES_MAX: Final = 1 << 20
 
 
 class Blobs:
-    """The blobs that one generation of a pipeline writes, and those of any that it reads.
+    """The blobs that one generation of a pipeline writes, and the blobs of any generation it reads.
 
-    Holds nothing but names: may be used by any number of threads at once. Files that are being
-    stored must not change meanwhile. What is written is named by its content, so every call may
-    be repeated after any error. `OSError`s of local files are let through.
+    A `Blobs` holds only names, so any number of threads may use it. Files must not change while
+    they are stored. Objects are named by their content, so every call may be repeated after any
+    error.
+
+    The methods that store raise `Unavailable` if something was certainly not written, and
+    `OutcomeUnknown` if something may or may not have been written, or may not last. The methods
+    that fetch raise `Corrupt` for a blob that is missing or is not what was stored. All methods
+    that read raise `Unavailable` if the store does not answer. An `OSError` of a local file passes
+    through.
     """
 
     def __init__(
@@ -78,20 +83,19 @@ class Blobs:
 
         Args:
             root: The directory.
-            files: Their paths below it, from whoever put them there: a directory that is listed
-                again may show fewer.
-            reusable: What need not be stored again, by hash (`protocol.retention.reusable`).
-            memory: What earlier bundles hold, to leave out what a reusable one of them does;
-                learns of this one. Without it every small file is packed.
+            files: Their paths below the directory, from the code that wrote them: listing the
+                directory again may show fewer.
+            reusable: Objects that need not be stored again, by hash
+                (`protocol.retention.reusable`).
+            memory: The contents of earlier bundles: files in a reusable bundle are not packed
+                again. The new bundle is added. Without a memory, every small file is packed.
 
         Returns:
-            What `fetch_tree` needs: the bundle, then older bundles it refers to and the blobs of
-            big files, sorted; nothing at all for no files.
+            The arguments of `fetch_tree`: the bundle, then the older bundles it refers to and the
+            blobs of big files, sorted; empty if there are no files.
 
         Raises:
-            FileNotFoundError: If one of the files is not there.
-            Unavailable: If something was certainly not written.
-            OutcomeUnknown: If something may or may not have been written, or may not last.
+            FileNotFoundError: If one of the files does not exist.
         """
         found = {path: root / path for path in files}
         if not found:
@@ -119,8 +123,8 @@ class Blobs:
                 for _, _, local_file in packed.values():
                     file.write(local_file.read_bytes())
             sent = [(target, *size_and_hash(target))]
-            sent += [one for sha, one in big.items() if sha not in small]
-            first, *others = each(lambda one: self._stored(*one, reusable), sent)
+            sent += [item for sha, item in big.items() if sha not in small]
+            first, *others = each(lambda item: self._store(*item, reusable), sent)
         if memory is not None:
             held = {sha: (at, size) for sha, (at, size, _) in packed.items()}
             memory.remember(Held(first.sha256, held))
@@ -130,24 +134,14 @@ class Blobs:
     def store_files(
         self, local_files: Collection[Path], reusable: Mapping[str, BlobRef]
     ) -> tuple[BlobRef, ...]:
-        """Store files, several at once; return their blobs in the same order.
-
-        Raises:
-            Unavailable: If one was certainly not written.
-            OutcomeUnknown: If one may or may not have been written, or may not last.
-        """
-        return tuple(each(lambda one: self.store_file(one, reusable), local_files))
+        """Store files, several at a time; return their blobs in the same order."""
+        return tuple(each(lambda local_file: self.store_file(local_file, reusable), local_files))
 
     def store_file(self, local_file: Path, reusable: Mapping[str, BlobRef]) -> BlobRef:
-        """Store one file, unless it is reusable; return its blob.
+        """Store one file, unless it is reusable; return its blob."""
+        return self._store(local_file, *size_and_hash(local_file), reusable)
 
-        Raises:
-            Unavailable: If it was certainly not written.
-            OutcomeUnknown: If it may or may not have been written, or may not last.
-        """
-        return self._stored(local_file, *size_and_hash(local_file), reusable)
-
-    def _stored(
+    def _store(
         self, local_file: Path, size_bytes: int, sha256: str, reusable: Mapping[str, BlobRef]
     ) -> BlobRef:
         known = reusable.get(sha256)
@@ -160,20 +154,18 @@ class Blobs:
     # -- fetching
 
     def fetch_tree(self, refs: Sequence[BlobRef], into: Path, below: str = "") -> None:
-        """Write the files of a stored tree below a directory, which is made if it is not there.
+        """Write the files of a stored tree below a directory, which is created if needed.
 
-        Replaces files of the same names, so that it may be repeated after an error, when a part
-        of the tree may be there. Works with a temporary file beside `into`.
+        Existing files of the same names are replaced, so the call may be repeated after an error
+        that left a part of the tree. Works with a temporary file beside `into`.
 
         Args:
-            refs: What `store_tree` returned.
+            refs: The result of `store_tree`.
             into: The directory.
-            below: Only files whose paths begin with this are fetched.
+            below: Only files whose paths begin with this text are fetched.
 
         Raises:
-            Corrupt: If an object is missing or is not what was stored; it is named.
             NewerFormat: If the bundle was written by a newer Cutwater.
-            Unavailable: If the store does not answer.
         """
         into.mkdir(parents=True, exist_ok=True)
         if not refs:
@@ -184,24 +176,24 @@ class Blobs:
             bundles: dict[str | None, _OpenBundle] = {
                 None: opened.enter_context(self._bundle(first, Path(beside)))
             }
-            for one in bundles[None].header.files:
-                if not one.path.startswith(below):
+            for file in bundles[None].header.files:
+                if not file.path.startswith(below):
                     continue
-                target = into / one.path
+                target = into / file.path
                 target.parent.mkdir(parents=True, exist_ok=True)
-                wanted = one.sha256 if one.offset is None else one.bundle
+                wanted = file.sha256 if file.offset is None else file.bundle
                 if wanted is not None and wanted not in others:
-                    raise Corrupt(first.name, f"no blob was named for its file {one.path}")
-                if one.offset is None:
-                    whole[target] = others[one.sha256]
+                    raise Corrupt(first.name, f"no blob was named for its file {file.path}")
+                if file.offset is None:
+                    whole[target] = others[file.sha256]
                     continue
-                if self._cache is not None and self._cache.give(one.sha256, target):
+                if self._cache is not None and self._cache.give(file.sha256, target):
                     continue
                 if wanted not in bundles:
                     assert wanted is not None
                     bundle = self._bundle(others[wanted], Path(beside))
                     bundles[wanted] = opened.enter_context(bundle)
-                target.write_bytes(bundles[wanted].read(one))
+                target.write_bytes(bundles[wanted].read(file))
         self.fetch_files(whole)
 
     @contextmanager
@@ -214,12 +206,7 @@ class Blobs:
             yield _OpenBundle(ref, file, header, file.tell())
 
     def fetch_files(self, refs: Mapping[Path, BlobRef]) -> None:
-        """Write blobs to local files, several at once; makes the directories they need.
-
-        Raises:
-            Corrupt: If a blob is missing or is not what was stored.
-            Unavailable: If the store does not answer.
-        """
+        """Write blobs to local files, several at a time; create the directories they need."""
 
         def fetch(local_file: Path) -> None:
             local_file.parent.mkdir(parents=True, exist_ok=True)
@@ -230,53 +217,38 @@ class Blobs:
     def fetch_file(self, ref: BlobRef, local_file: Path) -> None:
         """Write a blob's content to a local file, replacing what was there.
 
-        After an error the file may hold a part, or what should not be believed.
-
-        Raises:
-            Corrupt: If the blob is missing or is not what was stored.
-            Unavailable: If the store does not answer.
+        After an error the file may be incomplete or wrong.
         """
-        found = self._fetched(ref, local_file)
+        found = self._fetch(ref, local_file)
         if found is not None:
             raise Corrupt(ref.name, found)
 
     def problems(self, refs: Collection[BlobRef]) -> dict[BlobRef, str]:
-        """Say what is wrong with each blob that is not sound, looking at several at once.
-
-        Raises:
-            Unavailable: If the store does not answer.
-        """
+        """Describe the problem of each damaged or missing blob; check several at a time."""
         found = zip(refs, each(self.problem, refs), strict=True)
         return {ref: problem for ref, problem in found if problem is not None}
 
     def problem(self, ref: BlobRef) -> str | None:
-        """Say what is wrong with a blob, in words that follow its name; None if it is sound.
+        """Describe the problem of a blob, in words that follow its name; None if it is intact.
 
-        Reads all of it, unless its size already tells.
-
-        Raises:
-            Unavailable: If the store does not answer.
+        Reads the whole blob, unless its size is already wrong.
         """
         problem = self.absence(ref)
         if problem is not None:
             return problem
         with TemporaryDirectory() as directory:
-            return self._fetched(ref, Path(directory) / "blob")
+            return self._fetch(ref, Path(directory) / "blob")
 
     def absence(self, ref: BlobRef) -> str | None:
-        """Say the same as far as it is known without reading the blob: there, and of its size.
-
-        Raises:
-            Unavailable: If the store does not answer.
-        """
+        """Check as `problem` does, but only existence and size, without reading the blob."""
         try:
             size_bytes = self._backend.size(ObjectPath(ref.name))
         except NotFound:
             return _MISSING
         return None if size_bytes == ref.size_bytes else _other_size(ref, size_bytes)
 
-    def _fetched(self, ref: BlobRef, local_file: Path) -> str | None:
-        """Fetch a blob and say what is wrong with it."""
+    def _fetch(self, ref: BlobRef, local_file: Path) -> str | None:
+        """Fetch a blob and describe its problem; None if it is intact."""
         if self._cache is not None and self._cache.give(ref.sha256, local_file):
             return None
         try:
@@ -314,11 +286,11 @@ class _OpenBundle:
     header: Header
     start: int
 
-    def read(self, one: BundledFile) -> bytes:
-        """Return the bytes of a file that is said to be here."""
-        assert one.offset is not None
-        self.file.seek(self.start + one.offset)
-        data = self.file.read(one.size_bytes)
-        if len(data) != one.size_bytes or digest(data) != one.sha256:
-            raise Corrupt(self.ref.name, f"its file {one.path} is not what was stored")
+    def read(self, file: BundledFile) -> bytes:
+        """Return the bytes of a file that the header places in this bundle."""
+        assert file.offset is not None
+        self.file.seek(self.start + file.offset)
+        data = self.file.read(file.size_bytes)
+        if len(data) != file.size_bytes or digest(data) != file.sha256:
+            raise Corrupt(self.ref.name, f"its file {file.path} is not what was stored")
         return data

@@ -1,12 +1,13 @@
-"""Bundles: the small files of a snapshot in one object, without those that an older one holds.
+"""Bundles: the small files of a snapshot in one object, except those in an older bundle.
 
     <bundle>  = <header> <newline> <bytes of the small files, one after the other>
     <header>  = {"files":[{"offset":0,"path":"offsets/7","sha256":…,"size_bytes":…},…],"format":1}
 
-A file that is not small is a blob of its own (`"offset":null`). A file that an older bundle holds
-is not sent again: `"bundle"` is that bundle's hash, and the offset counts there (format 2). Only
-bundles that a kept cut names are referred to (rule F7), only while at least half of their bytes are
-still needed, and only a few of them, so that a snapshot stays a few objects and old bytes go away.
+A file that is not small is a separate blob (`"offset":null`). A file that an older bundle holds is
+not sent again: `"bundle"` is that bundle's hash, and the offset counts there (format 2). A bundle
+refers only to bundles that a kept cut names (rule F7), only while at least half of their bytes are
+still needed, and only to a few of them. So a snapshot stays a few objects, and old bytes are
+deleted in time.
 """
 
 import threading
@@ -22,7 +23,7 @@ from cutwater.protocol.cut import BlobRef
 from cutwater.store.backends.directories import is_below, is_name
 
 FORMAT: Final = 2
-"""The newest format of bundles that is read; one without older bundles is written as format 1."""
+"""The newest bundle format that is read; a bundle without references is written as format 1."""
 
 OLDER_MAX: Final = 4
 """How many older bundles one bundle may refer to."""
@@ -35,11 +36,11 @@ class BundledFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """A file of a tree.
 
     Attributes:
-        path: Where it is in the tree.
+        path: Its path in the tree.
         size_bytes: Its size.
         sha256: Its hash.
-        offset: Where it begins behind the header; None if it is the blob that has its hash.
-        bundle: The hash of the older bundle that holds it; None for this one.
+        offset: Where it begins after the header; None if it is a separate blob.
+        bundle: The hash of the older bundle that holds it; None for this bundle.
     """
 
     path: str
@@ -50,14 +51,14 @@ class BundledFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a bundle says of itself."""
+    """The header of a bundle."""
 
     format: Annotated[int, msgspec.Meta(ge=1)]
     files: tuple[BundledFile, ...]
 
 
 class _Version(msgspec.Struct, frozen=True):
-    """All that may be asked of a header of any format."""
+    """The part of a header that is the same in every format."""
 
     format: int
 
@@ -69,7 +70,7 @@ _HEADERS: Final = msgspec.json.Decoder(Header)
 
 def encode_header(files: Sequence[BundledFile]) -> bytes:
     """Return the header line of a bundle."""
-    version = 1 if all(one.bundle is None for one in files) else FORMAT
+    version = 1 if all(file.bundle is None for file in files) else FORMAT
     return _ENCODER.encode(Header(version, tuple(files))) + b"\n"
 
 
@@ -77,8 +78,8 @@ def decode_header(ref: BlobRef, line: bytes) -> Header:
     """Read the header of a bundle whose hash has been checked.
 
     Raises:
-        Corrupt: If it is no header.
-        NewerFormat: If it was written by a newer Cutwater.
+        Corrupt: If the line is not a header.
+        NewerFormat: If the bundle was written by a newer Cutwater.
     """
     try:
         version = _VERSIONS.decode(line).format
@@ -87,30 +88,30 @@ def decode_header(ref: BlobRef, line: bytes) -> Header:
         header = _HEADERS.decode(line)
     except ValueError as error:
         raise Corrupt(ref.name, f"it is no bundle: {error}") from error
-    for one in header.files:
-        if not is_below(one.path):
-            raise Corrupt(ref.name, f"{one.path!r} is no path of a file in a bundle")
-        for sha256 in (one.sha256, one.bundle):
+    for file in header.files:
+        if not is_below(file.path):
+            raise Corrupt(ref.name, f"{file.path!r} is no path of a file in a bundle")
+        for sha256 in (file.sha256, file.bundle):
             if sha256 is not None and not is_name(sha256):
-                raise Corrupt(ref.name, f"{sha256!r} is no hash of {one.path}")
+                raise Corrupt(ref.name, f"{sha256!r} is no hash of {file.path}")
     return header
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the body of one stored bundle holds: offset and size of each file, by hash."""
+    """The body of one stored bundle: offset and size of each file, by hash."""
 
     sha256: str
     files: Mapping[str, tuple[int, int]]
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of its body."""
+        """The size of its body."""
         return sum(size for _, size in self.files.values())
 
 
 def older_places(needed: Mapping[str, int], older: Iterable[Held]) -> dict[str, tuple[str, int]]:
-    """Choose which files are left in older bundles.
+    """Choose the files that stay in older bundles.
 
     Args:
         needed: The size of each small file, by hash.
@@ -120,35 +121,42 @@ def older_places(needed: Mapping[str, int], older: Iterable[Held]) -> dict[str, 
         Bundle and offset of each file that need not be packed again, by the file's hash.
     """
     live = {
-        one.sha256: (sum(size for name, (_, size) in one.files.items() if name in needed), one)
-        for one in older
+        bundle.sha256: (
+            sum(size for name, (_, size) in bundle.files.items() if name in needed),
+            bundle,
+        )
+        for bundle in older
     }
-    worth = [(size, one) for size, one in live.values() if size > 0 and 2 * size >= one.size_bytes]
+    worth = [
+        (size, bundle)
+        for size, bundle in live.values()
+        if size > 0 and 2 * size >= bundle.size_bytes
+    ]
     worth.sort(key=lambda pair: (-pair[0], pair[1].sha256))
     places: dict[str, tuple[str, int]] = {}
-    for _, one in worth[:OLDER_MAX]:
-        for name, (offset, _) in one.files.items():
+    for _, bundle in worth[:OLDER_MAX]:
+        for name, (offset, _) in bundle.files.items():
             if name in needed and name not in places:
-                places[name] = (one.sha256, offset)
+                places[name] = (bundle.sha256, offset)
     return places
 
 
 class BundleMemory:
-    """What the newest bundles of this process hold; may be used by several threads."""
+    """The contents of this process's newest bundles; may be used by several threads."""
 
     def __init__(self) -> None:
-        """Know of no bundle."""
+        """Start without bundles."""
         self._held: OrderedDict[str, Held] = OrderedDict()
         self._lock = threading.Lock()
 
     def remember(self, held: Held) -> None:
-        """Note a bundle that has been stored."""
+        """Remember a bundle that was stored."""
         with self._lock:
             self._held[held.sha256] = held
             while len(self._held) > _REMEMBERED:
                 self._held.popitem(last=False)
 
     def among(self, names: Collection[str]) -> tuple[Held, ...]:
-        """Return the bundles that are among these hashes."""
+        """Return the remembered bundles with one of these hashes."""
         with self._lock:
             return tuple(held for name, held in self._held.items() if name in names)

@@ -1,11 +1,11 @@
-"""A local cache of blobs: what a cut's objects hold, on this machine before anything is built.
+"""A local cache of blobs: the contents of a cut's objects, on this machine before steps are built.
 
-Recovery checks every byte of a cut before sinks act, and builds from the same bytes. So it takes
-each content once, by its hash: from a file that a killed process has left on this machine, if one
-holds it, otherwise from the store. Nothing left behind is believed: the file is linked, and the
-link is measured; if it is something else, the store has it. An object whose content was found here
-is not read, but it must be there and have its size: what may be built from never depends on what
-somebody left. Upholds I7 (docs/adr/0016).
+Recovery checks every byte of a cut before sinks commit, and builds from the same bytes. So it gets
+each content once, by its hash: from a file that a killed process left on this machine, if there is
+one, otherwise from the store. A leftover file is not trusted: the file is linked, and the size and
+hash of the link are checked; if they differ, the content comes from the store. An object whose
+content was found on this machine is not read, but it must exist and have the right size: whether a
+cut can be restored never depends on leftover files. Upholds I7 (docs/adr/0016).
 """
 
 import os
@@ -25,33 +25,33 @@ from cutwater.store.blobs.bundles import decode_header
 
 
 class LeftFiles:
-    """Files that earlier processes or generations have left; may be used by several threads.
+    """Files left by earlier processes or generations; may be used by several threads.
 
-    They must not be written to any more, only deleted: a link would change with them. That is so
-    with Spark's files, which are made under another name, and with ours.
+    The files must not be written to any more, only deleted, because a link would change with them.
+    Spark's files, which are written under another name first, and our own meet this condition.
     """
 
     def __init__(self, roots: Iterable[Path] = ()) -> None:
-        """Look below these directories, once something is asked for."""
+        """Search below these directories; the search starts with the first request."""
         self._roots = tuple(roots)
         self._files: dict[int, list[Path]] | None = None
         self._hashes: dict[Path, str] = {}
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int, sha256: str, target: Path) -> bool:
-        """Link or copy a file that has this content; say whether there is one.
+        """Link or copy a file that has this content; return whether there is one.
 
         Args:
-            size_bytes: Its size.
-            sha256: Its hash.
-            target: A name that nothing has yet.
+            size_bytes: The size of the content.
+            sha256: The hash of the content.
+            target: A name that does not exist yet.
         """
         for file in self._of_size(size_bytes):
             if self._hashes.get(file, sha256) != sha256:
                 continue
             try:
                 link_or_copy(file, target)
-                # Measured is what will be used, whatever becomes of the file meanwhile.
+                # The link is checked, because it is what will be used: the file may change.
                 found = size_and_hash(target)
             except OSError:
                 target.unlink(missing_ok=True)
@@ -67,8 +67,8 @@ class LeftFiles:
             if self._files is None:
                 self._files = {}
                 seen = set()
-                for file, found in self._walked():
-                    # What belongs to somebody else may be changed after it was measured.
+                for file, found in self._walk():
+                    # A file of another user may be changed after it was checked.
                     is_ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
                     # A pinned file has several names.
                     if is_ours and (found.st_dev, found.st_ino) not in seen:
@@ -76,33 +76,33 @@ class LeftFiles:
                         self._files.setdefault(found.st_size, []).append(file)
             return self._files.get(size_bytes, [])
 
-    def _walked(self) -> Iterator[tuple[Path, os.stat_result]]:
+    def _walk(self) -> Iterator[tuple[Path, os.stat_result]]:
         for root in self._roots:
-            # A directory that cannot be listed is passed over: what it holds is fetched instead.
+            # A directory that cannot be listed is skipped: its contents are fetched instead.
             for parent, _, names in os.walk(root, onerror=lambda _: None):
                 for name in names:
                     file = Path(parent, name)
                     try:
                         yield file, file.lstat()
                     except OSError:
-                        # A process that is about to end tidies up after itself.
+                        # A process that is about to end may just have deleted the file.
                         continue
 
 
 class BlobCache:
-    """Contents by hash, in a directory of their own; may be used by several threads.
+    """Contents by hash, in a separate directory; may be used by several threads.
 
     Attributes:
-        linked_bytes: What was found on this machine.
-        fetched_bytes: What came from the store.
+        linked_bytes: The bytes that were found on this machine.
+        fetched_bytes: The bytes that came from the store.
     """
 
     def __init__(self, directory: Path, left: LeftFiles) -> None:
-        """Have nothing; the directory is made when something comes.
+        """Start empty; the directory is created with the first content.
 
         Args:
-            directory: A name that nothing has yet.
-            left: Where to look first.
+            directory: A name that does not exist yet.
+            left: The leftover files to search first.
         """
         self._directory = directory
         self._left = left
@@ -113,24 +113,24 @@ class BlobCache:
     def problems(
         self, blobs: Blobs, trees: Collection[Sequence[BlobRef]], files: Collection[BlobRef]
     ) -> dict[BlobRef, str]:
-        """Take what these objects hold, several at once; say what is wrong with each.
+        """Bring the contents of these objects here, several at a time; return their problems.
 
-        What is there already is not taken again. Where all that is needed of an older bundle was
-        found here, the bundle itself is not taken.
+        Contents that are already here are skipped. An older bundle is skipped if all files that
+        are needed from it were found on this machine.
 
         Args:
-            blobs: Where they are.
-            trees: What `store_tree` returned, each.
-            files: What `store_file` returned.
+            blobs: The blobs in the store.
+            trees: The results of `store_tree`.
+            files: The results of `store_file`.
 
         Raises:
             NewerFormat: If a bundle was written by a newer Cutwater.
             Unavailable: If the store does not answer.
-            OSError: If it cannot be written here.
+            OSError: If the cache cannot be written.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         trees = [tree for tree in trees if tree]
-        found = self._taken(blobs, {tree[0] for tree in trees}, {})
+        found = self._take_all(blobs, {tree[0] for tree in trees}, {})
         parts: dict[str, set[tuple[int, str]]] = {}
         for first in {tree[0] for tree in trees} - found.keys():
             try:
@@ -139,13 +139,13 @@ class BlobCache:
             except Corrupt as error:
                 found[first] = error.reason
                 continue
-            for one in header.files:
-                if one.bundle is not None:
-                    parts.setdefault(one.bundle, set()).add((one.size_bytes, one.sha256))
+            for file in header.files:
+                if file.bundle is not None:
+                    parts.setdefault(file.bundle, set()).add((file.size_bytes, file.sha256))
         others = {ref for tree in trees for ref in tree[1:]} | {*files}
-        return found | self._taken(blobs, others, parts)
+        return found | self._take_all(blobs, others, parts)
 
-    def _taken(
+    def _take_all(
         self,
         blobs: Blobs,
         refs: Collection[BlobRef],
@@ -155,20 +155,20 @@ class BlobCache:
 
         def take(ref: BlobRef) -> str | None:
             needed = parts.get(ref.sha256, set())
-            if self._found(ref.size_bytes, ref.sha256) or (
-                needed and all(self._found(*one) for one in sorted(needed))
+            if self._find(ref.size_bytes, ref.sha256) or (
+                needed and all(self._find(*content) for content in sorted(needed))
             ):
                 return blobs.absence(ref)
-            return self._fetched(blobs, ref)
+            return self._fetch(blobs, ref)
 
         found = zip(ordered, each(take, ordered), strict=True)
         return {ref: problem for ref, problem in found if problem is not None}
 
-    def _found(self, size_bytes: int, sha256: str) -> bool:
-        """Say whether the content is here, or was found on this machine now."""
+    def _find(self, size_bytes: int, sha256: str) -> bool:
+        """Return whether the content is here, after searching the leftover files if necessary."""
         if exists(self._directory / sha256):
             return True
-        unfinished = self._unfinished()
+        unfinished = self._name_unfinished()
         if not self._left.take(size_bytes, sha256, unfinished):
             return False
         unfinished.replace(self._directory / sha256)
@@ -176,8 +176,8 @@ class BlobCache:
             self.linked_bytes += size_bytes
         return True
 
-    def _fetched(self, blobs: Blobs, ref: BlobRef) -> str | None:
-        unfinished = self._unfinished()
+    def _fetch(self, blobs: Blobs, ref: BlobRef) -> str | None:
+        unfinished = self._name_unfinished()
         try:
             blobs.fetch_file(ref, unfinished)
         except Corrupt as error:
@@ -187,13 +187,13 @@ class BlobCache:
             self.fetched_bytes += ref.size_bytes
         return None
 
-    def _unfinished(self) -> Path:
+    def _name_unfinished(self) -> Path:
         return self._directory / f"{uuid.uuid4().hex}.unfinished"
 
     def give(self, sha256: str, local_file: Path) -> bool:
-        """Put a content where it is needed, replacing what is there; say whether it was here.
+        """Put a content where it is needed, replacing an existing file; return whether it was here.
 
-        The file must not be written to: it may be a link.
+        The file must not be written to, because it may be a link.
         """
         content = self._directory / sha256
         if not exists(content):
@@ -204,7 +204,7 @@ class BlobCache:
 
 
 def link_or_copy(file: Path, target: Path) -> None:
-    """Give a file another name; or its content, where the file system has no link to offer."""
+    """Link a file under another name; copy it where the file system cannot link."""
     try:
         os.link(file, target, follow_symlinks=False)
     except FileNotFoundError:

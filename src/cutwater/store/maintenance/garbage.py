@@ -1,14 +1,14 @@
-"""Deletes what retention does not keep: during a run (`Collector`) and by hand (`prune`).
+"""Deletes what retention does not keep: during a run (`Collector`) and on demand (`prune`).
 
-The collector reads the facts, lets the protocol plan, and deletes what the plan says. It is run by
-the holder of the claim while no attempt is open (rule F7). The claim is read again before every
-delete, so that a process that has been fenced out meanwhile deletes nothing more.
+The collector reads the facts, lets the protocol plan, and deletes what is planned. The holder of
+the claim runs it while no attempt is open (rule F7). The claim is read again before every delete,
+so that a process that has been fenced out deletes nothing more.
 
-`prospect` plans as if the pipeline had been claimed, and touches nothing. `prune` then claims it,
-so that a driver which only seemed dead can neither decide nor delete, notes which cuts were given
-up, and lets the collector delete; a driver that starts meanwhile claims the next generation, and
-the collector stops before its next delete (PROTOCOL.md section 12). A process may end after any
-step: what is left is deleted by the next prune, or by the next run. Upholds I9.
+`prospect` plans as if the pipeline had been claimed, and changes nothing. `prune` then claims the
+pipeline, so that a driver that only seemed dead can neither decide nor delete, records the dropped
+cuts, and lets the collector delete. A driver that starts at the same time claims the next
+generation, and the collector stops before its next delete (PROTOCOL.md section 12). A process may
+end after any step: the next prune or the next run deletes the rest. Upholds I9.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,9 +31,9 @@ class Collector:
     Attributes:
         store: The pipeline in its store.
         generation: The generation that collects.
-        retained: How many checkpoints are kept beside savepoints.
+        retained: How many checkpoints are kept besides savepoints.
         committed_through: The newest slot whose commit is recorded, as the caller knows it:
-            records are never deleted, so finding it out anew would cost more every time.
+            records are never deleted, so finding it again would cost more every time.
     """
 
     store: PipelineStore
@@ -44,7 +44,7 @@ class Collector:
     _given_up: set[CheckpointId] = field(default_factory=set)
 
     def know(self, cut: Cut) -> None:
-        """Note a cut that was published or restored, so that it need not be read again."""
+        """Remember a cut that was published or restored, so that it need not be read again."""
         self._cuts[cut.checkpoint_id] = cut
 
     @property
@@ -74,7 +74,7 @@ class Collector:
         for name in plan.objects:
             if not self._delete(object_path(name)):
                 return plan
-        # While nobody waits for anything: reading the log gets slow otherwise.
+        # No checkpoint waits for this. Without it, reading the log becomes slow.
         store.log.compact()
         return plan
 
@@ -83,7 +83,7 @@ class Collector:
 
         Args:
             log: The log.
-            drop: Cuts to give up, beside those that were.
+            drop: Cuts to drop, besides those that are recorded as dropped.
 
         Raises:
             StoreError: If the store cannot be read now.
@@ -95,14 +95,14 @@ class Collector:
             log,
             keep,
             self._cuts,
-            self._found(),
+            self._list_objects(),
             committed_through=self.committed_through,
             generation=self.generation,
         )
         if plan.unreadable or log.generation != self.generation:
             return plan
-        # All that is kept can be read, so what was decided and cannot be is not kept: it goes.
-        decided = {one.checkpoint_id for one in log.decisions}
+        # All kept manifests can be read, so a decided one that cannot be read is not kept: delete.
+        decided = {decision.checkpoint_id for decision in log.decisions}
         unread = (present & decided) - set(self._cuts)
         return replace(plan, manifests=tuple(sorted({*plan.manifests, *unread})))
 
@@ -113,20 +113,20 @@ class Collector:
         return True
 
     def _read_manifests(self) -> set[CheckpointId]:
-        """Read what is new, forget what is gone; return the numbers of all manifests."""
+        """Read new manifests, forget deleted ones; return the numbers of all manifests."""
         present = set(self.store.manifests.ids())
         for checkpoint_id in present.difference(self._cuts):
             try:
                 self._cuts[checkpoint_id] = self.store.manifests.read(checkpoint_id)
             except (Corrupt, NotFound):
-                # Left out: if it is one that is kept, the plan says so and deletes nothing.
+                # Skipped: if it is to be kept, the plan reports it and deletes nothing.
                 continue
         for checkpoint_id in set(self._cuts).difference(present):
             del self._cuts[checkpoint_id]
         self._given_up &= present
         return present
 
-    def _found(self) -> list[StoredObject]:
+    def _list_objects(self) -> list[StoredObject]:
         paths = PipelinePaths(self.store.pipeline)
         backend = self.store.backend
         return [
@@ -146,13 +146,13 @@ class Prospect:
     """What pruning would do.
 
     Attributes:
-        keep: The decisions that stay, oldest first.
-        checkpoints: The cuts that go.
-        attempts: Manifests of attempts that were never decided; they go too.
-        objects: The objects that go, with their sizes.
-        orphans: Those of them that no decided cut names: what failed attempts have left.
-        unreadable: Cuts that stay and whose manifest cannot be read: nothing goes while there is
-            one, since what it needs is unknown.
+        keep: The decisions that are kept, oldest first.
+        checkpoints: The cuts to delete.
+        attempts: The manifests to delete of attempts that were never decided.
+        objects: The objects to delete, with their sizes.
+        orphans: Those of the objects that no decided cut names: leftovers of failed attempts.
+        unreadable: Kept cuts whose manifest cannot be read. While there is one, nothing is
+            deleted, since the objects that it needs are unknown.
     """
 
     keep: tuple[Decision, ...]
@@ -164,17 +164,17 @@ class Prospect:
 
     @property
     def freed_bytes(self) -> int:
-        """How many bytes go, manifests not counted."""
+        """How many bytes are deleted, not counting manifests."""
         return sum(self.objects.values())
 
 
 def prospect(store: PipelineStore, retained: int, drop: Collection[CheckpointId] = ()) -> Prospect:
-    """Say what `prune` would do now.
+    """Return what `prune` would do now.
 
     Args:
         store: The pipeline in its store.
-        retained: How many checkpoints are kept beside savepoints.
-        drop: Cuts to give up, savepoints among them.
+        retained: How many checkpoints are kept besides savepoints.
+        drop: Cuts to drop, including savepoints.
 
     Raises:
         StoreError: If the store cannot be read now.
@@ -182,12 +182,12 @@ def prospect(store: PipelineStore, retained: int, drop: Collection[CheckpointId]
     through = store.commits.through(store.log.read())
     log = _sound_log(store)
     dropped = store.savepoints.dropped().union(drop)
-    # Planned as the holder of a claim that nobody has made yet.
+    # Planned as if this process already held the next claim.
     generation = Generation(log.generation + 1)
     claimed = LogView((*log.entries, Claim(Slot(log.last_slot + 1), generation, "")))
     collector = Collector(store, generation, retained, through)
     plan = collector.plan(claimed, drop)
-    decided = {one.checkpoint_id for one in log.decisions}
+    decided = {decision.checkpoint_id for decision in log.decisions}
     named = {
         blob.name
         for cut in collector.cuts
@@ -197,8 +197,12 @@ def prospect(store: PipelineStore, retained: int, drop: Collection[CheckpointId]
     objects = {path: _size(store, path) for path in map(object_path, plan.objects)}
     return Prospect(
         keep=kept(claimed, through, retained, dropped),
-        checkpoints=tuple(one for one in plan.manifests if one in decided),
-        attempts=tuple(one for one in plan.manifests if one not in decided),
+        checkpoints=tuple(
+            checkpoint_id for checkpoint_id in plan.manifests if checkpoint_id in decided
+        ),
+        attempts=tuple(
+            checkpoint_id for checkpoint_id in plan.manifests if checkpoint_id not in decided
+        ),
         objects=objects,
         orphans=frozenset(path for path in objects if path not in named),
         unreadable=plan.unreadable,
@@ -208,17 +212,17 @@ def prospect(store: PipelineStore, retained: int, drop: Collection[CheckpointId]
 def prune(
     store: PipelineStore, retained: int, nonce: str, drop: Collection[CheckpointId] = ()
 ) -> RetentionPlan:
-    """Claim the pipeline and delete what does not stay; return what was planned.
+    """Claim the pipeline and delete what is not kept; return what was planned.
 
     Args:
         store: The pipeline in its store.
-        retained: How many checkpoints are kept beside savepoints.
-        nonce: Made for this call alone; it is that of the claim.
-        drop: Cuts to give up, savepoints among them.
+        retained: How many checkpoints are kept besides savepoints.
+        nonce: The nonce of the claim, created for this call alone.
+        drop: Cuts to drop, including savepoints.
 
     Raises:
-        Conflict: If somebody else has claimed the pipeline at the same moment; nothing went.
-        StoreError: If the store cannot be read or written now; what is left goes another time.
+        Conflict: If another process claimed the pipeline at the same time; nothing was deleted.
+        StoreError: If the store cannot be read or written now; a later call deletes the rest.
     """
     log = _sound_log(store)
     claim = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), nonce)
@@ -226,7 +230,7 @@ def prune(
         path = PipelinePaths(store.pipeline).log_entry(claim.slot)
         raise Conflict(path, "somebody else may have claimed the pipeline just now")
     going = prospect(store, retained, drop)
-    # All that goes is given up: a driver that keeps more would miss it otherwise.
+    # Everything to delete is recorded as dropped; a driver that keeps more would miss it otherwise.
     for checkpoint_id in sorted({*going.checkpoints, *drop}):
         store.savepoints.drop(checkpoint_id)
     through = store.commits.through(store.log.read())
@@ -234,10 +238,10 @@ def prune(
 
 
 def _sound_log(store: PipelineStore) -> LogView:
-    """Read the log; what it has lost would be deleted as never decided.
+    """Read the log; refuse a truncated one, whose lost decisions would be deleted as undecided.
 
     Raises:
-        Corrupt: If it has lost its end.
+        Corrupt: If the log has lost its end.
     """
     if store.lacks_decision():
         raise Corrupt(PipelinePaths(store.pipeline).log_entries, LOG_LOST)
@@ -248,5 +252,5 @@ def _size(store: PipelineStore, path: ObjectPath) -> int:
     try:
         return store.backend.size(path)
     except NotFound:
-        # Gone meanwhile, as everything here is meant to be.
+        # Deleted since it was listed, as it was going to be.
         return 0

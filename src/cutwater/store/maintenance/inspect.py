@@ -1,8 +1,9 @@
-"""Looks at a pipeline's checkpoints without running it, and without changing anything.
+"""Inspects a pipeline's checkpoints without running it, and without changing anything.
 
-What there is follows from the decision log; manifests tell what a checkpoint consists of, and
-reports fill in what nobody needs for recovery: durations, uploaded bytes, why an attempt failed.
-An attempt without a decision has failed, unless the process that took its number still runs.
+The decision log determines which checkpoints exist. Manifests contain what a checkpoint consists
+of. Reports add information that recovery does not need: durations, uploaded bytes, why an attempt
+failed. An attempt without a decision has failed, unless the process that reserved its number still
+runs.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ _VANISHED: Final = "the process that took it ended before it was decided"
 
 
 class Status(StrEnum):
-    """What has become of an attempt."""
+    """The status of an attempt."""
 
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
@@ -33,22 +34,22 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointView:
-    """One attempt, or a rewind, as the store tells of it.
+    """One attempt, or a rewind, as recorded in the store.
 
     Attributes:
         id: Its number.
-        status: What has become of it.
-        kind: What was asked for; None if not even that can be read.
-        generation: Who took it.
-        started_at_ms: When it began; None if nobody can say.
+        status: Its status.
+        kind: What was requested; None if it cannot be read.
+        generation: The generation that reserved the number.
+        started_at_ms: When it started; None if unknown.
         decision: Its decision, if it was decided.
-        cut: Its manifest, if it is there and can be read.
-        problem: Why the manifest of a decided one cannot be read; empty otherwise.
-        discarded: Whether it was decided and its manifest is gone: it cannot be gone back to.
-        is_head: Whether the pipeline stands on it.
-        versions: What the sinks showed right after it; None if that is not recorded.
-        rewinds_to: For a rewind, the number of the checkpoint it made current again.
-        report: How it went, if its driver told.
+        cut: Its manifest, if it exists and can be read.
+        problem: Why the manifest of a decided checkpoint cannot be read; empty otherwise.
+        discarded: Whether it was decided and its manifest was deleted: it cannot be restored.
+        is_head: Whether it is the pipeline's current checkpoint.
+        versions: The versions of the sinks right after it; None if they are not recorded.
+        rewinds_to: For a rewind, the number of the checkpoint that it made current again.
+        report: Its report, if its driver wrote one.
         failure: Why it failed; empty otherwise.
     """
 
@@ -77,13 +78,13 @@ class CheckpointView:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Which attempts and decisions a pipeline has, at one look.
+    """The attempts and decisions of a pipeline at one moment.
 
     Attributes:
-        attempts: The numbers that attempts have taken, in order.
+        attempts: The numbers that attempts have reserved, in order.
         log: The decision log.
-        present: The numbers of the manifests that are there.
-        decided: What was decided, by number.
+        present: The numbers of the existing manifests.
+        decided: The decisions, by number.
     """
 
     attempts: tuple[CheckpointId, ...]
@@ -92,8 +93,8 @@ class Overview:
     decided: Mapping[CheckpointId, Decision] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Index the decisions, once for all that is asked of it."""
-        decided = {one.checkpoint_id: one for one in self.log.decisions}
+        """Index the decisions once, for all later lookups."""
+        decided = {decision.checkpoint_id: decision for decision in self.log.decisions}
         object.__setattr__(self, "decided", decided)
 
     @property
@@ -104,7 +105,9 @@ class Overview:
 
 @dataclass(slots=True)
 class Inspector:
-    """Looks at one pipeline, once: everything is read when it is first needed.
+    """Inspects one pipeline once: everything is read when it is first needed.
+
+    Every public method raises `StoreError` if the store cannot be read.
 
     Attributes:
         store: The pipeline in its store.
@@ -116,43 +119,33 @@ class Inspector:
     _problems: dict[BlobRef, str | None] = field(default_factory=dict)
 
     def look(self, since: CheckpointId = NO_CHECKPOINT) -> Overview:
-        """Return which attempts and decisions there are, from three lists and the log.
+        """Return the attempts and decisions, from three listings and the log.
 
         Args:
-            since: Attempts before this one are left aside.
-
-        Raises:
-            StoreError: If the store cannot be read.
+            since: Attempts before this number are skipped.
         """
-        # Attempts first: what is decided after that is missing, never "failed".
+        # Attempts first: one that is decided after that is missing, and never shown as failed.
         attempts = self.store.attempts.ids(since)
         log = self.store.log.read()
         return Overview(attempts, log, frozenset(self.store.manifests.ids()))
 
     def view(self, checkpoint_id: CheckpointId, overview: Overview) -> CheckpointView | None:
-        """Return one of what `look` has found, whatever became of it; None if it is not there.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+        """Return one attempt or decision that `look` has found; None if there is no such number."""
         decision = overview.decided.get(checkpoint_id)
         if decision is not None:
             is_there = checkpoint_id in overview.present
-            return self._decided(decision, overview.log, is_there=is_there)
+            return self._view_decision(decision, overview.log, is_there=is_there)
         if checkpoint_id not in overview.attempts:
             return None
         is_last = checkpoint_id == overview.attempts[-1]
-        return self._attempt(checkpoint_id, overview.log, is_last=is_last)
+        return self._view_attempt(checkpoint_id, overview.log, is_last=is_last)
 
     def checkpoints(self, *, everything: bool = False) -> tuple[CheckpointView, ...]:
-        """Return all checkpoints that can be gone back to, and the attempts among them.
+        """Return all checkpoints that can be restored, and the attempts between them.
 
         Args:
-            everything: Also what was deleted since, and attempts before the oldest checkpoint
-                that is left. Costs a few reads for every attempt there ever was.
-
-        Raises:
-            StoreError: If the store cannot be read.
+            everything: Also return deleted checkpoints, and attempts before the oldest checkpoint
+                that still exists. Costs a few reads for every attempt there ever was.
         """
         since = NO_CHECKPOINT if everything else self._oldest_left()
         overview = self.look(since)
@@ -161,32 +154,32 @@ class Inspector:
         if not everything:
             head = log.head and log.head.checkpoint_id
             wanted = {
-                one
-                for one in wanted
-                if (one in present or one == head if one in decided else one >= since)
+                checkpoint_id
+                for checkpoint_id in wanted
+                if (
+                    checkpoint_id in present or checkpoint_id == head
+                    if checkpoint_id in decided
+                    else checkpoint_id >= since
+                )
             }
-        found = (self.view(one, overview) for one in sorted(wanted))
-        return tuple(one for one in found if one is not None)
+        found = (self.view(checkpoint_id, overview) for checkpoint_id in sorted(wanted))
+        return tuple(view for view in found if view is not None)
 
     def _oldest_left(self) -> CheckpointId:
-        """Return the number of the oldest checkpoint that is left, savepoints left aside."""
+        """Return the number of the oldest checkpoint that still exists, ignoring savepoints."""
         present = frozenset(self.store.manifests.ids())
         left = (
-            one.checkpoint_id
-            for one in self.store.log.read().decisions
-            if one.checkpoint_id in present and one.kind is not CheckpointKind.SAVEPOINT
+            decision.checkpoint_id
+            for decision in self.store.log.read().decisions
+            if decision.checkpoint_id in present and decision.kind is not CheckpointKind.SAVEPOINT
         )
         return min(left, default=NO_CHECKPOINT)
 
     def one(self, checkpoint_id: CheckpointId) -> CheckpointView | None:
-        """Return one of them, whatever became of it; None if there never was one.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+        """Return the attempt or decision with this number; None if there never was one."""
         return self.view(checkpoint_id, self.look(checkpoint_id))
 
-    def _decided(self, decision: Decision, log: LogView, *, is_there: bool) -> CheckpointView:
+    def _view_decision(self, decision: Decision, log: LogView, *, is_there: bool) -> CheckpointView:
         checkpoint_id = decision.checkpoint_id
         cut, problem = None, ""
         if is_there:
@@ -197,7 +190,7 @@ class Inspector:
         report = self._report(checkpoint_id, decision.generation)
         started_at_ms = cut.started_at_ms if cut is not None else None
         if decision.kind is CheckpointKind.REWIND or started_at_ms is None:
-            # A rewind repeats the manifest of another; when it was decided, its attempt tells.
+            # A rewind repeats the manifest of another checkpoint; its attempt has its own time.
             started_at_ms = self._started_at_ms(checkpoint_id, started_at_ms)
         origin = None if decision.origin is None else log.at(decision.origin)
         return CheckpointView(
@@ -216,7 +209,7 @@ class Inspector:
             report=report,
         )
 
-    def _attempt(
+    def _view_attempt(
         self, checkpoint_id: CheckpointId, log: LogView, *, is_last: bool
     ) -> CheckpointView:
         try:
@@ -240,9 +233,9 @@ class Inspector:
     def _report(
         self, checkpoint_id: CheckpointId, generation: Generation | None
     ) -> AttemptReport | None:
-        """Read what its driver told of an attempt.
+        """Read the report of an attempt.
 
-        One of another generation is of an attempt whose number the store did not take then.
+        A report of another generation belongs to an attempt that failed to reserve the number.
         """
         report = self.store.reports.attempt(checkpoint_id)
         is_another = report is not None and generation not in {None, report.generation}
@@ -262,15 +255,12 @@ class Inspector:
 
     # -- verifying
 
-    def verified(self, view: CheckpointView) -> tuple[CheckpointView, tuple[Damage, ...]]:
+    def verify(self, view: CheckpointView) -> tuple[CheckpointView, tuple[Damage, ...]]:
         """Read every object of a decided checkpoint; return it as it is now, with its damages.
 
-        A pipeline that runs deletes what it no longer keeps, manifests first. So what seems
-        damaged is looked at once more: a checkpoint whose manifest is gone as well, and that
-        nobody had to keep, has been let go and is not damaged.
-
-        Raises:
-            StoreError: If the store does not answer.
+        A running pipeline deletes what it no longer keeps, manifests first. So a checkpoint that
+        seems damaged is inspected a second time: if its manifest is gone too, and retention did
+        not have to keep it, it was deleted by retention and is not damaged.
         """
         damages = self.damages(view)
         if not damages:
@@ -282,24 +272,22 @@ class Inspector:
         if not view.discarded:
             return False
         log = self.store.log.read()
-        # Nobody keeps less than one, whatever this pipeline has been told to keep.
+        # At least one checkpoint is kept, whatever retention is configured.
         stays = kept(log, self.store.commits.through(log), 1, self.store.savepoints.dropped())
         return view.decision not in stays
 
     def damages(self, view: CheckpointView) -> tuple[Damage, ...]:
-        """Read every object of a decided checkpoint, and say which are missing or damaged.
+        """Read every object of a decided checkpoint; return the missing and damaged ones.
 
-        What a sink has staged outside the store is not looked at: recovery asks the sink.
-
-        Raises:
-            StoreError: If the store does not answer.
+        Rows that a sink has staged outside the store are not checked: the sink checks them during
+        recovery.
         """
         cut = view.cut
         if cut is None:
             path = PipelinePaths(self.store.pipeline).manifest(view.id)
             return (Damage(path, view.problem or "it is gone"),)
         staged = f"{PipelinePaths(self.store.pipeline).staged_files}/"
-        state = {ref for one in cut.snapshots.values() for ref in one.blobs}
+        state = {ref for snapshot in cut.snapshots.values() for ref in snapshot.blobs}
         pending = cut.blobs(committed=view.versions is not None) - state
         refs = sorted({*state, *(ref for ref in pending if ref.name.startswith(staged))})
         problems = ((ref.name, self._problem(ref)) for ref in refs)
@@ -308,6 +296,6 @@ class Inspector:
 
     def _problem(self, ref: BlobRef) -> str | None:
         if ref not in self._problems:
-            # Reading needs no generation of its own.
+            # Reading works with any generation.
             self._problems[ref] = self.store.blobs(Generation(0)).problem(ref)
         return self._problems[ref]

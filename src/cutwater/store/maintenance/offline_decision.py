@@ -24,15 +24,15 @@ from cutwater.store.records.codecs import Attempt
 
 
 def claim_next(store: PipelineStore, log: LogView) -> Claim:
-    """Claim the pipeline right behind what has been read of its log.
+    """Claim the pipeline in the slot after the log that was read.
 
     Args:
         store: The pipeline in its store.
-        log: Its log: whoever has written to it since makes the claim fail.
+        log: Its log: the claim fails if another process has written to the log since.
 
     Raises:
-        Fenced: If somebody else has claimed or decided meanwhile; nothing was written.
-        OutcomeUnknown: If nobody can say whether it is claimed.
+        Fenced: If another process has claimed or decided since; nothing was written.
+        OutcomeUnknown: If it is unknown whether the claim was written.
         StoreError: If the store cannot be read.
     """
     claim = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), uuid.uuid4().hex)
@@ -43,17 +43,17 @@ def claim_next(store: PipelineStore, log: LogView) -> Claim:
 def decide_cut(
     store: PipelineStore, claim: Claim, kind: CheckpointKind, make: Callable[[Attempt], Cut]
 ) -> tuple[Decision, Cut]:
-    """Take a number, make the cut of that number, publish its manifest and write its decision.
+    """Reserve a number, create the cut with it, publish its manifest and write its decision.
 
     Args:
         store: The pipeline in its store.
-        claim: The claim of this process; the decision takes the slot behind it.
+        claim: The claim of this process; the decision gets the slot after it.
         kind: What is decided.
-        make: Makes the cut, and stores what it needs, once its number is taken.
+        make: Creates the cut, and stores its objects, after its number is reserved.
 
     Raises:
-        Fenced: If somebody else has claimed the pipeline meanwhile; nothing was decided.
-        OutcomeUnknown: If nobody can say whether it is decided.
+        Fenced: If another process has claimed the pipeline since; nothing was decided.
+        OutcomeUnknown: If it is unknown whether the decision was written.
         StoreError: If the store cannot be read or written.
     """
     cut = make(_take_number(store, claim.generation, kind))
@@ -72,7 +72,7 @@ def decide_cut(
 
 
 def _take_number(store: PipelineStore, generation: Generation, kind: CheckpointKind) -> Attempt:
-    """Take the next number that nobody has, as every attempt does (docs/adr/0003)."""
+    """Reserve the next free number, as every attempt does (docs/adr/0003)."""
     decided = store.log.read().highest_id
     number = max(store.attempts.highest(decided), decided)
     while True:
@@ -92,14 +92,14 @@ def _write(store: PipelineStore, entry: LogEntry) -> None:
 
 
 def fenced_out(store: PipelineStore, tried: Collection[Claim]) -> Fenced | None:
-    """Return what a process ends with that somebody else's claim has shut out.
+    """Return the error for a process that another process's claim has fenced out.
 
     Args:
         store: The pipeline in its store.
-        tried: All claims of this process, whatever became of them.
+        tried: All claims of this process, whether they succeeded or not.
 
     Returns:
-        The error; None if the pipeline is this process's own, or nobody has claimed it.
+        The error; None if the pipeline is this process's own, or is not claimed.
 
     Raises:
         StoreError: If the log cannot be read.

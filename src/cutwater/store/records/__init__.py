@@ -1,4 +1,4 @@
-"""The records of a pipeline in its store, one module per kind, in one checked envelope.
+"""The records of a pipeline in its store: one module per kind, all in the same checked envelope.
 
-`store.paths` alone knows their names.
+Only `store.paths` formats their names.
 """

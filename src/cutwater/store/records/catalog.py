@@ -1,10 +1,11 @@
-"""The pipelines of a store: a name is a label that leads to a uuid, minted once.
+"""The pipelines of a store: a name maps to a uuid, which is created once.
 
-Everything a pipeline owns lies under its uuid, and so do its sinks' idempotence keys; the name is
-only how people find it (PROTOCOL.md section 11). Two processes that open one name at once agree
-on one uuid, because the name is created if absent. Beside the name lies a record of how each
-pipeline was called: a name that somebody has deleted leads to its old pipeline again, and never
-silently to a new one, which would read everything from its beginning. Upholds I8.
+Everything that a pipeline owns lies under its uuid, and its sinks' idempotence keys contain the
+uuid; the name only serves to find the pipeline (PROTOCOL.md section 11). Two processes that open a
+name at the same time agree on one uuid, because the name is created if absent. A second record
+holds the name of each pipeline: if the first one was deleted, the name still leads to the old
+pipeline, and never silently to a new one, which would read its sources from the beginning. Upholds
+I8.
 """
 
 import uuid
@@ -28,40 +29,43 @@ Value = TypeVar("Value")
 def open_pipeline(
     backend: Backend, label: str, mint: Callable[[], uuid.UUID] = uuid.uuid4
 ) -> PipelineId:
-    """Return the uuid of the pipeline with that name, giving it one if it is new.
+    """Return the uuid of the pipeline with that name; create one if the pipeline is new.
 
     Args:
         backend: The store.
         label: The pipeline's name.
-        mint: Makes a uuid that nobody else has.
+        mint: Creates a unique uuid.
 
     Raises:
         ConfigError: If the name is empty, too long or not text.
         Corrupt: If the name's record is damaged.
-        NewerFormat: If it is of a newer Cutwater.
+        NewerFormat: If the record is of a newer Cutwater.
         Unavailable: If the store does not answer.
-        OutcomeUnknown: If the name may or may not have been written; opening it again tells.
+        OutcomeUnknown: If the name may or may not have been written; opening it again shows which.
     """
     path = name(label)
     try:
         pipeline = _read(backend, path)
     except NotFound:
-        pipeline = _named(backend, label, _called(backend, label) or PipelineId(str(mint())))
-    # After the name: a pipeline that has none is nobody's. Whoever opens it next makes up for it.
+        pipeline = _claim_name(
+            backend, label, _find_by_label(backend, label) or PipelineId(str(mint()))
+        )
+    # Written after the name: a pipeline without a name does not exist. If this process dies in
+    # between, the next one that opens the pipeline writes it.
     remembered = label_path(pipeline)
     if not backend.exists(remembered):
         backend.create(remembered, encode(LABEL, remembered, label))
     return pipeline
 
 
-def _named(backend: Backend, label: str, pipeline: PipelineId) -> PipelineId:
-    """Let a name lead to a pipeline, unless it leads somewhere; return where it leads."""
+def _claim_name(backend: Backend, label: str, pipeline: PipelineId) -> PipelineId:
+    """Map a name to a pipeline, unless it is mapped already; return the pipeline it maps to."""
     path = name(label)
     try:
         if backend.create(path, encode(NAME, path, pipeline)):
             return pipeline
     except OutcomeUnknown as unknown:
-        # Whatever is there now is the pipeline's, be it ours or another process's.
+        # The uuid that is stored now is the pipeline's, whichever process wrote it.
         try:
             return _read(backend, path)
         except NotFound:
@@ -70,20 +74,20 @@ def _named(backend: Backend, label: str, pipeline: PipelineId) -> PipelineId:
 
 
 def find_pipeline(backend: Backend, label: str) -> PipelineId:
-    """Return the uuid of the pipeline with that name, also if only the name has been deleted.
+    """Return the uuid of the pipeline with that name, even if the record of the name was deleted.
 
     Raises:
         ConfigError: If the name is empty, too long or not text.
-        NotFound: If no pipeline has that name, or ever had.
-        Corrupt: If the name's record is damaged, or is gone and several pipelines had that name.
-        NewerFormat: If it is of a newer Cutwater.
+        NotFound: If no pipeline has, or had, that name.
+        Corrupt: If the name's record is damaged, or was deleted and several pipelines had the name.
+        NewerFormat: If the record is of a newer Cutwater.
         Unavailable: If the store does not answer.
     """
     path = name(label)
     try:
         return _read(backend, path)
     except NotFound:
-        found = _called(backend, label)
+        found = _find_by_label(backend, label)
         if found is None:
             raise
         return found
@@ -93,9 +97,9 @@ def _read(backend: Backend, path: ObjectPath) -> PipelineId:
     return decode(NAME, path, backend.read(path))
 
 
-def _called(backend: Backend, label: str) -> PipelineId | None:
-    """Return the pipeline that was called so, by its own record; None if none was."""
-    found = sorted(one for one, text in _labels(backend).items() if text == label)
+def _find_by_label(backend: Backend, label: str) -> PipelineId | None:
+    """Return the pipeline whose own record has this name; None if there is none."""
+    found = sorted(pipeline for pipeline, text in _labels(backend).items() if text == label)
     if len(found) > 1:
         reason = f"it is gone, and these pipelines were called so: {', '.join(found)}"
         raise Corrupt(name(label), reason)
@@ -110,13 +114,13 @@ def _labels(backend: Backend) -> dict[PipelineId, str]:
 
 
 def identify(backend: Backend, text: str, option: str = "PIPELINE") -> tuple[str, PipelineId]:
-    """Return name and uuid of the pipeline that a person names by either.
+    """Return name and uuid of the pipeline that a user names by either of them.
 
-    A pipeline that is named by its uuid is found also if records of another one are damaged.
+    A pipeline that is named by its uuid is found even if records of another one are damaged.
 
     Raises:
-        ConfigError: If the store has none; it says which it has.
-        StoreError: If the store cannot be read, or a damaged record may be the one that is meant.
+        ConfigError: If the store has no such pipeline; the message lists the pipelines it has.
+        StoreError: If the store cannot be read, or a damaged record may be the requested one.
     """
     try:
         return text, find_pipeline(backend, text)
@@ -133,9 +137,9 @@ def identify(backend: Backend, text: str, option: str = "PIPELINE") -> tuple[str
 
 
 def list_pipelines(backend: Backend) -> dict[str, PipelineId | StoreError]:
-    """Return all pipelines of a store by name, sorted; an error for each that cannot be told.
+    """Return all pipelines of a store by name, sorted; an error for each that cannot be read.
 
-    A pipeline whose own record of its name is damaged, and that no name leads to, is listed by its
+    A pipeline whose own record of its name is damaged, and that no name maps to, is listed by its
     uuid.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Format 1: the shapes of log entries, attempts, commits and names; `manifests` has the manifest.
+"""Format 1 of log entries, attempts, commits and names; `manifests` has the manifest.
 
-Enums are stored by their values, which are texts and never numbers. A golden file holds each shape
-byte for byte: a change in here, or in a dataclass of the protocol, that alters what is written is a
-new format, which needs a reader of its own beside this one.
+Enums are stored by their values, which are strings and never numbers. A golden file holds each
+record byte for byte: a change in this module, or in a dataclass of the protocol, that alters the
+written bytes is a new format, and needs a reader besides this one.
 """
 
 from collections.abc import Mapping
@@ -41,14 +41,14 @@ class DecisionForm(msgspec.Struct, frozen=True, tag="decision", tag_field="entry
 
 
 def pack_entry(entry: LogEntry) -> ClaimForm | DecisionForm:
-    """Return an entry of the log as it is stored."""
+    """Convert an entry of the log to its stored form."""
     if isinstance(entry, Claim):
         return ClaimForm(**fields_of(entry))
     return DecisionForm(**fields_of(entry))
 
 
 def unpack_entry(form: ClaimForm | DecisionForm) -> LogEntry:
-    """Return an entry of the log from how it is stored."""
+    """Convert the stored form of a log entry back."""
     if isinstance(form, ClaimForm):
         return Claim(**msgspec.structs.asdict(form))
     return Decision(**msgspec.structs.asdict(form))
@@ -64,13 +64,13 @@ LOG_ENTRY: Final = RecordKind(
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The trace an attempt leaves from its start on, whatever becomes of it (docs/adr/0003).
+    """The trace that an attempt leaves from its start, however it ends (docs/adr/0003).
 
     Attributes:
-        checkpoint_id: The number it takes.
-        generation: Who takes it; with the number, nobody else's record is the same.
-        kind: What was asked for.
-        started_at_ms: When it began.
+        checkpoint_id: The number that it reserves.
+        generation: The generation that reserves it; number and generation make the record unique.
+        kind: What was requested.
+        started_at_ms: When it started.
     """
 
     checkpoint_id: CheckpointId
@@ -84,12 +84,12 @@ ATTEMPT: Final = plain_record("attempt", Attempt)
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What the sinks made visible when they acted on one decision (rule F41).
+    """The versions that the sinks made visible when they committed one decision (rule F41).
 
     Attributes:
-        slot: The decision.
+        slot: The slot of the decision.
         checkpoint_id: Its checkpoint.
-        versions: What every sink showed right after its commit.
+        versions: The version of every sink right after its commit.
     """
 
     slot: Slot
@@ -101,7 +101,7 @@ COMMITTED: Final = plain_record("committed", Committed)
 
 
 class NameForm(msgspec.Struct, frozen=True):
-    """What a pipeline's name leads to."""
+    """The uuid that a pipeline's name maps to."""
 
     pipeline: PipelineId
 
@@ -112,7 +112,7 @@ NAME: Final = RecordKind(
 
 
 class LabelForm(msgspec.Struct, frozen=True):
-    """How a pipeline was called."""
+    """The name of a pipeline."""
 
     label: str
 

@@ -1,8 +1,8 @@
-"""Records of commits: what the sinks made visible for each decision (PROTOCOL.md section 9).
+"""Commit records: the versions that sinks made visible for each decision (PROTOCOL.md section 9).
 
-Written when every sink has acted, so the newest record says through which slot nothing is left to
-repeat. A record holds the versions of the original commit and never changes (rule F41), whoever
-writes it and however often. Upholds I8.
+A record is written after every sink has committed, so no slot up to the newest record needs to be
+repeated. A record holds the versions of the original commit and never changes (rule F41), however
+often and by whichever process it is written. Upholds I8.
 """
 
 from cutwater.ids import NO_SLOT, PipelineId, Slot
@@ -15,7 +15,12 @@ from cutwater.store.records.envelope import decode, encode
 
 
 class Commits:
-    """The records of commits of one pipeline."""
+    """The commit records of one pipeline.
+
+    Every method that reads raises `Corrupt` for a damaged record or an unknown object among the
+    records, `NewerFormat` for a record of a newer Cutwater, and `Unavailable` if the store does
+    not answer.
+    """
 
     def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
         """Read and write in this store."""
@@ -23,11 +28,11 @@ class Commits:
         self._paths = PipelinePaths(pipeline)
 
     def record(self, committed: Committed) -> None:
-        """Record that all sinks have acted on a decision. May be repeated after any error.
+        """Record that all sinks have committed a decision. May be repeated after any error.
 
         Raises:
-            Conflict: If the slot is recorded with other versions: a sink that acts again must
-                name the version of its original commit, and one did not.
+            Conflict: If the slot is recorded with other versions: a sink that repeats a commit
+                must return the version of its original commit, and a sink did not.
             Unavailable: If it was certainly not recorded.
             OutcomeUnknown: If it may or may not have been recorded.
         """
@@ -35,37 +40,26 @@ class Commits:
         write_once(self._backend, path, encode(COMMITTED, path, committed))
 
     def read(self, slot: Slot) -> Committed:
-        """Read what the sinks made visible for a decision.
+        """Read the versions that the sinks made visible for a decision.
 
         Raises:
-            NotFound: If that is not recorded.
-            Corrupt: If the record is damaged.
-            NewerFormat: If it is of a newer Cutwater.
-            Unavailable: If the store does not answer.
+            NotFound: If the commit is not recorded.
         """
         path = self._paths.committed(slot)
         return decode(COMMITTED, path, self._backend.read(path))
 
     def slots(self, after: Slot = NO_SLOT) -> tuple[Slot, ...]:
-        """Return all slots after one whose commit is recorded, in order.
-
-        Raises:
-            Corrupt: If there is something else among them.
-            Unavailable: If the store does not answer.
-        """
-        behind = self._paths.committed(after) if after else None
-        found = self._backend.list(self._paths.commits, behind)
+        """Return all slots after `after` whose commit is recorded, in order."""
+        start = self._paths.committed(after) if after else None
+        found = self._backend.list(self._paths.commits, start)
         return tuple(sorted(self._paths.slot_of_commit(path) for path in found))
 
     def through(self, log: LogView | None = None) -> Slot:
-        """Return the newest slot whose commit is recorded; `NO_SLOT` for none.
+        """Return the newest slot whose commit is recorded; `NO_SLOT` if there is none.
 
         Args:
-            log: The log, if it has been read: the newest record is looked for near its end, and
+            log: The log, if it has been read: the newest record is searched near its end, and
                 further back only if there is none.
-
-        Raises:
-            StoreError: As `slots` does.
         """
         near = NO_SLOT if log is None else recent(log.last_slot)
         return max(self.slots(near) or self.slots(), default=NO_SLOT)
@@ -75,9 +69,6 @@ class Commits:
 
         Args:
             log: The log, as for `through`.
-
-        Raises:
-            StoreError: As `slots` and `read` do.
         """
         slot = self.through(log)
         return self.read(slot) if slot else None

@@ -1,13 +1,13 @@
 """The decision log in the store: consecutive slots, each created once (PROTOCOL.md section 9).
 
-Reads facts and carries out one create; `protocol.decisions` says what they mean and who may
-decide. Nothing is ever overwritten or deleted here. Upholds I7 and I8.
+This module reads entries and creates slots; `protocol.decisions` determines what they mean and
+which process may decide. Nothing is ever overwritten or deleted here. Upholds I7 and I8.
 
-A log grows with every checkpoint: at one every five seconds by 17,000 entries a day, each an object
-of its own. A segment is a copy of consecutive entries in one object, so that a long log is not
+A log grows with every checkpoint: with one every five seconds by 17,000 entries a day, each in a
+separate object. A segment is a copy of consecutive entries in one object, so that a long log is not
 read entry by entry; in the store it is called a volume. The entries stay where they are and stay
-authoritative: a segment that is missing or damaged costs time and nothing else. Entries never
-change, so it does not matter which process writes a segment, when, or how often (docs/adr/0017).
+authoritative: a segment that is missing or damaged only costs time. Entries never change, so it
+does not matter which process writes a segment, when, or how often (docs/adr/0017).
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ SEGMENT_ENTRIES: Final = 500
 """How many entries of the log a segment holds."""
 
 COMPACTED_AT_ONCE_MAX: Final = 20
-"""How many segments are written by one call: an old log must not keep its pipeline waiting."""
+"""How many segments one call writes, so that a pipeline with an old log does not wait long."""
 
 
 class SegmentForm(msgspec.Struct, frozen=True):
@@ -44,11 +44,11 @@ class SegmentForm(msgspec.Struct, frozen=True):
 
 
 def _pack(entries: Sequence[LogEntry]) -> SegmentForm:
-    return SegmentForm(tuple(pack_entry(one) for one in entries))
+    return SegmentForm(tuple(pack_entry(entry) for entry in entries))
 
 
 def _unpack(form: SegmentForm) -> Sequence[LogEntry]:
-    return tuple(unpack_entry(one) for one in form.entries)
+    return tuple(unpack_entry(entry) for entry in form.entries)
 
 
 SEGMENT: Final = RecordKind("volume", _pack, msgspec.json.Decoder(SegmentForm), _unpack)
@@ -66,7 +66,7 @@ class LogSegments:
         self._entries = entries
 
     def read(self) -> list[LogEntry]:
-        """Return what is in segments from the first slot on, up to the first gap.
+        """Return the entries in segments, from the first slot up to the first gap.
 
         Raises:
             Unavailable: If the store does not answer.
@@ -81,17 +81,17 @@ class LogSegments:
         return compacted
 
     def _segment(self, last: Slot) -> Sequence[LogEntry] | None:
-        """Return the entries of the segment that ends with a slot; None if it is of no use."""
+        """Return the entries of the segment that ends with a slot; None if it is unusable."""
         path = self._paths.log_segment(last)
         try:
             found = decode(SEGMENT, path, self._backend.read(path))
         except (Corrupt, NewerFormat, NotFound):
             return None
-        slots = [one.slot for one in found]
+        slots = [entry.slot for entry in found]
         return found if slots and slots == list(range(slots[0], last + 1)) else None
 
     def compact(self, entries: Sequence[LogEntry], compacted: Slot) -> Slot:
-        """Write the segments that are due, a few of them; may be repeated after any error.
+        """Write the next few segments that are due; may be repeated after any error.
 
         Args:
             entries: The whole log, as it was read.
@@ -114,7 +114,7 @@ class LogSegments:
 
 
 def recent(slot: Slot) -> Slot:
-    """Return a slot so far before another that what is newest is hardly ever older."""
+    """Return a slot far enough before another that the newest record is almost always after it."""
     return Slot(max(NO_SLOT, slot - SEGMENT_ENTRIES))
 
 
@@ -124,7 +124,7 @@ class DecisionLog:
     def __init__(
         self, backend: Backend, pipeline: PipelineId, segments: LogSegments | None = None
     ) -> None:
-        """Know nothing yet."""
+        """Start without reading anything."""
         self._backend = backend
         self._paths = PipelinePaths(pipeline)
         self._segments = segments or LogSegments(backend, pipeline)
@@ -134,14 +134,13 @@ class DecisionLog:
         self._problem: StoreError | None = None
 
     def read(self) -> LogView:
-        """Read the log from its first slot to the first free one.
+        """Read the log from its first slot to the first free slot.
 
-        What has been read never changes, so only new slots are read again. The first call reads
-        the segments first and lists the rest of the log, to notice a slot that is missing in the
-        middle.
+        Entries never change, so later calls read only new slots. The first call reads the segments
+        and lists the rest of the log, to detect a slot that is missing in the middle.
 
         Raises:
-            Corrupt: If an entry cannot be read, or a slot is empty before one that is not.
+            Corrupt: If an entry cannot be read, or an empty slot is followed by a filled one.
             NewerFormat: If an entry is of a newer Cutwater.
             Unavailable: If the store does not answer.
         """
@@ -151,10 +150,10 @@ class DecisionLog:
         if self._view is None:
             entries = self._segments.read()
             self._compacted = Slot(len(entries))
-            # Listed before it is read: what is listed was created after all slots before it.
+            # List before reading: a listed slot was created after all slots before it.
             last = max(last, self._last_listed(self._compacted))
-        # What is listed is read several at once: a log grows with every checkpoint.
-        new = each(self._entry, [Slot(one) for one in range(len(entries) + 1, last + 1)])
+        # Listed slots are read several at a time, because a log grows with every checkpoint.
+        new = each(self._entry, [Slot(number) for number in range(len(entries) + 1, last + 1)])
         while True:
             entry = new.pop(0) if new else self._entry(Slot(len(entries) + 1))
             if entry is None:
@@ -168,7 +167,7 @@ class DecisionLog:
         return self._view
 
     def compact(self) -> None:
-        """Compact what has been read into segments, if there is enough; may be left undone.
+        """Write segments if enough entries have been read; an optional optimization.
 
         Raises:
             StoreError: If a segment could not be written.
@@ -177,16 +176,16 @@ class DecisionLog:
             self._compacted = self._segments.compact(self._view.entries, self._compacted)
 
     def create(self, entry: LogEntry) -> DecisionOutcome:
-        """Create exactly this slot, once, and say what became of it.
+        """Create exactly this slot, once, and return the outcome.
 
-        Whatever the store answers but "created", the slot is read back and the nonce compared:
-        an answer may have been lost and the slot be ours (rule F15).
+        Unless the store answers "created", the slot is read back and the nonce is compared: an
+        answer may have been lost although the slot is ours (rule F15).
 
         Args:
-            entry: What to write, with a nonce that no other entry has.
+            entry: The entry, with a nonce that no other entry has.
 
         Raises:
-            InvariantBroken: If the slot is not the one after the last, which would leave a hole.
+            InvariantBroken: If the slot does not follow the last one, which would leave a gap.
             StoreError: If the log had to be read first and could not be; nothing was written.
         """
         if entry.slot > self._reached + 1:
@@ -206,7 +205,7 @@ class DecisionLog:
         return outcome
 
     def doubt(self, slot: Slot) -> OutcomeUnknown:
-        """Return what is to be told of the last create if its outcome is not known."""
+        """Return the error for the last create if its outcome is unknown."""
         why = f"{self._problem.reason}; " if self._problem else ""
         reason = f"{why}it may or may not be written"
         doubt = OutcomeUnknown(self._paths.log_entry(slot), reason)
@@ -238,6 +237,6 @@ class DecisionLog:
             self._problem = self._problem or error
             return DecisionOutcome.UNKNOWN
         if found is None:
-            # A create that is still on its way may yet arrive.
+            # A create that is still in transit may yet arrive.
             return DecisionOutcome.UNKNOWN
         return DecisionOutcome.WRITTEN if found.nonce == entry.nonce else DecisionOutcome.TAKEN

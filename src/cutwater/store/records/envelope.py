@@ -1,12 +1,12 @@
-"""What stored bytes mean: versioned, checksummed records, the same bytes for the same value.
+"""The envelope of stored records: versioned, checksummed, the same bytes for the same value.
 
     {"sha256":"<hash of the record>","record":{"format":1,"kind":…,"object":<path>,"value":…}}
 
 The hash covers every byte between `"record":` and the last brace; the rest of the object is
-compared byte by byte, so that no flipped bit goes unnoticed. A record names the object it was
-written as, so that one copied to another name is noticed too. JSON is canonical: keys sorted, no
-blanks. Objects can be read by a person, or with any JSON tool; `codecs` and the modules of the
-records say what values look like. A format that was once released is read for ever. Upholds I7.
+compared byte by byte, so that every flipped bit is detected. A record contains the name of its
+object, so that a record copied to another name is detected too. JSON is canonical: keys sorted, no
+blanks. Objects are human-readable and can be read with any JSON tool; `codecs` and the modules of
+the records define the values. Every released format stays readable. Upholds I7.
 """
 
 import hashlib
@@ -34,19 +34,19 @@ _CLOSING: Final = b"}\n"
 _HASH_END: Final = len(_OPENING) + 64
 _BODY_START: Final = _HASH_END + len(_MIDDLE)
 
-# Called for what msgspec does not know: a mapping of another kind is written as a dict is.
+# Called for types that msgspec does not know: any other mapping is written as a dict.
 _ENCODER: Final = msgspec.json.Encoder(order="sorted", enc_hook=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordKind(Generic[Value, Form]):
-    """One kind of record: how its value is laid out, and how it is taken apart again.
+    """One kind of record: how its value is encoded and decoded.
 
     Attributes:
-        name: What the record says it is.
-        pack: Turns a value into its form: plain data that JSON has.
-        decoder: Reads a form and checks its types.
-        unpack: Turns a form back into the value; raises `ValueError` if it means nothing.
+        name: The kind that is stored in the record.
+        pack: Converts a value to its form: plain data that JSON can hold.
+        decoder: Decodes a form and checks its types.
+        unpack: Converts a form back to the value; raises `ValueError` if the form is invalid.
     """
 
     name: str
@@ -66,11 +66,11 @@ def _unchanged(value: Value) -> Value:
 
 def fields_of(value: "DataclassInstance") -> dict[str, Any]:
     """Return the fields of a dataclass by name, as they are."""
-    return {one.name: getattr(value, one.name) for one in fields(value)}
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 class _Version(msgspec.Struct, frozen=True):
-    """All that may be asked of a record of any format."""
+    """The part of a record that is the same in every format."""
 
     format: int
 
@@ -92,12 +92,12 @@ def digest(data: bytes) -> str:
 
 
 def encode(kind: RecordKind[Value, Any], path: ObjectPath, value: Value) -> bytes:
-    """Return the bytes of a record. The same value at the same path always gives the same.
+    """Return the bytes of a record. The same value at the same path gives the same bytes.
 
     Args:
-        kind: What it is.
-        path: The object it will be.
-        value: What it says.
+        kind: The kind of record.
+        path: The path of its object.
+        value: Its value.
     """
     raw = msgspec.Raw(_ENCODER.encode(kind.pack(value)))
     body = _ENCODER.encode(_Record(FORMAT, kind.name, path, raw))
@@ -105,16 +105,16 @@ def encode(kind: RecordKind[Value, Any], path: ObjectPath, value: Value) -> byte
 
 
 def decode(kind: RecordKind[Value, Any], path: ObjectPath, data: bytes) -> Value:
-    """Return what a record says.
+    """Return the value of a record.
 
     Args:
-        kind: What it must be.
-        path: The object it was read from.
+        kind: The kind that the record must have.
+        path: The path of its object.
         data: The object's content.
 
     Raises:
-        Corrupt: If a byte has changed, or it is another record than was asked for.
-        NewerFormat: If it is whole, but of a format that this version does not know.
+        Corrupt: If a byte has changed, or the record has another kind or path.
+        NewerFormat: If the record is intact, but of a format that this version does not know.
     """
     body = _checked_body(path, data)
     try:

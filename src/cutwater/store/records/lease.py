@@ -1,13 +1,13 @@
 """The heartbeat lease: which process runs a pipeline, and where that process answers.
 
-A process that runs a pipeline, or moves it in time, holds its lease and renews it by a heartbeat,
-so that a second process is refused instead of fencing the first one out by mistake. The lease does
-not keep data right. The claim in the decision log does: a process that ignores a fresh lease fences
+A process that runs, rewinds or forks a pipeline holds its lease and renews it by a heartbeat, so
+that a second process is refused instead of fencing the first one out by mistake. The lease does not
+protect the data. The claim in the decision log does: a process that ignores a fresh lease fences
 the other one out, exactly once (rule F5).
 
-The address of the running pipeline's API is written by the process that holds the lease and names
-the nonce of that lease, so that an address left by a dead process is recognised. Nothing depends on
-the address; it holds no secret, only the name of the file that has one.
+The process that holds the lease writes the address of its API. The record names the nonce of the
+lease, so that an address left by a dead process is recognised. Nothing depends on the address; it
+holds no secret, only the name of the file with the token.
 """
 
 import logging
@@ -31,30 +31,30 @@ from cutwater.store.paths import ObjectPath, PipelinePaths
 from cutwater.store.records.envelope import decode, encode, plain_record
 
 BEAT_MS: Final = 3_000
-"""How often a running process shows that it is alive."""
+"""The interval between two heartbeats of a running process."""
 
 STALE_MS: Final = 20_000
-"""Without a sign for this long, a process counts as dead."""
+"""Without a heartbeat for this long, a process counts as dead."""
 
 _LOG: Final = logging.getLogger(__name__)
 
 _LIVE: Final[set[str]] = set()
-"""The nonces of all leases of this process: what has its number and none of these is dead."""
+"""The nonces of this process's leases: a lease with its process id and another nonce is dead."""
 
 _GONE: Final[set[str]] = set()
-"""The nonces of leases whose process had ended, or was given up, when this process took over."""
+"""The nonces of leases whose process had ended, or counted as dead, when this one took over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who runs a pipeline.
+    """The process that runs a pipeline.
 
     Attributes:
         host: The machine.
         process: The process id on that machine.
-        nonce: Tells this process from any other of the same number.
-        beat_at_ms: When it last showed that it is alive.
-        released: Whether it has ended by itself.
+        nonce: Distinguishes this process from any other with the same id.
+        beat_at_ms: The time of its last heartbeat.
+        released: Whether it has ended normally.
     """
 
     host: str
@@ -65,12 +65,12 @@ class Lease:
 
 
 def claim_nonce(lease_nonce: str) -> str:
-    """Make the nonce of a claim, from which others see by which lease its process is known."""
+    """Create the nonce of a claim; it contains the nonce of the process's lease."""
     return f"{lease_nonce}.{uuid.uuid4().hex}"
 
 
 def claimant(nonce: str) -> str | None:
-    """Return the nonce of the lease of a claim's process; None if the claim does not tell."""
+    """Return the lease nonce in the nonce of a claim; None if there is none."""
     lease_nonce, separator, _ = nonce.partition(".")
     return lease_nonce if separator else None
 
@@ -79,25 +79,25 @@ LEASE: Final = plain_record("lease", Lease)
 
 
 class Holding(Enum):
-    """Whether a pipeline may be started without taking it from somebody."""
+    """Whether a pipeline may be started without taking it from another process."""
 
     FREE = auto()
-    """Nobody has run it, or whoever did has ended."""
+    """No process has run it, or the last one has ended."""
     STALE = auto()
-    """Whoever ran it has shown no sign for long."""
+    """The last process that ran it has sent no heartbeat for a long time."""
     HELD = auto()
-    """Somebody runs it."""
+    """A process runs it."""
     UNKNOWN = auto()
-    """Somebody may run it: what says so cannot be read."""
+    """A process may run it: the lease cannot be read."""
 
 
 def holding(lease: Lease | None, now_ms: int, *, is_dead: bool) -> Holding:
-    """Say whether a lease stands in the way.
+    """Classify a lease.
 
     Args:
-        lease: What the store holds.
-        now_ms: The time now.
-        is_dead: Whether its process is known to be gone, whatever the heartbeat says.
+        lease: The lease in the store.
+        now_ms: The current time.
+        is_dead: Whether its process is known to be dead, regardless of the heartbeat.
     """
     if lease is None or lease.released:
         return Holding.FREE
@@ -107,12 +107,12 @@ def holding(lease: Lease | None, now_ms: int, *, is_dead: bool) -> Holding:
 
 
 def process_is_dead(lease: Lease, live: Collection[str] = ()) -> bool:
-    """Say whether the lease's process is on this machine and gone.
+    """Return whether the lease's process ran on this machine and is dead.
 
     Args:
         lease: The lease.
-        live: The nonces of this process's own leases: another one with this process's number
-            belongs to a process that had the number before, as in a restarted container.
+        live: The nonces of this process's own leases: another lease with this process's id belongs
+            to a process that had the id before, as in a restarted container.
     """
     if lease.host != socket.gethostname():
         return False
@@ -128,7 +128,7 @@ def process_is_dead(lease: Lease, live: Collection[str] = ()) -> bool:
 
 
 class Leases:
-    """The lease of one pipeline."""
+    """The lease of one pipeline. Every method that writes raises `StoreError` if it cannot."""
 
     def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
         """Read and write in this store."""
@@ -137,15 +137,15 @@ class Leases:
 
     @property
     def path(self) -> ObjectPath:
-        """Where it is."""
+        """The path of the lease."""
         return self._path
 
     def read(self) -> Lease | None:
-        """Read who runs the pipeline; None if nobody ever did.
+        """Read the lease; None if no process ever held it.
 
         Raises:
             Corrupt: If the record is damaged.
-            NewerFormat: If it is of a newer Cutwater.
+            NewerFormat: If the record is of a newer Cutwater.
             Unavailable: If the store does not answer.
         """
         try:
@@ -154,36 +154,29 @@ class Leases:
             return None
 
     def beat(self, lease: Lease) -> None:
-        """Show that the holder is alive, or has ended.
-
-        Raises:
-            StoreError: If that could not be written.
-        """
+        """Write the lease: a heartbeat, or its release."""
         self._backend.put(self._path, encode(LEASE, self._path, lease))
 
     def release(self, lease: Lease) -> None:
-        """Say that the holder has ended by itself, unless somebody else holds it by now.
-
-        Raises:
-            StoreError: If that could not be written.
-        """
+        """Mark the lease as released, unless another process holds it by now."""
         try:
             found = self.read()
         except Corrupt:
-            # Whoever holds it by now shows so again in a moment; nobody else would ever mend it.
+            # If another process holds the lease, its next heartbeat corrects this. If none does,
+            # no other process would ever repair the record.
             found = lease
         if found is not None and found.nonce == lease.nonce:
             self.beat(replace(lease, released=True))
 
 
 class Hold(NamedTuple):
-    """How a pipeline is held.
+    """The state of a pipeline's lease.
 
     Attributes:
-        lease: Who holds it, or did last; None if nobody ever did.
-        holding: Whether somebody holds it now.
-        age_s: How long ago the holder showed a sign of life.
-        problem: Why that is not known, if it is not; empty otherwise.
+        lease: The current or last lease; None if there never was one.
+        holding: Whether a process holds it now.
+        age_s: The age of the last heartbeat.
+        problem: Why the state is unknown; empty if it is known.
     """
 
     lease: Lease | None
@@ -193,7 +186,7 @@ class Hold(NamedTuple):
 
 
 def look(backend: Backend, pipeline: PipelineId) -> Hold:
-    """See whether somebody holds a pipeline now; a damaged lease does not say.
+    """Find out whether a process holds a pipeline now; with a damaged lease it is unknown.
 
     Raises:
         StoreError: If the store does not answer.
@@ -211,7 +204,7 @@ def look(backend: Backend, pipeline: PipelineId) -> Hold:
 def holder_of(
     backend: Backend, pipeline: PipelineId, name: str
 ) -> PipelineHeld | HolderUnknown | None:
-    """Say who holds the pipeline, as the error that it is for others; None if nobody does.
+    """Return the error that names the holder of the pipeline; None if no process holds it.
 
     Raises:
         StoreError: If the store does not answer.
@@ -230,11 +223,11 @@ def _held_by(
 
 
 def take_lease(backend: Backend, pipeline: PipelineId, name: str, *, takeover: bool) -> Lease:
-    """Say who we are, unless somebody else holds the pipeline. Nothing is written yet.
+    """Create a lease for this process, unless another one holds the pipeline; write nothing yet.
 
     Raises:
-        PipelineHeld: If somebody does, and it is not to be taken over.
-        HolderUnknown: If nobody can tell, and it is not to be taken over.
+        PipelineHeld: If another process holds it, without a takeover.
+        HolderUnknown: If the holder is unknown, without a takeover.
         StoreError: If the store does not answer.
     """
     found = look(backend, pipeline)
@@ -251,20 +244,20 @@ def take_lease(backend: Backend, pipeline: PipelineId, name: str, *, takeover: b
 def is_gone(
     backend: Backend, pipeline: PipelineId, nonce: str, pause: Callable[[float], bool]
 ) -> bool:
-    """Say whether it is certain that a process which has claimed the pipeline does not run it.
+    """Return whether a process that has claimed the pipeline is certainly dead.
 
-    It is gone if it held the lease before this process and had ended by then; or if it holds the
-    lease and shows no sign of life for as long as every start would wait. That it is not among the
-    processes of this machine is not enough: containers may have a host name in common, and the
-    number of a process in another one says nothing here. If both believed so of each other, each
-    would claim the pipeline back for ever. A process that has released its lease was stopped:
-    nobody goes on for it.
+    It is dead if it held the lease before this process and had ended by then; or if it holds the
+    lease and sends no heartbeat for as long as every start would wait. A missing process id on this
+    machine is not enough: containers may share a host name, and the process ids of another
+    container mean nothing here. If two processes wrongly took each other for dead, each would claim
+    the pipeline back forever. A process that has released its lease was stopped on purpose: its
+    pipeline is not resumed.
 
     Args:
         backend: The store.
         pipeline: The pipeline.
-        nonce: That of the lease of the process.
-        pause: Waits so many seconds; returns whether to wait no more.
+        nonce: The nonce of the process's lease.
+        pause: Waits the given number of seconds; returns whether to stop waiting.
 
     Raises:
         StoreError: If the store does not answer.
@@ -287,7 +280,7 @@ def is_gone(
 
 
 class Heartbeat:
-    """Shows others, again and again, that the holder of a lease is alive."""
+    """Renews a lease periodically, so that other processes see that its holder is alive."""
 
     def __init__(self, leases: Leases, lease: Lease, every_ms: int = BEAT_MS) -> None:
         """Prepare; nothing is written yet."""
@@ -297,44 +290,48 @@ class Heartbeat:
         self._over = threading.Event()
         self._has_beaten = False
         self._problem = ""
-        self._thread = threading.Thread(target=self._go_on, name="heartbeat", daemon=True)
+        self._thread = threading.Thread(
+            target=self._beat_until_stopped, name="heartbeat", daemon=True
+        )
 
     def start(self) -> None:
-        """Show it once, so that others know before anything is done; then go on in a thread."""
+        """Send one heartbeat, before anything else is done; then continue in a thread."""
         self._beat()
         self._thread.start()
 
     def begin_again(self) -> None:
-        """Show it again, also if another process has shown in the meantime that it holds it."""
+        """Restart the heartbeat, even if another process has written the lease since."""
         self._over.set()
         self._thread.join()
         self._over = threading.Event()
         self._has_beaten = False
-        self._thread = threading.Thread(target=self._go_on, name="heartbeat", daemon=True)
+        self._thread = threading.Thread(
+            target=self._beat_until_stopped, name="heartbeat", daemon=True
+        )
         self.start()
 
     def stop(self) -> None:
-        """End, and say so in the store if it answers."""
+        """Stop, and release the lease if the store answers."""
         self._over.set()
         self._thread.join()
-        # Also if the store does not take the release: this process may start it again at once.
+        # Even if the release cannot be written, this process may start the pipeline again.
         _LIVE.discard(self._lease.nonce)
         try:
             self._leases.release(replace(self._lease, beat_at_ms=wall_ms()))
         except StoreError as error:
             _LOG.warning("heartbeat: %s", error)
 
-    def _go_on(self) -> None:
+    def _beat_until_stopped(self) -> None:
         while not self._over.wait(self._every_s):
             if not self._beat():
                 return
 
     def _beat(self) -> bool:
-        """Show it; return whether the lease is still ours, as far as one can tell."""
+        """Send a heartbeat; return whether the lease is still ours, as far as is known."""
         try:
-            found = self._found()
+            found = self._read_unless_damaged()
             if found is not None and found.nonce != self._lease.nonce:
-                # Somebody has taken over; this process finds out at its next decision.
+                # Another process has taken over; this process is fenced at its next decision.
                 _LOG.warning("process %s on %s has taken over", found.process, found.host)
                 return False
             self._leases.beat(replace(self._lease, beat_at_ms=wall_ms()))
@@ -346,15 +343,15 @@ class Heartbeat:
         return True
 
     def _tell(self, problem: str) -> None:
-        """Say once what is wrong, and once that it is over: a store may be full for hours."""
+        """Log a problem once, and once that it is over: a store may be full for hours."""
         if problem and problem != self._problem:
             _LOG.warning("heartbeat: %s", problem)
         elif self._problem and not problem:
             _LOG.info("heartbeat: the store takes it again")
         self._problem = problem
 
-    def _found(self) -> Lease | None:
-        """Read the lease; None if it is not there, or damaged: then it is written anew."""
+    def _read_unless_damaged(self) -> Lease | None:
+        """Read the lease; None if it is missing or damaged, and is to be written again."""
         if not self._has_beaten:
             return None
         try:
@@ -365,12 +362,14 @@ class Heartbeat:
 
 
 @contextmanager
-def held(backend: Backend, pipeline: PipelineId, name: str, *, takeover: bool) -> Iterator[None]:
+def hold_pipeline(
+    backend: Backend, pipeline: PipelineId, name: str, *, takeover: bool
+) -> Iterator[None]:
     """Hold a pipeline while working on it.
 
     Raises:
-        PipelineHeld: If somebody else does, and it is not to be taken over.
-        HolderUnknown: If nobody can tell, and it is not to be taken over.
+        PipelineHeld: If another process holds it, without a takeover.
+        HolderUnknown: If the holder is unknown, without a takeover.
         StoreError: If the store does not answer.
     """
     lease = take_lease(backend, pipeline, name, takeover=takeover)
@@ -383,13 +382,13 @@ def held(backend: Backend, pipeline: PipelineId, name: str, *, takeover: bool) -
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a process answers.
+    """The address of a process's API.
 
     Attributes:
         holder: The nonce of its lease.
-        url: Its API and dashboard, without any secret.
-        host: The machine on which that address means something, if it is a loopback address.
-        token_file: Where the token for changes is, on that machine; None if it came otherwise.
+        url: The URL of its API and dashboard, without any secret.
+        host: The machine on which the URL is valid, if it is a loopback address.
+        token_file: The file with the token on that machine; None if the token came from elsewhere.
     """
 
     holder: str
@@ -410,15 +409,15 @@ class Addresses:
         self._path = PipelinePaths(pipeline).address
 
     def tell(self, address: Address) -> None:
-        """Say where this process answers, in place of whatever was said before.
+        """Write the address of this process, replacing an earlier address.
 
         Raises:
-            StoreError: If that could not be written.
+            StoreError: If it could not be written.
         """
         self._backend.put(self._path, encode(ADDRESS, self._path, address))
 
     def of(self, holder: str) -> Address | None:
-        """Return where the process with that lease answers; None if nobody can say.
+        """Return the address of the process with that lease; None if it is unknown.
 
         Raises:
             Unavailable: If the store does not answer.

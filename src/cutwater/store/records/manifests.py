@@ -1,13 +1,13 @@
-"""Manifests: what each cut consists of, written before the decision that names it by hash.
+"""Manifests: the contents of each cut, written before the decision that names it by hash.
 
-A manifest alone decides nothing (PROTOCOL.md section 9): only the decision log says which of them
-count, and by which hash. Written once per attempt, since its number is taken by one process only
-(docs/adr/0003). Upholds I7 and I8.
+A manifest alone decides nothing (PROTOCOL.md section 9): only the decision log determines which
+manifests count, and by which hash. A manifest is written once per attempt, since one process only
+reserves the number (docs/adr/0003). Upholds I7 and I8.
 
-Format 1 holds a whole cut, so that what is read equals what was written. What is small and plain
-(`BlobRef`, `Event`, `Committable`, …) is stored field by field under the protocol's own names; an
-input is stored as the protocol prints it, `0:orders`, because JSON keys are text. `codecs` has the
-other records, and the rule for changing any of them.
+Format 1 holds a whole cut, so that the cut that is read equals the one that was written. Small,
+plain values (`BlobRef`, `Event`, `Committable`, …) are stored field by field under the protocol's
+own names; an input is stored as the protocol prints it, `0:orders`, because JSON keys are text.
+`codecs` has the other records, and the rule for changing any of them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -115,8 +115,8 @@ class CutForm(msgspec.Struct, frozen=True):
 
 def _pack_cut(cut: Cut) -> CutForm:
     packed = {
-        "snapshots": {step: _pack_snapshot(one) for step, one in cut.snapshots.items()},
-        # Left out where they are not known, as in manifests before there were identities.
+        "snapshots": {step: _pack_snapshot(snapshot) for step, snapshot in cut.snapshots.items()},
+        # Omitted if unknown, as in manifests written before identities existed.
         "identities": cut.identities or msgspec.UNSET,
         "last_writes": cut.last_writes or msgspec.UNSET,
     }
@@ -126,7 +126,7 @@ def _pack_cut(cut: Cut) -> CutForm:
 def _unpack_cut(form: CutForm) -> Cut:
     stored = msgspec.structs.asdict(form).items()
     known = {name: value for name, value in stored if value is not msgspec.UNSET}
-    snapshots = {step: _unpack_snapshot(one) for step, one in form.snapshots.items()}
+    snapshots = {step: _unpack_snapshot(snapshot) for step, snapshot in form.snapshots.items()}
     return Cut(**known | {"snapshots": snapshots})
 
 
@@ -134,7 +134,12 @@ MANIFEST: Final = RecordKind("manifest", _pack_cut, msgspec.json.Decoder(CutForm
 
 
 class Manifests:
-    """The manifests of one pipeline."""
+    """The manifests of one pipeline.
+
+    Every method that reads raises `Corrupt` for a damaged manifest or an unknown object among the
+    manifests, `NewerFormat` for a manifest of a newer Cutwater, and `Unavailable` if the store
+    does not answer.
+    """
 
     def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
         """Read and write in this store."""
@@ -161,14 +166,12 @@ class Manifests:
 
         Args:
             checkpoint_id: Its number.
-            sha256: The hash that its decision names. None, for a cut nobody has decided, checks
-                the manifest by itself only.
+            sha256: The hash that its decision names. None, for a cut without a decision, checks
+                only the manifest itself.
 
         Raises:
-            NotFound: If there is none.
-            Corrupt: If it is damaged, or not the one that was decided.
-            NewerFormat: If it is of a newer Cutwater.
-            Unavailable: If the store does not answer.
+            NotFound: If there is no such manifest.
+            Corrupt: Also if it is not the manifest that was decided.
         """
         path = self._paths.manifest(checkpoint_id)
         data = self._backend.read(path)
@@ -181,18 +184,13 @@ class Manifests:
         return cut
 
     def ids(self) -> tuple[CheckpointId, ...]:
-        """Return the numbers of all manifests in the store, decided or not, in order.
-
-        Raises:
-            Corrupt: If there is something else among them.
-            Unavailable: If the store does not answer.
-        """
+        """Return the numbers of all manifests in the store, decided or not, in order."""
         found = self._backend.list(self._paths.manifests)
         return tuple(sorted(self._paths.id_of_manifest(path) for path in found))
 
 
 def _stray_names(cut: Cut) -> Iterator[str]:
-    """Find names in a cut that are made into paths of files and must not be."""
+    """Find names in a cut that would become paths outside their directory."""
     for step, snapshot in cut.snapshots.items():
         yield from (name for name in (step, snapshot.step) if not is_name(name))
         yield from (ref.sha256 for ref in sorted(snapshot.blobs) if not is_name(ref.sha256))

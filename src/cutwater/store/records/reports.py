@@ -1,8 +1,8 @@
-"""Reports of attempts and recoveries: what people are told, written after the fact.
+"""Reports of attempts and recoveries: information for users, written afterwards.
 
-Nothing is ever decided from a report. The driver writes one when an attempt or a recovery is over,
-never on the way to a decision, and losing one loses nothing but numbers on a screen: the decision
-log alone says which checkpoints there are. Old ones are deleted without asking anybody.
+No decision depends on a report. The driver writes a report after an attempt or a recovery has
+ended, never before a decision. A lost report only loses numbers on a screen: the decision log alone
+determines which checkpoints exist. Old reports are deleted automatically.
 """
 
 from enum import Enum
@@ -17,7 +17,7 @@ from cutwater.store.paths import PipelinePaths
 from cutwater.store.records.envelope import decode, encode, plain_record
 
 KEPT: Final = 1_000
-"""How many reports of each kind `trim` leaves."""
+"""How many reports of each kind `trim` keeps."""
 
 
 class AttemptStatus(Enum):
@@ -32,15 +32,14 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         start_delay_ms: From the attempt's start to the first barrier that the step saw.
-        alignment_ms: From there to the barrier that it sent on.
-        sync_ms: How long its files were being pinned, while it could not go on.
-        async_ms: How long they were being stored, while it went on.
+        alignment_ms: From there to the barrier that the step emitted.
+        sync_ms: How long its files were being pinned, while the step waited.
+        async_ms: How long the files were being stored, while the step continued.
         end_to_end_ms: From the attempt's start to the acknowledgement.
-        uploaded_bytes: What was stored anew.
-        state_bytes: Its state, in full.
-        in_flight_bytes: What was in flight before it.
-        rows: How many rows it had put out in its generation before its barrier; None if nobody
-            counted.
+        uploaded_bytes: The bytes that were newly stored.
+        state_bytes: The full size of its state.
+        in_flight_bytes: The size of its in-flight input.
+        rows: The rows that it emitted in its generation before its barrier; None if not counted.
     """
 
     start_delay_ms: int
@@ -59,20 +58,20 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         checkpoint_id: Its number.
-        generation: Who made it.
+        generation: The generation that made it.
         status: Whether it became a checkpoint, as far as its driver knew.
-        name: The savepoint's name, if it is one.
-        started_at_ms: When it began.
-        duration_ms: From there to its decision, or to its failure.
+        name: The name, if it is a savepoint.
+        started_at_ms: When it started.
+        duration_ms: From its start to its decision or failure.
         committed_ms: From its start until all sinks had committed; None if they had nothing to
-            do, or nobody knows.
+            commit, or if the time is unknown.
         unaligned: Whether a barrier overtook data.
         commit_point: Whether sinks committed at it.
-        uploaded_bytes: What was stored anew for it.
-        state_bytes: All that going back to it needs.
-        in_flight_bytes: The part of it that was in flight.
+        uploaded_bytes: The bytes that were newly stored for it.
+        state_bytes: The size of everything that a restore of it needs.
+        in_flight_bytes: The part of that size that was in flight.
         failure: Why it failed; empty otherwise.
-        steps: Its steps, as far as they had acknowledged.
+        steps: The steps that had acknowledged it.
     """
 
     checkpoint_id: CheckpointId
@@ -92,22 +91,22 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a generation came to run, phase by phase.
+    """How a generation was started, phase by phase.
 
     Attributes:
-        generation: The generation it began.
-        checkpoint_id: Where it began; None for an empty start.
-        started_at_ms: When the recovery began.
+        generation: The generation that it started.
+        checkpoint_id: The checkpoint that it restored; None for an empty start.
+        started_at_ms: When the recovery started.
         reason: What made it necessary; empty for the start of a process.
         choose_ms: Claiming the pipeline, finding its last cut and checking it byte by byte.
         commit_replay_ms: Repeating decided commits.
-        fetch_ms: Bringing state and in-flight data back.
+        fetch_ms: Restoring state and in-flight data.
         start_ms: Calling the steps' functions and starting their queries.
-        first_batch_ms: From then to the first batch that was finished; None if there was none.
+        first_batch_ms: From then to the first finished batch; None if there was none.
         repeated_commits: How many decided commits were repeated.
-        state_bytes: What the cut holds.
-        linked_bytes: What of it, and of its bundles, was found on this machine.
-        fetched_bytes: What came from the store.
+        state_bytes: The size of the cut.
+        linked_bytes: The bytes of the cut and its bundles that were found on this machine.
+        fetched_bytes: The bytes that came from the store.
     """
 
     generation: Generation
@@ -126,7 +125,7 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     @property
     def total_ms(self) -> int:
-        """From the beginning to the first batch, or as far as it came."""
+        """From the start to the first batch, or to the last phase that was reached."""
         phases = (self.choose_ms, self.commit_replay_ms, self.fetch_ms, self.start_ms)
         return sum(phases) + (self.first_batch_ms or 0)
 
@@ -136,7 +135,11 @@ RECOVERY: Final = plain_record("recovery", RecoveryReport)
 
 
 class Reports:
-    """The reports of one pipeline. One that cannot be read counts as lost."""
+    """The reports of one pipeline. A report that cannot be read counts as lost.
+
+    Every method that reads raises `Unavailable` if the store does not answer. `recoveries` also
+    raises `Corrupt` for an unknown object among the reports.
+    """
 
     def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
         """Read and write in this store."""
@@ -147,7 +150,7 @@ class Reports:
         """Write a report, replacing an earlier one of the same attempt or recovery.
 
         Raises:
-            StoreError: If it could not be written; it is lost.
+            StoreError: If it could not be written; the report is lost.
         """
         if isinstance(report, AttemptReport):
             path = self._paths.report(report.checkpoint_id)
@@ -157,11 +160,7 @@ class Reports:
             self._backend.put(path, encode(RECOVERY, path, report))
 
     def attempt(self, checkpoint_id: CheckpointId) -> AttemptReport | None:
-        """Read how an attempt went; None if nobody can say.
-
-        Raises:
-            Unavailable: If the store does not answer.
-        """
+        """Read the report of an attempt; None if it is missing or unreadable."""
         path = self._paths.report(checkpoint_id)
         try:
             return decode(REPORT, path, self._backend.read(path))
@@ -169,11 +168,7 @@ class Reports:
             return None
 
     def recovery(self, generation: Generation) -> RecoveryReport | None:
-        """Read how the recovery that began a generation went; None if nobody can say.
-
-        Raises:
-            Unavailable: If the store does not answer.
-        """
+        """Read the report of the recovery that started a generation; None if there is none."""
         path = self._paths.recovery(generation)
         try:
             return decode(RECOVERY, path, self._backend.read(path))
@@ -181,21 +176,16 @@ class Reports:
             return None
 
     def recoveries(self) -> tuple[RecoveryReport, ...]:
-        """Read how all recoveries went that anybody can tell of, oldest first.
-
-        Raises:
-            Corrupt: If there is something else among them.
-            Unavailable: If the store does not answer.
-        """
+        """Read all readable reports of recoveries, oldest first."""
         paths = self._backend.list(self._paths.recoveries)
         found = (self.recovery(self._paths.generation_of_recovery(path)) for path in paths)
-        return tuple(one for one in found if one is not None)
+        return tuple(report for report in found if report is not None)
 
     def trim(self, keep: int = KEPT) -> int:
-        """Delete all but the newest reports of each kind; return how many went.
+        """Delete all but the newest reports of each kind; return how many were deleted.
 
         Raises:
-            StoreError: If they cannot be listed or deleted now.
+            StoreError: If the reports cannot be listed or deleted now.
         """
         old = [
             path

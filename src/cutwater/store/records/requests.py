@@ -1,10 +1,10 @@
-"""Requests to a running pipeline through its store, where no port of it can be reached.
+"""Requests to a running pipeline through its store, where its API cannot be reached.
 
-A command creates `asked`, addressed to the process that holds the lease; that process looks once a
-second, says that it has taken the request, carries it out and writes the last answer; the command
-reads it and removes both. Nothing here is needed for recovery. A request is carried out at most
-once, by the process it was addressed to, and never after its time: whoever has died leaves
-nothing behind that a later process would act on.
+A command creates `asked`, addressed to the process that holds the lease. That process looks for
+requests once a second, marks the request as taken, executes it and writes the final answer. The
+command reads the answer and removes both. Nothing here is needed for recovery. A request is
+executed at most once, by the process it is addressed to, and never after it has expired: no later
+process executes the request of a command that has died.
 """
 
 import re
@@ -21,10 +21,10 @@ from cutwater.store.records.envelope import decode, encode, plain_record
 from cutwater.store.records.reports import AttemptReport
 
 LOOK_MS: Final = 1_000
-"""How often a running process looks for requests."""
+"""The interval at which a running process looks for requests."""
 
 FORGET_MS: Final = 600_000
-"""How long an answer that nobody reads is kept."""
+"""How long an unread answer is kept."""
 
 
 REASON_MAX: Final = 500
@@ -34,7 +34,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class Wish(Enum):
-    """What is asked for."""
+    """The kind of a request."""
 
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
@@ -43,11 +43,11 @@ class Wish(Enum):
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be aborted, and why.
+    """The attempt to abort, and why.
 
     Attributes:
-        checkpoint_id: The attempt; None for the only one that is pending.
-        reason: Why; stored with the attempt.
+        checkpoint_id: The attempt; None for the only pending attempt.
+        reason: The reason; stored with the attempt.
     """
 
     checkpoint_id: CheckpointId | None = None
@@ -55,14 +55,14 @@ class Abort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wanted(NamedTuple):
-    """What is asked for, in detail.
+    """The details of a request.
 
     Attributes:
-        wish: What it is.
-        full: For a checkpoint: whether it must stand alone.
-        name: For a savepoint, or a stop with one: its name.
+        wish: The kind of request.
+        full: For a checkpoint: whether it must be self-contained.
+        name: For a savepoint, or a stop with a savepoint: its name.
         drain: For a stop: whether sources stop first.
-        abort: For an abort: of what, and why.
+        abort: For an abort: the attempt, and why.
     """
 
     wish: Wish
@@ -73,20 +73,20 @@ class Wanted(NamedTuple):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody asks of the process that runs a pipeline.
+    """A request to the process that runs a pipeline.
 
     Attributes:
-        token: Nobody else's.
-        wish: What is asked for.
-        holder: The nonce of the lease of the process that is asked.
-        asked_by: Who asks, for people.
-        asked_at_ms: When, on the clock of whoever asks.
-        expires_at_ms: When nobody waits any more; it is not taken after that.
-        full: For a checkpoint: whether it must stand alone.
-        name: For a savepoint, or a stop with one: its name.
+        token: A unique token.
+        wish: The kind of request.
+        holder: The nonce of the lease of the process that it is addressed to.
+        asked_by: The sender, for users.
+        asked_at_ms: When it was sent, on the sender's clock.
+        expires_at_ms: When the sender stops waiting; the request is not taken after that.
+        full: For a checkpoint: whether it must be self-contained.
+        name: For a savepoint, or a stop with a savepoint: its name.
         drain: For a stop: whether sources stop first.
-        abort: For an abort: of what, and why. Other requests are written without it, as they were
-            before there were aborts.
+        abort: For an abort: the attempt, and why. Other requests are written without this field,
+            as they were before aborts existed.
     """
 
     token: str
@@ -102,24 +102,24 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerState(Enum):
-    """How far a request is."""
+    """The state of a request."""
 
     TAKEN = "taken"
-    """The process has taken it and works on it."""
+    """The process has taken the request and is executing it."""
     DONE = "done"
     FAILED = "failed"
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a request, so far.
+    """The latest answer to a request.
 
     Attributes:
-        token: The request's.
-        state: How far it is.
+        token: The request's token.
+        state: The state of the request.
         holder: The nonce of the process that answers.
-        answered_at_ms: When.
-        message: What there is to say; for a failure, why.
-        report: The checkpoint that was taken for it, if there was one.
+        answered_at_ms: When the answer was written.
+        message: The result; for a failure, the reason.
+        report: The report of the checkpoint that was taken for the request, if any.
     """
 
     token: str
@@ -138,11 +138,11 @@ def abort_reason(text: str, option: str = "reason") -> str:
     """Return the reason of an abort as it is stored and shown: one line, without outer blanks.
 
     Args:
-        text: What the person wrote.
-        option: The option's name as the person knows it, for the error.
+        text: The user's text.
+        option: The option's name as the user knows it, for the error.
 
     Raises:
-        ConfigError: If it is empty, too long, or has control characters.
+        ConfigError: If the text is empty, too long, or has control characters.
     """
     reason = text.strip()
     if not reason:
@@ -155,28 +155,28 @@ def abort_reason(text: str, option: str = "reason") -> str:
 
 
 class Treatment(Enum):
-    """What the running process does about a request that it finds."""
+    """What the running process does with a request that it finds."""
 
     TAKE = auto()
-    """Carry it out."""
+    """Execute it."""
     REFUSE = auto()
-    """Say that it was meant for another process, or was taken by one that is gone."""
+    """Answer that it was addressed to, or taken by, another process."""
     LEAVE = auto()
-    """It has its answer; whoever asked may still read it."""
+    """It has its final answer, which the sender may still read."""
     REMOVE = auto()
-    """Nobody waits any more."""
+    """The sender no longer waits."""
 
 
-def treatment(
+def choose_treatment(
     request: Request | None, answer: Answer | None, holder: str, now_ms: int
 ) -> Treatment:
-    """Say what to do about a request that this process is not working on.
+    """Decide what to do with a request that this process is not executing.
 
     Args:
-        request: It, if it is there and can be read.
-        answer: The answer so far, if there is one that can be read.
+        request: The request, if it exists and can be read.
+        answer: The latest answer, if there is one that can be read.
         holder: The nonce of this process's lease.
-        now_ms: The time.
+        now_ms: The current time.
     """
     if answer is not None and (request is None or answer.state is not AnswerState.TAKEN):
         over = now_ms >= answer.answered_at_ms + FORGET_MS
@@ -189,7 +189,11 @@ def treatment(
 
 
 class Requests:
-    """The requests of one pipeline."""
+    """The requests of one pipeline. A request or an answer that cannot be read counts as absent.
+
+    Every method that reads raises `Unavailable` if the store does not answer. Every method that
+    writes raises `StoreError` if the write failed or its outcome is not known.
+    """
 
     def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
         """Read and write in this store."""
@@ -197,29 +201,17 @@ class Requests:
         self._paths = PipelinePaths(pipeline)
 
     def ask(self, request: Request) -> None:
-        """Ask. May be repeated after any error.
-
-        Raises:
-            StoreError: If it was not written, or may not have been.
-        """
+        """Write a request. May be repeated after any error."""
         path = self._paths.asked(request.token)
         write_once(self._backend, path, encode(REQUEST, path, request))
 
     def tokens(self) -> tuple[str, ...]:
-        """Return the tokens of all that is asked or answered; one list, however many there were.
-
-        Raises:
-            Unavailable: If the store does not answer.
-        """
+        """Return the tokens of all requests and answers, with a single listing."""
         found = {self._paths.token_of(path) for path in self._backend.list(self._paths.requests)}
         return tuple(sorted(found))
 
     def request(self, token: str) -> Request | None:
-        """Read a request; None if it is not there or cannot be read.
-
-        Raises:
-            Unavailable: If the store does not answer.
-        """
+        """Read a request; None if it is missing or unreadable."""
         path = self._paths.asked(token)
         try:
             return decode(REQUEST, path, self._backend.read(path))
@@ -227,11 +219,7 @@ class Requests:
             return None
 
     def answer(self, token: str) -> Answer | None:
-        """Read the answer so far; None if there is none that can be read.
-
-        Raises:
-            Unavailable: If the store does not answer.
-        """
+        """Read the latest answer; None if it is missing or unreadable."""
         path = self._paths.answer(token)
         try:
             return decode(ANSWER, path, self._backend.read(path))
@@ -239,21 +227,13 @@ class Requests:
             return None
 
     def tell(self, answer: Answer) -> None:
-        """Answer, replacing an earlier answer; after a last one the request is removed.
-
-        Raises:
-            StoreError: If that could not be written.
-        """
+        """Write an answer, replacing an earlier one; a final answer also removes the request."""
         path = self._paths.answer(answer.token)
         self._backend.put(path, encode(ANSWER, path, answer))
         if answer.state is not AnswerState.TAKEN:
             self._backend.delete(self._paths.asked(answer.token))
 
     def remove(self, token: str) -> None:
-        """Remove a request, so that nobody takes it any more, and its answer.
-
-        Raises:
-            StoreError: If that could not be done now.
-        """
+        """Remove a request, so that no process takes it any more, and its answer."""
         self._backend.delete(self._paths.asked(token))
         self._backend.delete(self._paths.answer(token))

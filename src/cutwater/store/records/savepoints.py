@@ -1,10 +1,10 @@
-"""Savepoints by name, and how their owner gives up one of them, or any other cut.
+"""Savepoints by name, and records of savepoints and other cuts that their owner has dropped.
 
 A name is part of the savepoint's manifest and belongs to one savepoint of a pipeline at a time.
-The log holds a decision for ever; a record beside it says that its owner has given the cut up, and
-from then on retention treats it like nothing (PROTOCOL.md section 12). The record is written
-before anything is deleted and never changes, so a crash at any moment leaves either the cut or
-something that the next collection removes. Upholds I9.
+The log keeps a decision forever. A separate record marks the cut as dropped, and from then on
+retention does not keep it (PROTOCOL.md section 12). The record is written before anything is
+deleted and never changes, so a crash at any moment leaves either the cut or objects that the next
+collection removes. Upholds I9.
 """
 
 import re
@@ -29,10 +29,10 @@ _RESERVED: Final = frozenset({"latest", "none"})
 
 
 def savepoint_name(text: str, option: str = "savepoint name") -> str:
-    """Check that a text can name a savepoint, and cannot be taken for a number or a time.
+    """Check that a text can name a savepoint, and cannot be mistaken for a number or a time.
 
     Raises:
-        ConfigError: If it cannot; it says why.
+        ConfigError: If it cannot; the message explains why.
     """
     problem = ""
     if not _NAME.fullmatch(text):
@@ -60,7 +60,7 @@ def _is_moment(text: str) -> bool:
 
 
 class DroppedForm(msgspec.Struct, frozen=True):
-    """The number of a cut that was given up."""
+    """The number of a dropped cut."""
 
     checkpoint_id: CheckpointId
 
@@ -71,7 +71,11 @@ DROPPED: Final = RecordKind(
 
 
 class Savepoints:
-    """The savepoints of one pipeline."""
+    """The savepoints of one pipeline.
+
+    Every method that reads raises `Corrupt` for an unknown object among the records, and
+    `Unavailable` if the store does not answer.
+    """
 
     def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
         """Read and write in this store."""
@@ -82,41 +86,33 @@ class Savepoints:
         self._known: dict[CheckpointId, str | None] = {}
 
     def drop(self, checkpoint_id: CheckpointId) -> None:
-        """Note that a cut was given up. May be repeated after any error.
+        """Record that a cut was dropped. May be repeated after any error.
 
         Raises:
-            StoreError: If that was not written, or may not have been.
+            StoreError: If the record was not written, or may not have been.
         """
         path = self._paths.dropped(checkpoint_id)
         write_once(self._backend, path, encode(DROPPED, path, checkpoint_id))
 
     def dropped(self) -> frozenset[CheckpointId]:
-        """Return the numbers of all cuts that were given up.
-
-        Raises:
-            Corrupt: If there is something else among them.
-            Unavailable: If the store does not answer.
-        """
+        """Return the numbers of all dropped cuts."""
         found = self._backend.list(self._paths.all_dropped)
         return frozenset(self._paths.id_of_dropped(path) for path in found)
 
     def names(self, log: LogView) -> dict[CheckpointId, str | None]:
-        """Return all savepoints that were not given up, by number, with their names.
+        """Return the names of all savepoints that were not dropped, by number.
 
-        A name that the manifest does not tell, because it cannot be read, is taken from the
-        savepoint's report; None if that is lost too.
+        If a manifest cannot be read, the name is taken from the savepoint's report; the name is
+        None if the report is lost too.
 
         Args:
             log: The log.
-
-        Raises:
-            Unavailable: If the store does not answer.
         """
         dropped = self.dropped()
         return {
-            one.checkpoint_id: self._name(one.checkpoint_id, one.manifest_sha256)
-            for one in log.decisions
-            if one.kind is CheckpointKind.SAVEPOINT and one.checkpoint_id not in dropped
+            decision.checkpoint_id: self._name(decision.checkpoint_id, decision.manifest_sha256)
+            for decision in log.decisions
+            if decision.kind is CheckpointKind.SAVEPOINT and decision.checkpoint_id not in dropped
         }
 
     def _name(self, checkpoint_id: CheckpointId, sha256: str) -> str | None:

@@ -1,7 +1,7 @@
-"""Where a pipeline's sinks write, and where a fork comes from: what moves in time need to know.
+"""Where a pipeline's sinks write, and where a fork comes from, for rewinds and forks.
 
-Each generation records its sinks' targets before any of them acts, so that a rewind can open them
-again without the user's file, and can see that a sink writes elsewhere than it did then. A record
+Each generation records its sinks' targets before any of them commits, so that a rewind can open the
+targets again without the user's file, and can detect that a sink has another target now. A record
 counts once its generation has decided something: a start that was refused, or died before its first
 checkpoint, has written nowhere. A fork remembers its original's targets and never writes to them
 (rule F14, docs/adr/0013). A record holds no secret. Upholds I8.
@@ -22,28 +22,28 @@ from cutwater.store.paths import PipelinePaths
 from cutwater.store.records.envelope import RecordKind, decode, encode, plain_record
 
 VISIBILITY: Final = "visibility"
-"""The option of a target that shows batches before their checkpoint: then it is `batch`."""
+"""The option that is `batch` for a target that shows batches before their checkpoint."""
 
 IDENTITY: Final = "identity"
-"""The option that says what tells a target from every other one, by whatever address."""
+"""The option that identifies a target uniquely, regardless of its address."""
 
 ALSO: Final = "also"
-"""The option with other names of the same target: what a person has declared to be moved."""
+"""The option with other names of the same target, which the user has declared as moved."""
 
 SAME_AS: Final = {"s3a": "s3", "s3n": "s3"}
-"""Schemes that are other names of one."""
+"""Schemes that are aliases of another scheme."""
 _WHERE: Final = frozenset({"endpoint", "account"})
-"""Of what follows the question mark, what says on which server a bucket is."""
+"""The options after the question mark that determine on which server a bucket is."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTarget:
-    """A sink's target as a store remembers it: enough to open it again.
+    """A sink's target as a store records it: enough to open it again.
 
     Attributes:
         format: The kind of target, such as `delta`.
-        uri: Where it is, whoever asks from wherever: absolute, and without secrets.
-        options: What else opening it needs, by option.
+        uri: Its address: absolute, the same from everywhere, and without secrets.
+        options: The other options that are needed to open it.
     """
 
     format: str
@@ -52,19 +52,19 @@ class StoredTarget:
 
     @property
     def place(self) -> tuple[str, str]:
-        """What two targets share if they are the same table, however it is opened or written."""
+        """Format and normalized address: equal for two targets that are the same table."""
         return self.format, _one_form(self.uri)
 
     @property
     def identity(self) -> str | None:
-        """What tells it from every other target; None if only its address is known."""
+        """The unique identity of the target; None if only its address is known."""
         return next(iter(self.options.get(IDENTITY, ())), None)
 
     def is_same_as(self, other: "StoredTarget") -> bool:
-        """Say whether two targets are one: by what they are, or else by their addresses.
+        """Return whether two targets are the same: by identity, or else by address.
 
-        Addresses count only where it is not known of both what they are: a name may lead to
-        another server than it did.
+        Addresses are compared only unless both identities are known: a name may lead to another
+        server than before.
         """
         if self.format != other.format:
             return False
@@ -79,29 +79,29 @@ class StoredTarget:
 
     @property
     def shows_batches(self) -> bool:
-        """Whether it may show more than the last checkpoint holds (rule F33)."""
+        """Whether it may show more rows than the last checkpoint contains (rule F33)."""
         return self.options.get(VISIBILITY) == ("batch",)
 
 
 def moved_from(now: StoredTarget, before: StoredTarget) -> StoredTarget:
-    """Return a target with all names that it had before, as other names of the same one."""
+    """Return a target with all names that it had before as further names."""
     names = [*before.options.get(ALSO, ()), before.identity, before.place[1]]
-    also = sorted({one for one in names if one is not None} - {now.identity, now.place[1]})
+    also = sorted({name for name in names if name is not None} - {now.identity, now.place[1]})
     options = {name: value for name, value in now.options.items() if name != ALSO}
     return replace(now, options={**options, ALSO: tuple(also)} if also else options)
 
 
 def _one_form(uri: str) -> str:
-    """Write an address in the one way that all its spellings share.
+    """Normalize an address, so that different spellings compare equal.
 
     One table in a bucket can be `s3a://b/t/` here and `s3://b/t?region=eu-west-1` there. Two
-    addresses that lead to one table in another way, such as two names of one server, stay two.
+    addresses of one table that differ otherwise, such as two names of one server, stay different.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator:
         return uri
     path, _, query = rest.partition("?")
-    where = sorted(one for one in parse_qsl(query) if one[0] in _WHERE)
+    where = sorted(pair for pair in parse_qsl(query) if pair[0] in _WHERE)
     parts = "/".join(part for part in path.split("/") if part)
     return f"{SAME_AS.get(scheme, scheme)}://{parts}?{urlencode(where)}"
 
@@ -115,7 +115,12 @@ TARGETS: Final[RecordKind[SinkTargets, dict[SinkId, StoredTarget]]] = RecordKind
 
 
 class Targets:
-    """The targets of one pipeline's sinks, by generation."""
+    """The targets of one pipeline's sinks, by generation.
+
+    Every method that reads raises `Corrupt` for a damaged record or an unknown object among the
+    records, `NewerFormat` for a record of a newer Cutwater, and `Unavailable` if the store does
+    not answer.
+    """
 
     def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
         """Read and write in this store."""
@@ -134,13 +139,7 @@ class Targets:
         write_once(self._backend, path, encode(TARGETS, path, targets))
 
     def read(self, generation: Generation) -> SinkTargets | None:
-        """Read where a generation's sinks wrote; None if it did not come to that.
-
-        Raises:
-            Corrupt: If the record is damaged.
-            NewerFormat: If it is of a newer Cutwater.
-            Unavailable: If the store does not answer.
-        """
+        """Read the targets of a generation; None if it did not record any."""
         path = self._paths.targets(generation)
         try:
             return decode(TARGETS, path, self._backend.read(path))
@@ -148,54 +147,43 @@ class Targets:
             return None
 
     def newest(self, log: LogView) -> SinkTargets | None:
-        """Read where the sinks have written last; None if the store does not say.
+        """Read the targets that the sinks wrote to last; None if none are recorded.
 
-        That is the newest generation whose sinks had something to commit. Where none had, as in a
-        pipeline that was adopted and never ran, it is the newest one that has decided anything.
-
-        Raises:
-            StoreError: As `read` does.
+        They are those of the newest generation whose sinks had something to commit. If there is
+        none, as in a pipeline that was adopted and never ran, they are those of the newest
+        generation that decided anything.
         """
         for acting in (log.committing, log.deciding):
-            found = list(self._recorded(acting).values())
+            found = list(self._read_recorded(acting).values())
             if found:
                 return found[-1]
         return None
 
     def last_recorded(self) -> SinkTargets:
-        """Read where the newest generation that came to write anything may have written.
+        """Read the newest recorded targets, to which its generation may have written.
 
-        It may have shown batches without ever deciding anything. Whatever generations before it
-        have shown, it took back before it recorded this.
-
-        Raises:
-            StoreError: As `read` does.
+        That generation may have shown batches without deciding anything. It rolled back all batches
+        that earlier generations had shown before it recorded its targets.
         """
         listed = self._backend.list(self._paths.all_targets)
         numbers = {self._paths.generation_of_targets(path) for path in listed}
         return (self.read(max(numbers)) if numbers else None) or {}
 
     def since(self, log: LogView, generation: Generation) -> dict[Generation, SinkTargets]:
-        """Read what sinks may have committed to from a generation on, oldest first.
-
-        Raises:
-            StoreError: As `read` does.
-        """
-        return self._recorded(frozenset(one for one in log.committing if one >= generation))
+        """Read the targets that sinks may have committed to since a generation, oldest first."""
+        return self._read_recorded(
+            frozenset(number for number in log.committing if number >= generation)
+        )
 
     def possible(self, log: LogView) -> tuple[SinkTargets, ...]:
-        """Read everything that sinks have written to, or that the newest generation may write to.
+        """Read all targets that sinks have written to, or the newest generation may write to."""
+        return tuple(self._read_recorded(log.deciding | {log.generation}).values())
 
-        Raises:
-            StoreError: As `read` does.
-        """
-        return tuple(self._recorded(log.deciding | {log.generation}).values())
-
-    def _recorded(self, wanted: Set[Generation]) -> dict[Generation, SinkTargets]:
+    def _read_recorded(self, wanted: Set[Generation]) -> dict[Generation, SinkTargets]:
         listed = self._backend.list(self._paths.all_targets)
         numbers = {self._paths.generation_of_targets(path) for path in listed}
-        found = {one: self.read(one) for one in sorted(numbers & wanted)}
-        return {one: targets for one, targets in found.items() if targets is not None}
+        found = {number: self.read(number) for number in sorted(numbers & wanted)}
+        return {number: targets for number, targets in found.items() if targets is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +194,8 @@ class Origin:
         pipeline: The original's uuid.
         name: The original's name at that time.
         store: The address of its store.
-        checkpoint_id: The cut that the fork began from.
-        targets: All targets that the original's sinks had: the fork never writes to them.
+        checkpoint_id: The cut that the fork started from.
+        targets: All targets of the original's sinks; the fork never writes to them.
     """
 
     pipeline: PipelineId
@@ -231,11 +219,11 @@ def record_origin(backend: Backend, pipeline: PipelineId, origin: Origin) -> Non
 
 
 def read_origin(backend: Backend, pipeline: PipelineId) -> Origin | None:
-    """Read where a pipeline comes from; None if it is no fork.
+    """Read where a pipeline comes from; None if it is not a fork.
 
     Raises:
         Corrupt: If the record is damaged.
-        NewerFormat: If it is of a newer Cutwater.
+        NewerFormat: If the record is of a newer Cutwater.
         Unavailable: If the store does not answer.
     """
     path = PipelinePaths(pipeline).origin

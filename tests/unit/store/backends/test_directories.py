@@ -17,7 +17,7 @@ from cutwater.store.backends.directories import (
     is_directory,
     is_file,
     is_name,
-    listed,
+    list_directory,
     matching,
     remove_tree,
     status,
@@ -25,7 +25,7 @@ from cutwater.store.backends.directories import (
 )
 
 LOOKS: list[Callable[[Path], object]] = [exists, is_file, is_directory, status]
-LISTINGS: list[Callable[[Path], object]] = [entries, listed, matching, files_below]
+LISTINGS: list[Callable[[Path], object]] = [entries, list_directory, matching, files_below]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def below(root: Path, found: list[Path]) -> list[str]:
 
 def test_a_listing_is_sorted_and_complete(tree: Path) -> None:
     names = [".hidden.json", "a.json", "b", "broken", "link", "loop"]
-    assert below(tree, listed(tree)) == names
+    assert below(tree, list_directory(tree)) == names
     assert [entry.name for entry in entries(tree)] == names
     assert below(tree, matching(tree, "*.json")) == [".hidden.json", "a.json"]
     assert below(tree, matching(tree, "[a-b]*", "l?nk")) == ["a.json", "b", "broken", "link"]
@@ -68,7 +68,7 @@ def test_what_is_not_there_is_no_error(tmp_path: Path, tree: Path) -> None:
     nothing = [tmp_path / "nowhere", tree / "a.json" / "below", tree / "broken"]
     assert [exists(path) for path in nothing] == [False] * 3
     assert [status(path) for path in nothing] == [None] * 3
-    assert listed(tmp_path / "nowhere") == []
+    assert list_directory(tmp_path / "nowhere") == []
     assert files_below(tmp_path / "nowhere") == []
     remove_tree(tmp_path / "nowhere")
 

@@ -251,13 +251,13 @@ def test_what_retention_deletes_meanwhile_is_not_damaged(writer: CheckpointWrite
     writer.backend.delete(ObjectPath(writer.blob("orders 2").name))
     writer.backend.delete(ObjectPath(writer.blob("orders 3").name))
 
-    now, damages = inspector.verified(first)
+    now, damages = inspector.verify(first)
     assert (now.discarded, damages) == (True, ())
     # Still there, so what it needs had to stay.
-    now, (damage,) = inspector.verified(second)
+    now, (damage,) = inspector.verify(second)
     assert (now.discarded, damage.name) == (False, writer.blob("orders 2").name)
     # Nobody may delete what the pipeline stands on.
-    now, (damage,) = inspector.verified(head)
+    now, (damage,) = inspector.verify(head)
     assert (now.discarded, damage.name) == (True, writer.paths.manifest(head.id))
 
 
@@ -269,15 +269,15 @@ def test_a_savepoint_may_only_go_when_it_was_given_up(writer: CheckpointWriter) 
     writer.backend.delete(writer.paths.manifest(CheckpointId(1)))
     writer.backend.delete(ObjectPath(writer.blob("orders 1").name))
 
-    assert len(Inspector(writer.store).verified(view)[1]) == 1
+    assert len(Inspector(writer.store).verify(view)[1]) == 1
     writer.store.savepoints.drop(CheckpointId(1))
-    assert Inspector(writer.store).verified(view)[1] == ()
+    assert Inspector(writer.store).verify(view)[1] == ()
 
 
 def test_a_sound_checkpoint_is_verified_as_it_is(writer: CheckpointWriter) -> None:
     writer.decide(1)
 
-    assert Inspector(writer.store).verified(one(writer, 1)) == (one(writer, 1), ())
+    assert Inspector(writer.store).verify(one(writer, 1)) == (one(writer, 1), ())
 
 
 def test_rows_that_wait_in_the_store_are_compared_and_others_are_left_to_the_sink(

@@ -18,7 +18,7 @@ from cutwater.store.records.lease import (
     Holding,
     Lease,
     Leases,
-    held,
+    hold_pipeline,
     holder_of,
     is_gone,
     look,
@@ -58,11 +58,14 @@ def test_whoever_holds_a_pipeline_is_known_to_others_before_it_does_anything() -
     backend = MemoryBackend()
     leases = Leases(backend, PIPELINE)
 
-    with held(backend, PIPELINE, "orders", takeover=False):
+    with hold_pipeline(backend, PIPELINE, "orders", takeover=False):
         found = leases.read()
         assert found is not None
         assert (found.host, found.process) == (socket.gethostname(), os.getpid())
-        with pytest.raises(PipelineHeld), held(backend, PIPELINE, "orders", takeover=False):
+        with (
+            pytest.raises(PipelineHeld),
+            hold_pipeline(backend, PIPELINE, "orders", takeover=False),
+        ):
             pass
 
     ended = leases.read()
@@ -89,7 +92,7 @@ def test_a_lease_that_cannot_be_read_is_named_and_can_be_taken_over(data: bytes)
     assert look(backend, PIPELINE).holding is Holding.UNKNOWN
     with pytest.raises(HolderUnknown, match=leases.path):
         take_lease(backend, PIPELINE, "orders", takeover=False)
-    with held(backend, PIPELINE, "orders", takeover=True):
+    with hold_pipeline(backend, PIPELINE, "orders", takeover=True):
         found = leases.read()
         assert found is not None
         assert found.process == os.getpid()

@@ -20,7 +20,7 @@ from cutwater.store.records.requests import (
     Treatment,
     Wish,
     abort_reason,
-    treatment,
+    choose_treatment,
 )
 
 PATHS = PipelinePaths(PIPELINE)
@@ -94,7 +94,7 @@ TAKEN, DONE, FAILED = AnswerState.TAKEN, AnswerState.DONE, AnswerState.FAILED
 def test_what_is_done_about_a_request(
     asked: Request | None, answered: Answer | None, expected: Treatment
 ) -> None:
-    assert treatment(asked, answered, US, NOW) is expected
+    assert choose_treatment(asked, answered, US, NOW) is expected
 
 
 # -- in the store
