@@ -386,7 +386,7 @@ def _empty_batch_line(offsets: Sequence[str | None]) -> str | None:
 
 
 class CommitWatch:
-    """Watches the queries of one generation."""
+    """Watches the queries of one generation; its thread starts with the first batch."""
 
     def __init__(self, failed: Callable[[RunningStep, BaseException], None]) -> None:
         """Watch nothing yet."""
@@ -394,12 +394,16 @@ class CommitWatch:
         self._changed = threading.Condition()
         self._waiting: dict[StepId, tuple[QueryStep, BatchId]] = {}
         self._closed = False
-        self._thread = threading.Thread(target=self._loop, name="commit watch", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def watch(self, step: QueryStep, batch: BatchId) -> None:
         """Notify the step when this batch of its query is committed."""
         with self._changed:
+            if self._closed:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name="commit watch", daemon=True)
+                self._thread.start()
             self._waiting[step.name] = (step, batch)
             self._changed.notify()
 
@@ -408,7 +412,8 @@ class CommitWatch:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _loop(self) -> None:
         while True:
