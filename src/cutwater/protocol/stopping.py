@@ -20,7 +20,6 @@ TRIES_MAX: Final = 3
 """How many attempts a stop makes to end with a checkpoint."""
 
 STOPPING_ALREADY: Final = "the pipeline is stopping already"
-NO_ROOM: Final = "too many requests wait already"
 _FINAL: Final = frozenset({FailureReason.CANCELLED, FailureReason.EXPIRED})
 """A plain stop does not try again after these: a person wanted the end without it, or one deadline
 has passed."""
@@ -178,8 +177,6 @@ class RefuseStop:
 class ResumePipeline:
     """Run as before the stop: its last checkpoint failed."""
 
-    request: CheckpointRequest
-
 
 @dataclass(frozen=True, slots=True)
 class EndPipeline:
@@ -255,6 +252,9 @@ class Stopping:
         if request is not None and event.insists and (event.blocked or not running):
             return (RefuseStop(request, event.blocked or STOPPING_ALREADY),)
         if request is None or event.blocked:
+            if self._insists:
+                # The savepoint that the pipeline would have ended with is given up.
+                self._request = None
             # While a sink is blocked no checkpoint can be decided; recovery repeats the commit.
             return self._end(event.blocked if request is not None else "")
         if running:
@@ -284,7 +284,9 @@ class Stopping:
         if self.state is not StopState.LAST_CHECKPOINT or request != self._request:
             return ()
         if self._insists:
-            return self._resume(request)
+            return self._resume()
+        # Only attempts count as tries.
+        self._tries -= 1
         self.state = STOPPING.next(self.state, StopTrigger.QUEUE_FULL)
         return ()
 
@@ -307,7 +309,7 @@ class Stopping:
             self.is_saved = True
             return self._end("")
         if self._insists:
-            return self._resume(request)
+            return self._resume()
         if self.input_ended:
             return (
                 FailPipeline(f"the last checkpoint failed {self._tries} times: {event.failure}."),
@@ -328,10 +330,10 @@ class Stopping:
         # No attempt starts any more, so the one to stop with would never come.
         return self._end(why)
 
-    def _resume(self, request: CheckpointRequest) -> Commands:
+    def _resume(self) -> Commands:
         self.state = STOPPING.next(self.state, StopTrigger.RESUME)
         self._request = None
-        return (ResumePipeline(request),)
+        return (ResumePipeline(),)
 
     def _end(self, unsaved: str) -> Commands:
         self.state = STOPPING.next(self.state, StopTrigger.END)

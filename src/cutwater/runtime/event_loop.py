@@ -229,9 +229,9 @@ class Generation:
                 # The engine is not needed any more; a query that only polls would waste resources.
                 step.wiring.signal.close()
                 threading.Thread(target=step.try_to_halt, name="halt", daemon=True).start()
+        self._stop(stopping.RetryDue())
         if all(step.machine.finished for step in self.built.steps.values()):
             self._stop(stopping.InputEnded(self.blocked))
-        self._stop(stopping.RetryDue())
         batches = [step.machine.last for step in self.built.steps.values()]
         still, self._batches = batches == self._batches, batches
         idle = still and not any(step.busy for step in self.built.steps.values())
@@ -259,12 +259,11 @@ class Generation:
                     self._coordinate(events.Requested(request, now_ms(), at_once))
                 case stopping.RefuseStop(request, why):
                     self.history.refuse(request, why)
-                case stopping.ResumePipeline(request):
+                case stopping.ResumePipeline():
                     _LOG.warning("resuming: the checkpoint to stop with failed")
-                    self.history.refuse(request, stopping.NO_ROOM)
                     self.on_resume()
                 case stopping.EndPipeline(unsaved):
-                    if unsaved:
+                    if unsaved and not self._stopping.is_saved:
                         _LOG.warning("stopping without a last checkpoint: %s", unsaved)
                     self._coordinate(events.Stop(now_ms()))
                 case stopping.FailPipeline(why):

@@ -105,7 +105,7 @@ def test_a_plain_stop_ends_after_an_abort_or_one_deadline(reason: FailureReason)
 def test_a_stop_with_a_savepoint_resumes_the_pipeline_if_it_fails() -> None:
     machine = stopped(SAVEPOINT, insists=True)
 
-    assert machine.handle(failed()) == (ResumePipeline(SAVEPOINT),)
+    assert machine.handle(failed()) == (ResumePipeline(),)
     assert (machine.state, machine.is_requested) == (StopState.RUNNING, False)
     assert machine.handle(StopRequested(LAST)) == (RequestLast(LAST, at_once=True),)
 
@@ -143,11 +143,31 @@ def test_a_request_that_finds_no_room_is_repeated_when_due() -> None:
     assert machine.handle(RetryDue()) == (RequestLast(LAST, at_once=True),)
 
 
+def test_a_request_that_found_no_room_is_no_attempt() -> None:
+    machine = Stopping()
+    machine.handle(StopRequested(LAST))
+    for _ in range(TRIES_MAX):
+        machine.handle(RequestRefused(LAST))
+        machine.handle(RetryDue())
+    machine.handle(AttemptBegan(ONE, LAST))
+
+    assert machine.handle(failed()) == (RequestLast(LAST, at_once=True),)
+
+
+def test_a_kill_gives_up_the_savepoint_to_stop_with_and_no_plain_checkpoint() -> None:
+    plain, savepoint = stopped(), stopped(SAVEPOINT, insists=True)
+
+    for machine in (plain, savepoint):
+        machine.handle(StopRequested(None))
+
+    assert (plain.is_requested, savepoint.is_requested) == (True, False)
+
+
 def test_a_savepoint_that_finds_no_room_resumes_the_pipeline() -> None:
     machine = Stopping()
     machine.handle(StopRequested(SAVEPOINT, insists=True))
 
-    assert machine.handle(RequestRefused(SAVEPOINT)) == (ResumePipeline(SAVEPOINT),)
+    assert machine.handle(RequestRefused(SAVEPOINT)) == (ResumePipeline(),)
     assert machine.handle(RequestRefused(SAVEPOINT)) == ()
 
 

@@ -402,8 +402,9 @@ class CommitWatch:
             if self._closed:
                 return
             if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name="commit watch", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._loop, name="commit watch", daemon=True)
+                thread.start()
+                self._thread = thread
             self._waiting[step.name] = (step, batch)
             self._changed.notify()
 

@@ -54,7 +54,9 @@ class Collector:
         A cut whose deletion was planned never counts again, although its manifest may still be
         there: a delete can fail, be lost or happen late, after objects of the cut are gone.
         """
-        return tuple(cut for number, cut in self._cuts.items() if number not in self._given_up)
+        # A copy in one step: another thread may note a cut meanwhile.
+        known = tuple(self._cuts.items())
+        return tuple(cut for number, cut in known if number not in self._given_up)
 
     def collect(self) -> RetentionPlan:
         """Plan and delete; return what was planned.
