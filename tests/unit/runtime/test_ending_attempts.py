@@ -141,6 +141,29 @@ def test_a_pipeline_goes_on_if_the_savepoint_to_stop_with_is_aborted(running: Ge
     assert waiter.report.failure == ABORTED
 
 
+def test_a_stop_that_fails_refuses_no_other_that_waits_for_the_same(running: Generation) -> None:
+    resumed = threading.Event()
+    running.on_resume = resumed.set
+    last = replace(SAVED, is_last=True)
+    first = running.history.wait_for(last)
+    refused: list[bool] = []
+
+    def stop_and_abort() -> None:
+        wait_for(lambda: pending(running))
+        assert abort(running) == ""
+        running.ask_to_stop(last, insists=True)
+        wait_for(lambda: first.id is not None)
+        second = running.history.wait_for(last)
+        assert abort(running) == ""
+        wait_for(resumed.is_set)
+        refused.append(second.done.is_set())
+        running.ask_to_stop(None)
+
+    assert run_while(running, stop_and_abort) == Outcome(End.STOPPED)
+    assert first.done.is_set()
+    assert refused == [False]
+
+
 def test_a_pipeline_that_does_not_run_yet_aborts_nothing(context: RunContext) -> None:
     plan = cast(Any, type("Plan", (), {"pipeline": "orders"}))
     supervisor = Supervisor(
