@@ -10,7 +10,6 @@ authoritative: a newer claim means that this driver is fenced, whatever error ca
 """
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -18,7 +17,6 @@ from typing import Final
 
 import msgspec
 
-from cutwater.clock import now_ms
 from cutwater.config.options import RestartConfig
 from cutwater.errors import (
     ConfigError,
@@ -75,14 +73,17 @@ class Supervisor:
         self._restart = restart
         self.lease = lease
         leases = Leases(context.store.backend, context.pipeline)
-        self._heartbeat = Heartbeat(leases, lease)
-        self._requests = RequestServer(context.store, lease.nonce, self)
+        clock, tasks = context.clock, context.tasks
+        self._heartbeat = Heartbeat(leases, lease, clock=clock, tasks=tasks)
+        self._requests = RequestServer(context.store, lease.nonce, self, clock=clock, tasks=tasks)
         self._event_log = EventLog(context.plan.pipeline, context.pipeline)
-        self._history = AttemptHistory(self._store_report, self._event_log)
-        self._late_rows = LateRows(self._running_steps)
+        self._history = AttemptHistory(
+            self._store_report, self._event_log, clock=clock, tasks=tasks
+        )
+        self._late_rows = LateRows(self._running_steps, tasks=tasks)
         self._takes_requests = False
         self._named: dict[str, Waiter] = {}
-        self._named_lock = threading.Lock()
+        self._named_lock = tasks.lock()
         self._generation: Generation | None = None
         self._state = "STARTING"
         self._detail = ""
@@ -91,10 +92,10 @@ class Supervisor:
         self._repeated = Failures()
         self._stop: bool | None = None
         self._claims: list[Claim] = []
-        self._wake = threading.Event()
-        self._over = threading.Event()
-        self._rates = Rates()
-        self.started = threading.Event()
+        self._wake = tasks.event()
+        self._over = tasks.event()
+        self._rates = Rates(clock, tasks)
+        self.started = tasks.event()
 
     @property
     def change(self) -> Change | None:
@@ -210,7 +211,7 @@ class Supervisor:
             return max(_STARVED_PAUSE_MS, self._restart.delay_ms)
         self._repeated.note(self._failed_batch(outcome))
         self._detail = str(error)
-        self._failures_ms.append(now_ms())
+        self._failures_ms.append(self._context.clock.now_ms())
         pause_ms = self._restart.pause_ms(tuple(self._failures_ms))
         if pause_ms is None:
             raise self._repeated.explain(error)
@@ -245,7 +246,7 @@ class Supervisor:
         return StepError(step.name, f"{title}, {where or place}", reason)
 
     def _run_generation(self) -> Outcome:
-        phases = Phases(self._detail if self._restarts else "")
+        phases = Phases(self._detail if self._restarts else "", self._context.clock)
         try:
             nonce = claim_nonce(self.lease.nonce)
             recovery = Recovery(self._context, self._claims, nonce, phases=phases)
@@ -403,7 +404,7 @@ class Supervisor:
             ConfigError: If the reason cannot be stored.
             RequestFailed: If nothing was aborted; the message says why.
         """
-        cancel = events.Cancelled(checkpoint_id, now_ms(), abort_reason(reason))
+        cancel = events.Cancelled(checkpoint_id, self._context.clock.now_ms(), abort_reason(reason))
         waiter = self._history.wait_for_abort(cancel)
         generation = self._generation
         if generation is None or self._over.is_set() or not self._takes_requests:
@@ -481,7 +482,7 @@ class Supervisor:
 def run_in_background(
     supervisor: Supervisor, done: Callable[[RunResult | BaseException], None]
 ) -> None:
-    """Run in a new thread and pass the result or error to `done`."""
+    """Run in a new task and pass the result or error to `done`."""
 
     def run() -> None:
         try:
@@ -489,7 +490,7 @@ def run_in_background(
         except BaseException as error:  # noqa: BLE001 - the waiting thread gets it
             done(error)
 
-    threading.Thread(target=run, name="supervisor", daemon=True).start()
+    supervisor.context.tasks.start(run, "supervisor")
 
 
 def find_fencing_error(

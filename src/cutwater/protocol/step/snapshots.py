@@ -40,6 +40,11 @@ class SnapshotBook:
         """Return whether a snapshot of this attempt is open."""
         return checkpoint_id in self._pending
 
+    @property
+    def awaits_commit(self) -> bool:
+        """Whether a snapshot waits for the commit of its batch."""
+        return any(not pending.committed for pending in self._pending.values())
+
     def note(self, snapshot: StepSnapshot, *, committed: bool, captured: bool) -> Commands:
         """Add a snapshot.
 
