@@ -36,10 +36,6 @@ class TooManyLocks(TableDown):
     """A transaction touches more staged batches than the table has locks for."""
 
 
-class TargetBehind(Exception):
-    """The table lacks a commit that the store has recorded."""
-
-
 class Superseded(Exception):
     """The table has committed a later slot and never this one."""
 
@@ -64,6 +60,8 @@ class SimulatedTable:
         self.address = f"host/{sink}"
         self.identity = f"{sink}#1"
         self.gathered: dict[tuple[Generation, BatchId], list[Row]] = {}
+        # The names of staged batches that the table has committed at least once.
+        self.taken: set[str] = set()
 
     def gather(self, batches: Sequence[Committable], read: Reader) -> None:
         """Collect staged batches in one place, in a separate transaction; may be repeated.
