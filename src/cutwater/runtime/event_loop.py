@@ -311,8 +311,10 @@ class Generation:
         self.history.on_event(event)
         if isinstance(event, events.Acknowledged):
             snapshot = event.snapshot
-            report = partial(self.built.steps[snapshot.step].times.report, snapshot)
-            self.history.on_acknowledged(snapshot.checkpoint_id, snapshot.step, report)
+            step = self.built.steps.get(snapshot.step)
+            if step is not None:
+                report = partial(step.times.report, snapshot)
+                self.history.on_acknowledged(snapshot.checkpoint_id, snapshot.step, report)
         for command in self._coordinator.handle(event):
             self._carry_out(command)
         self._effects.commit_requested_sinks()

@@ -62,6 +62,7 @@ class SimulatedBackend:
         mishaps: Mishaps,
         switch: Callable[[], None],
         written: Callable[[str, bytes], None],
+        deleted: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Connect a process.
 
@@ -70,11 +71,13 @@ class SimulatedBackend:
             mishaps: What happens to single requests.
             switch: Lets other tasks run; raises if the process is dead.
             written: Called after each write that creates or replaces an object.
+            deleted: Called after each delete of an object.
         """
         self._objects = objects
         self._mishaps = mishaps
         self._switch = switch
         self._written = written
+        self._deleted = deleted
 
     @property
     def url(self) -> str:
@@ -125,8 +128,8 @@ class SimulatedBackend:
     def delete(self, path: ObjectPath) -> None:
         """Delete an object if it is there."""
         self._begin_read(path)
-        if not self._mishaps.delete_astray(path):
-            self._objects.by_name.pop(path, None)
+        if not self._mishaps.delete_astray(path) and self._objects.by_name.pop(path, None) is not None:
+            self._deleted(path)
         self._switch()
 
     # -- reading

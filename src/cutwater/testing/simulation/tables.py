@@ -43,9 +43,18 @@ class Superseded(Exception):
 class SimulatedTable:
     """One table: its versions, and the slot of each."""
 
-    def __init__(self, sink: SinkId, *, shows_batches: bool = False) -> None:
-        """Begin with an empty version 0."""
+    def __init__(
+        self, sink: SinkId, *, shows_batches: bool = False, is_atomic: bool = False
+    ) -> None:
+        """Begin with an empty version 0.
+
+        Args:
+            sink: The sink that writes to it.
+            shows_batches: Whether it shows batches before their checkpoint.
+            is_atomic: Whether it commits in one transaction with the other tables.
+        """
         self.sink = sink
+        self.is_atomic = is_atomic
         self.shows_batches = shows_batches
         self.shown: dict[Slot, dict[tuple[Generation, BatchId], Version]] = {Slot(0): {}}
         self.versions: list[tuple[Row, ...]] = [()]
@@ -74,7 +83,9 @@ class SimulatedTable:
         if len(batches) > LOCKS:
             raise TooManyLocks
         for batch in batches:
-            self.gathered.setdefault((batch.generation, batch.batch), list(read(batch)))
+            key = (batch.generation, batch.batch)
+            if key not in self.gathered:
+                self.gathered[key] = list(read(batch))
 
     def commit(self, slot: Slot, batches: Sequence[Committable]) -> Version:
         """Append collected rows in one transaction; repeating a slot changes nothing.
