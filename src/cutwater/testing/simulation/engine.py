@@ -132,12 +132,16 @@ class SimulatedEngine:
         for channel in channels.values():
             for reader in world.topology.readers(channel.id):
                 channel.subscribe(reader, signals[reader.step])
-        steps: dict[StepId, RunningStep] = {
-            spec.step: self._step(
-                context, restore, spec, callbacks, directory, channels, signals[spec.step]
+        steps: dict[StepId, RunningStep] = {}
+        for spec in world.topology.steps:
+            connections = StepConnections(
+                inputs={source: channels[source.channel] for source in spec.inputs},
+                channel=channels.get(spec.output),
+                output=self._output(context, restore, spec, channels.get(spec.output)),
+                directory=directory / spec.step,
+                signal=signals[spec.step],
             )
-            for spec in world.topology.steps
-        }
+            steps[spec.step] = self._step(context, restore, spec, callbacks, connections)
         built = Built(world.topology, steps, channels, restore.standing, None)
         process.built = built
         return built
@@ -186,45 +190,33 @@ class SimulatedEngine:
         restore: Restore,
         spec: StepSpec,
         callbacks: DriverCallbacks,
-        directory: Path,
-        channels: Mapping[ChannelId, Channel],
-        signal: Signal,
+        connections: StepConnections,
     ) -> "SimulatedStep":
-        world, cut = self._process.world, restore.cut
+        cut = restore.cut
         offsets = {str(spec.step): "0"} if spec.is_source else {}
         restored = Restored(positions=dict.fromkeys(spec.inputs, START), offsets=offsets)
         state = pack({"inputs": len(spec.inputs)})
         if cut is not None:
-            restored = self.restored(cut, spec)
+            restored = Restored.from_snapshot(cut.snapshots[spec.step])
             blobs = context.store.blobs(restore.generation, context.blob_cache)
-            into = directory / spec.step / "restored"
+            into = connections.directory / "restored"
             blobs.fetch_tree(cut.snapshots[spec.step].state, into)
             state = state_from(into)
-        channel = channels.get(spec.output)
-        output: Output
-        if spec.sink is not None:
-            shows = None
-            if world.tables[spec.sink].shows_batches:
-                shows = grant_shows(context.pipeline, restore.standing.slot, restore.generation)
-            output = SinkOutput(context.sinks[spec.sink], restore.generation, shows)
-        else:
-            assert channel is not None
-            output = SimulatedOutput(channel)
-        connections = StepConnections(
-            inputs={source: channels[source.channel] for source in spec.inputs},
-            channel=channel,
-            output=output,
-            directory=directory / spec.step,
-            signal=signal,
-        )
         machine = Step(spec, context.options, restore.generation, restored)
         step = SimulatedStep(context.plan[spec.step], machine, connections, callbacks)
         step.begin(self._process, restored, state)
         return step
 
-    def restored(self, cut: Cut, spec: StepSpec) -> Restored:
-        """Return where a step begins."""
-        return Restored.from_snapshot(cut.snapshots[spec.step])
+    def _output(
+        self, context: RunContext, restore: Restore, spec: StepSpec, channel: Channel | None
+    ) -> Output:
+        if spec.sink is None:
+            assert channel is not None
+            return SimulatedOutput(channel)
+        shows = None
+        if self._process.world.tables[spec.sink].shows_batches:
+            shows = grant_shows(context.pipeline, restore.standing.slot, restore.generation)
+        return SinkOutput(context.sinks[spec.sink], restore.generation, shows)
 
 
 class SimulatedOutput:
@@ -431,9 +423,7 @@ class SimulatedStep(RunningStep):
         state: State = unpack(self.state)
         world = self.process.world
         function = world.functions[self.spec.step]
-        batch.rows = tuple(
-            function.apply(self.spec.step, state, batch.read, world.random_of_steps)
-        )
+        batch.rows = tuple(function.apply(self.spec.step, state, batch.read, world.random_of_steps))
         return state
 
     # -- the critical section

@@ -86,7 +86,9 @@ class RequestFaults:
             return
         world.store.by_name[name] = data
         world.faults.count(LATE_WRITE)
-        kind = name.split("/")[2] if name.startswith("pipelines/") else name.split("/")[0]
+        kind = (
+            name.split("/")[2] if name.startswith("pipelines/") else name.split("/", maxsplit=1)[0]
+        )
         world.history.counts[f"late writes: {kind}"] += 1
         world.trace(None, "store", f"{name} arrives late")
         world.checkers.written(name, data)

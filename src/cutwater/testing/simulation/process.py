@@ -6,6 +6,7 @@ notes how they end.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cutwater.config.options import RestartConfig
@@ -193,8 +194,8 @@ class Process:
                     self.stop_after = None
             case CommitBlocked():
                 counts["commit blocked"] += 1
-            case events.Halt(reason):
-                counts[f"halted: {reason.name.lower()}"] += 1
+            case events.Halt(why):
+                counts[f"halted: {why.name.lower()}"] += 1
             case events.AnswerAck(_, _, result):
                 counts[f"ack {result.name.lower()}"] += 1
             case _:
@@ -327,8 +328,7 @@ class Process:
             world.history.counts[f"requests through the store {answer.state.value}"] += 1
             report = answer.report
             if answer.state is AnswerState.DONE and report is not None:
-                found = report.checkpoint_id
-                world.judge(lambda: world.checkers.completed(found, None))
+                world.judge(partial(world.checkers.completed, report.checkpoint_id, None))
             break
         else:
             world.history.counts["requests through the store expired"] += 1

@@ -101,7 +101,9 @@ class SimulatedTask:
 class Scheduler:
     """Runs the tasks of all processes of a world, one at a time."""
 
-    def __init__(self, rng: random.Random, died: Callable[[SimulatedTask, BaseException], None]):
+    def __init__(
+        self, rng: random.Random, died: Callable[[SimulatedTask, BaseException], None]
+    ) -> None:
         """Start without tasks.
 
         Args:
@@ -197,7 +199,9 @@ class Scheduler:
         self.check()
         task = self.running
         task.ready = False
-        task.wake_at_ms = None if timeout_s is None else self.now_ms + max(0, round(timeout_s * 1000))
+        task.wake_at_ms = (
+            None if timeout_s is None else self.now_ms + max(0, round(timeout_s * 1000))
+        )
         due_ms = task.wake_at_ms
         self.hub.switch()
         self.check()
@@ -206,8 +210,6 @@ class Scheduler:
     def sleep(self, duration_ms: int) -> None:
         """Wait for a time."""
         self.wait(duration_ms / 1000)
-
-
 
 
 class SimulatedClock:
@@ -431,5 +433,3 @@ class SimulatedTasks:
     def pool(self, workers: int, name: str) -> Pool:
         """Return a new pool."""
         return SimulatedPool(self, workers, name)
-
-

@@ -82,7 +82,7 @@ class SimulatedSink:
         return self.table.sink
 
     def _failure(self, error: Exception) -> SinkError:
-        return SinkError(self._sink, f"cannot do it now: {error or type(error).__name__}")
+        return SinkError(self._sink, f"cannot do it now: {type(error).__name__} {error}")
 
     # -- staging
 
@@ -213,9 +213,7 @@ class SimulatedSink:
         del shown
         self._delete(keep, lambda owner, name: owner == generation and name in self.table.taken)
 
-    def _delete(
-        self, keep: Sequence[Committable], goes: Callable[[Generation, str], bool]
-    ) -> None:
+    def _delete(self, keep: Sequence[Committable], goes: Callable[[Generation, str], bool]) -> None:
         needed = {blob.name for committable in keep for blob in committable.blobs}
         try:
             for path in self._backend.list(object_path(STAGED)):

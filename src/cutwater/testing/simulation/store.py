@@ -128,7 +128,10 @@ class SimulatedBackend:
     def delete(self, path: ObjectPath) -> None:
         """Delete an object if it is there."""
         self._begin_read(path)
-        if not self._mishaps.delete_astray(path) and self._objects.by_name.pop(path, None) is not None:
+        if (
+            not self._mishaps.delete_astray(path)
+            and self._objects.by_name.pop(path, None) is not None
+        ):
             self._deleted(path)
         self._switch()
 

@@ -41,7 +41,7 @@ HEALING_TURNS: Final = 60_000
 _IDLE_MS: Final = 20
 """How far the time goes on at most while no task is ready: faults must get their chance."""
 
-_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private directory is made in it
+_SHARED_MEMORY: Final = Path("/dev/shm")
 
 Tracer = Callable[[int, str, str, object], None]
 
