@@ -100,14 +100,12 @@ def fork(
     """
     backend = existing_backend(store)
     into = backend if new_store is None else backend_for_writing(new_store)
-    return fork_into(
-        backend, into, pipeline, new, start_from=start_from, allow_forgotten=allow_forgotten
-    )
+    stores = (backend, into)
+    return make_fork(stores, pipeline, new, start_from=start_from, allow_forgotten=allow_forgotten)
 
 
-def fork_into(
-    backend: Backend,
-    into: Backend,
+def make_fork(
+    stores: tuple[Backend, Backend],
     pipeline: str,
     new: str,
     *,
@@ -115,11 +113,12 @@ def fork_into(
     allow_forgotten: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Fork:
-    """Do what `fork` does, with the stores opened.
+    """Do what `fork` does, with the original's store and the fork's store opened.
 
     Raises:
         CutwaterError: As `fork` does.
     """
+    backend, into = stores
     _check_name(into, new)
     pipeline, identity = identify(backend, pipeline)
     original = PipelineStore.of(backend, identity)

@@ -57,6 +57,7 @@ class Checkers:
         self.world = world
         self.last_decided = NO_CHECKPOINT
         self.seen_attempts: set[CheckpointId] = set()
+        self.aborted_attempts: set[CheckpointId] = set()
         self.gave_rows_at_ms: dict[Generation, int] = {}
 
     # -- the store
@@ -146,11 +147,29 @@ class Checkers:
         """A checkpoint was aborted: it is not decided."""
         decided = {entry.checkpoint_id for entry in self.world.judged.log.read().decisions}
         require(checkpoint_id not in decided, f"{checkpoint_id} is aborted, and decided")
+        self.aborted_attempts.add(checkpoint_id)
+
+    def commit_recorded(self, slot: Slot) -> None:
+        """The driver takes a commit for recorded: the record is in the store."""
+        there = self.world.paths.committed(slot) in self.world.store.by_name
+        require(there or self.world.damaged, f"the commit of slot {slot} was never recorded")
 
     def generation_ended(self, process: Process, outcome: Outcome) -> None:
-        """A pipeline that has stopped with a drain has appended nothing after it."""
+        """A stop ends the pipeline with its checkpoint, or because it did not insist on one.
+
+        With a drain, nothing is appended after the last checkpoint. A pipeline that has finished
+        has read all input.
+        """
         if outcome.end is End.STOPPED:
             self.stopped(process)
+            saved = process.last_attempts & process.decided_attempts
+            require(
+                process.plain_stop or bool(saved),
+                f"{process} has stopped without the checkpoint that it was to stop with",
+            )
+        if outcome.end is End.FINISHED:
+            unread = [name for name in self.world.streams if not process.steps[name].is_at_end]
+            require(not unread, f"{process} has finished without all input of {unread}")
 
     # -- cuts
 
@@ -161,6 +180,10 @@ class Checkers:
             f"decision {entry.checkpoint_id} follows {self.last_decided}",
         )
         self.last_decided = entry.checkpoint_id
+        require(
+            entry.checkpoint_id not in self.aborted_attempts,
+            f"{entry.checkpoint_id} was aborted, and is decided",
+        )
         cut = self.world.read_cut(entry)
         require(cut is not None, f"decision {entry.checkpoint_id} names no readable manifest")
         assert cut is not None

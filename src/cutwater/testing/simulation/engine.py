@@ -35,7 +35,7 @@ from cutwater.runtime.output import Output, SinkOutput, Written
 from cutwater.runtime.reporting.recovery_timing import Phases
 from cutwater.runtime.scratch import generation_directory
 from cutwater.runtime.step import Closed, DriverCallbacks, PinnedFiles, RunningStep, StepConnections
-from cutwater.store.backends.directories import try_to_remove_tree
+from cutwater.store.backends.directories import matching, try_to_remove_tree
 from cutwater.testing.simulation.history import BatchRecord
 from cutwater.testing.simulation.pipelines import Shape, source_rows
 from cutwater.testing.simulation.rows import Row, State, owes_batch
@@ -60,7 +60,7 @@ def files_of(state: bytes) -> dict[str, bytes]:
 
 def state_from(directory: Path) -> bytes:
     """Put a step's state together from its files."""
-    files = sorted(directory.glob("part-*"))
+    files = matching(directory, "part-*")
     return pack(
         {unquote(file.name.removeprefix("part-")): unpack(file.read_bytes()) for file in files}
     )

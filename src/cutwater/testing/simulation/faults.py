@@ -11,6 +11,7 @@ from cutwater.ids import BatchId, StepId
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.checkpoint.events import Acknowledged, CoordinatorEvent
 from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
+from cutwater.store.backends.directories import exists
 from cutwater.store.records.requests import Request, Wish
 from cutwater.testing.simulation import mishaps
 from cutwater.testing.simulation.mishaps import RequestFaults
@@ -249,7 +250,7 @@ class Faults:
         if not unread:
             return False
         file = self.world.rng.choice(unread)
-        was_there = file.exists()
+        was_there = exists(file)
         file.unlink(missing_ok=True)
         return was_there
 
@@ -377,6 +378,7 @@ class Faults:
         supervisor = process.supervisor
         assert supervisor is not None
         checkpoint = self.world.rng.random() < 0.7
+        process.plain_stop = True
         process.tasks.start(lambda: supervisor.stop(checkpoint=checkpoint), "operator")
         return True
 
@@ -399,6 +401,8 @@ class Faults:
             name=f"r{world.now_ms}" if named else None,
             drain=wish is Wish.STOP and rng.random() < 0.5,
         )
+        # A plain stop ends the pipeline also if its checkpoint fails.
+        process.plain_stop |= wish is Wish.STOP and not (request.name or request.drain)
         world.start_client(request)
         return True
 

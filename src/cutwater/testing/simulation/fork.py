@@ -6,7 +6,7 @@ end with the same rows as if it had run from the beginning; the first pipeline m
 """
 
 from cutwater.errors import MoveRefused
-from cutwater.operations.fork import fork_into
+from cutwater.operations.fork import make_fork
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Decision
 from cutwater.testing.simulation.history import Wrong
@@ -39,9 +39,8 @@ def run_fork(world: World, decision: Decision) -> World | None:
     before = (dict(world.store.by_name), {sink: table.rows for sink, table in world.tables.items()})
     child = World(world.seed + 10**6, shape=world.shape.name, mode=world.scenario.mode)
     try:
-        made = fork_into(
-            calm_backend(world.store),
-            calm_backend(child.store),
+        made = make_fork(
+            (calm_backend(world.store), calm_backend(child.store)),
             NAME,
             "fork",
             start_from=str(decision.checkpoint_id),

@@ -81,6 +81,8 @@ class Process:
         self.open_attempts: set[CheckpointId] = set()
         self.stop_after: CheckpointId | None = None
         self.last_attempts: set[CheckpointId] = set()
+        self.decided_attempts: set[CheckpointId] = set()
+        self.plain_stop = False
         self._scratch: Scratch | None = None
 
     def __str__(self) -> str:
@@ -190,8 +192,12 @@ class Process:
                 if reason is not None:
                     counts[f"failed: {reason.name.lower()}"] += 1
                 world.judge(lambda: world.checkers.attempt_ended(reason, detail))
-                if not decided and self.stop_after == checkpoint_id:
+                if decided:
+                    self.decided_attempts.add(checkpoint_id)
+                elif self.stop_after == checkpoint_id:
                     self.stop_after = None
+            case events.CommitRecorded(slot):
+                world.judge(lambda: world.checkers.commit_recorded(slot))
             case CommitBlocked():
                 counts["commit blocked"] += 1
             case events.Halt(why):

@@ -86,7 +86,12 @@ class SimulatedSink:
 
     # -- staging
 
-    def stage(self, rows: Any, generation: Generation, batch: BatchId) -> Committable | None:  # noqa: ANN401 - rows of the simulated engine
+    def stage(
+        self,
+        rows: Any,  # noqa: ANN401 - rows of the simulated engine
+        generation: Generation,
+        batch: BatchId,
+    ) -> Committable | None:
         """Write the rows of a batch where no reader of the table sees them."""
         if not rows:
             return None
@@ -114,17 +119,16 @@ class SimulatedSink:
         return None if intact else "has other content"
 
     def _read(self, committable: Committable) -> list[Row]:
-        problem = self.problem(committable)
-        if problem is not None:
-            raise SinkError(self._sink, f"has lost staged rows: {committable.blobs} {problem}")
-        try:
-            return [
-                row
-                for blob in committable.blobs
-                for row in unpack(self._backend.read(ObjectPath(blob.name)))
-            ]
-        except StoreError as error:
-            raise self._failure(error) from error
+        rows: list[Row] = []
+        for blob in committable.blobs:
+            try:
+                data = self._backend.read(ObjectPath(blob.name))
+            except StoreError as error:
+                raise self._failure(error) from error
+            if hashlib.sha256(data).hexdigest() != blob.sha256:
+                raise SinkError(self._sink, f"has damaged staged rows: {blob.name}")
+            rows += unpack(data)
+        return rows
 
     def _read_all(self, committables: Sequence[Committable]) -> Mapping[Key, list[Row]]:
         return {(entry.generation, entry.batch): self._read(entry) for entry in committables}

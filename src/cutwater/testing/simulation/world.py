@@ -7,7 +7,6 @@ judge. The driver in it is the real one (`process`).
 
 import logging
 import random
-import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from cutwater.protocol.channel_log import Bound
 from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.decisions import Decision
 from cutwater.protocol.options import CheckpointOptions, CommitOptions, UnalignedOptions
+from cutwater.store.backends.directories import exists, remove_tree
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import open_pipeline
@@ -212,7 +212,7 @@ class World:
         Raises:
             Wrong: If a checker found something.
         """
-        root = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+        root = _SHARED_MEMORY if exists(_SHARED_MEMORY) else None
         self.directory = Path(tempfile.mkdtemp(prefix="cutwater-simulation-", dir=root))
         disabled = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
@@ -222,7 +222,7 @@ class World:
             for process in (*self.processes, *self._clients):
                 process.die()
             logging.disable(disabled)
-            shutil.rmtree(self.directory)
+            remove_tree(self.directory)
         return self.history
 
     def _run(self, chaos_ms: int) -> None:
