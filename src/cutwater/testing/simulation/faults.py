@@ -25,6 +25,7 @@ KINDS: Final = (
     "crash in recovery",
     "crash during an effect",
     "crash while a batch is owed",
+    "crash soon after a rewind",
     "step failure",
     "pause",
     "store out of reach",
@@ -158,6 +159,14 @@ class Faults:
         pause_ms = self.world.rng.randint(20, longest_ms)
         self.world.wake_at[process.number] = self.world.now_ms + pause_ms
         return True
+
+    def after_start(self, process: Process) -> None:
+        """Kill a driver soon after it has started from a rewind, perhaps."""
+        world = self.world
+        kind = "crash soon after a rewind"
+        rewound = process.number > 0 and world.processes[process.number - 1].is_rewind
+        if rewound and kind in self.enabled and not world.healing and world.rng.random() < 0.6:
+            world.timers.kill_at[process.number] = world.now_ms + world.rng.randint(50, 600)
 
     def decision_written(self, cut: Cut) -> None:
         """Kill the process right after a cut in which a step owes a batch, also while healing."""

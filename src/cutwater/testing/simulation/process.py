@@ -83,6 +83,7 @@ class Process:
         self.last_attempts: set[CheckpointId] = set()
         self.decided_attempts: set[CheckpointId] = set()
         self.plain_stop = False
+        self.is_rewind = False
         self._scratch: Scratch | None = None
 
     def __str__(self) -> str:
@@ -240,6 +241,7 @@ class Process:
     def rewind(self) -> None:
         """Rewind to an older cut, as an operator would, and exit."""
         world = self.world
+        self.is_rewind = True
         offline = OfflinePipeline(
             NAME,
             self.store,

@@ -120,6 +120,7 @@ def draw(rng: random.Random, shape: str | None = None, mode: str | None = None) 
 @dataclass(slots=True)
 class _Timers:
     wake_at: dict[int, int] = field(default_factory=dict)
+    kill_at: dict[int, int] = field(default_factory=dict)
     table_up_at: dict[SinkId, int] = field(default_factory=dict)
     reach_at_ms: int = 0
     room_at_ms: int = 0
@@ -320,6 +321,11 @@ class World:
         for sink in [name for name, at in timers.table_up_at.items() if self.now_ms >= at]:
             self.tables[sink].down = False
             del timers.table_up_at[sink]
+        for number in [process for process, at in timers.kill_at.items() if self.now_ms >= at]:
+            del timers.kill_at[number]
+            if self.processes[number].alive and not self.healing:
+                self.faults.count("crash soon after a rewind")
+                self.processes[number].die()
         for number in [process for process, at in timers.wake_at.items() if self.now_ms >= at]:
             process = self.processes[number]
             if process.alive and process.paused:
@@ -351,6 +357,7 @@ class World:
         self._grow_ended_streams()
         process = self.new_process()
         process.start(process.drive, "driver")
+        self.faults.after_start(process)
 
     def start_rewind(self) -> None:
         """Start an operator's rewind, whether or not the pipeline runs."""

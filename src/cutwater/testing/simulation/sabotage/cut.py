@@ -143,7 +143,7 @@ def forward_at_once() -> list[Patch]:
     return [(Aligner, "_consider", consider)]
 
 
-@sabotage("compare-no-ids", "I1")
+@sabotage("compare-no-ids", "I1", mode="concurrent")
 def compare_no_ids() -> list[Patch]:
     """Count any barrier for the attempt that happens to be open."""
     original = Aligner._on_barrier
@@ -151,9 +151,7 @@ def compare_no_ids() -> list[Patch]:
     def on_barrier(self: Aligner, event: BarrierSeen) -> Commands:
         current = next(iter(self._attempts), None)
         if current is not None and not event.barrier.is_cancel:
-            attempt = self._attempts[current]
-            if event.input not in attempt.places:
-                event = replace(event, barrier=replace(event.barrier, checkpoint_id=current))
+            event = replace(event, barrier=replace(event.barrier, checkpoint_id=current))
         return original(self, event)
 
     return [(Aligner, "_on_barrier", on_barrier)]
@@ -295,7 +293,7 @@ def empty_events() -> list[Patch]:
     return [(SimulatedOutput, "write", write)]
 
 
-@sabotage("no-tick-after-restore", "F22")
+@sabotage("no-tick-after-restore", "F22", shape="window-line")
 def no_tick_after_restore() -> list[Patch]:
     """Do not run the batch that was owed when the snapshot was taken."""
     original = Restored.from_snapshot
