@@ -233,13 +233,18 @@ class Faults:
     def _out_of_reach(self) -> bool:
         if self.world.store.out_of_reach:
             return False
-        self.world.reach_again(out_of_reach_ms=self.world.rng.randint(10, 400))
+        self.world.reach_again(out_of_reach_ms=self._a_while())
         return True
+
+    def _a_while(self) -> int:
+        """Return a time: usually short, sometimes longer than anything is tried again."""
+        rng = self.world.rng
+        return rng.randint(10, rng.choice((500, 500, 6_000)))
 
     def _full(self) -> bool:
         if self.world.store.full:
             return False
-        self.world.room_again(full_ms=self.world.rng.randint(10, 600))
+        self.world.room_again(full_ms=self._a_while())
         return True
 
     def _lose_channel_file(self) -> bool:
@@ -377,6 +382,8 @@ class Faults:
             return False
         name = f"n{self.world.now_ms}" if kind is CheckpointKind.SAVEPOINT else None
         process.request(CheckpointRequest(kind, name, drain), stop=drain)
+        if self.world.rng.random() < 0.3:
+            process.request(CheckpointRequest(CheckpointKind.FULL), stop=False)
         return True
 
     def _stop(self) -> bool:

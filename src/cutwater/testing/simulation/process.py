@@ -197,6 +197,10 @@ class Process:
                     self.decided_attempts.add(checkpoint_id)
                 elif self.stop_after == checkpoint_id:
                     self.stop_after = None
+            case events.Declined(step, _, checkpoint_id, _, _, detail):
+                # The protection of what is recorded ends with the attempt, not before.
+                if checkpoint_id in self.open_attempts and " holds @" in detail:
+                    world.history.object(f"{step} has lost what it recorded: {detail}")
             case events.CommitRecorded(slot):
                 world.judge(lambda: world.checkers.commit_recorded(slot))
             case CommitBlocked():

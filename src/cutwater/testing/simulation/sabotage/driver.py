@@ -12,7 +12,7 @@ from typing import Any
 from cutwater.protocol.checkpoint import events
 from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest
 from cutwater.protocol.step.events import EndReached
-from cutwater.protocol.stopping import Stopping
+from cutwater.protocol.stopping import InputEnded, Stopping
 from cutwater.runtime.effects import Effects
 from cutwater.runtime.event_loop import Generation
 from cutwater.runtime.reporting.attempt_history import AttemptHistory
@@ -35,7 +35,15 @@ def a_failed_stop_is_not_resumed() -> list[Patch]:
 @sabotage("finish-without-the-last-commit", "section 13")
 def finish_without_the_last_commit() -> list[Patch]:
     """Take the run for finished when its input has ended, whatever still waits for a commit."""
-    return [(Stopping, "_must_repeat", lambda *_: False)]
+    original = Stopping.handle
+
+    def handle(self: Stopping, event: Any) -> Any:
+        if not isinstance(event, InputEnded):
+            return original(self, event)
+        self.input_ended = self.is_saved = True
+        return self._end("")
+
+    return [(Stopping, "handle", handle)]
 
 
 @sabotage("finish-when-a-source-pauses", "section 13")
