@@ -7,12 +7,15 @@ executed at most once, by the process it is addressed to, and never after it has
 process executes the request of a command that has died.
 """
 
+import os
 import re
+import socket
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
 import msgspec
 
+from cutwater.clock import wall_ms
 from cutwater.errors import ConfigError, Corrupt, NewerFormat, NotFound
 from cutwater.ids import CheckpointId, PipelineId
 from cutwater.store.backends.backend import Backend, write_once
@@ -70,6 +73,29 @@ class Wanted(NamedTuple):
     name: str | None = None
     drain: bool = False
     abort: Abort | None = None
+
+    def addressed(self, token: str, holder: str, wait_ms: int, sender: str = "") -> "Request":
+        """Return the request to the process that holds the lease, sent by this process now.
+
+        Args:
+            token: A unique token.
+            holder: The nonce of the lease.
+            wait_ms: How long the sender waits for the answer.
+            sender: What sends it, for users, after the process and the machine.
+        """
+        at_ms = wall_ms()
+        return Request(
+            token=token,
+            wish=self.wish,
+            holder=holder,
+            asked_by=f"process {os.getpid()} on {socket.gethostname()}{sender}",
+            asked_at_ms=at_ms,
+            expires_at_ms=at_ms + wait_ms,
+            full=self.full,
+            name=self.name,
+            drain=self.drain,
+            abort=self.abort or msgspec.UNSET,
+        )
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
