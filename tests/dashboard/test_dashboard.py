@@ -17,9 +17,8 @@ from tests.servers.ports import free_port
 from tests.unit.store.checkpoint_writer import attempt_report
 
 from cutwater.server.app import make_app
-from cutwater.server.auth import Token
+from cutwater.server.auth import PublicUrl, Token
 from cutwater.server.pipelines import OnePipeline, StoredPipelines
-from cutwater.server.public_url import PublicUrl
 from cutwater.store.paths import name
 
 MARKUP = "<img src=x onerror=\"document.title='owned'\"><script>alert(1)</script>"

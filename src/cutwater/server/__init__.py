@@ -12,5 +12,5 @@ from cutwater.server.extra import PARTS
 
 # isort: split
 from cutwater.server.app import serve_run, serve_store
-from cutwater.server.public_url import PublicUrl
+from cutwater.server.auth import PublicUrl
 from cutwater.server.uvicorn_server import Endpoint, Server

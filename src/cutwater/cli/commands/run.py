@@ -402,8 +402,7 @@ class Serving:
                 raise ConfigError("--serve", error.reason) from error
             self._problem = f"no dashboard: {error.reason}"
             return
-        from cutwater.server.auth import token_from_environment  # noqa: PLC0415
-        from cutwater.server.public_url import PublicUrl  # noqa: PLC0415
+        from cutwater.server.auth import PublicUrl, token_from_environment  # noqa: PLC0415
         from cutwater.server.uvicorn_server import Endpoint, bind  # noqa: PLC0415
 
         public = None if public_url is None else PublicUrl.of(public_url)
