@@ -159,7 +159,7 @@ def name_writes() -> None:
         wrap(DeltaTable, method, lambda *_, name=method: f"{name} table", FATE.changed)
     wrap(FileCommits, "create", lambda *_: "file manifest", FATE.changed)
     wrap(FileCommits, "carry_out", lambda *_: "file moves", FATE.changed)
-    wrap(OpenDeltaTable, "_write", lambda table, *_: f"write {table.way}", FATE.changed)
+    wrap(OpenDeltaTable, "_write", lambda table, *_: f"write {table._writing.write}", FATE.changed)
     _after(Manifests, "publish", _published)
     _after(DecisionLog, "create", _logged)
     _after(ShowingDeltaTable, "show", _shown)

@@ -376,8 +376,3 @@ class Committer:
     def state(self) -> CommitterState:
         """Whether a decision is being committed, and whether the commit is blocked."""
         return self._state
-
-    @property
-    def waiting_for(self) -> tuple[SinkId, ...]:
-        """The sinks that have not acted on the current decision."""
-        return tuple(sorted(self._work))

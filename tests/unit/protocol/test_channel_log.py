@@ -12,7 +12,7 @@ from tests.unit.protocol.builders import (
 )
 
 from cutwater.errors import ProtocolViolation
-from cutwater.ids import NO_BATCH, ChannelId, CheckpointId
+from cutwater.ids import ChannelId, CheckpointId
 from cutwater.protocol.channel_log import Bound, ChannelLog, Placed
 from cutwater.protocol.messages import START, EndOfInput, Message, Place, Watermark
 
@@ -46,7 +46,6 @@ def test_appending_a_batch_again_changes_nothing() -> None:
     log.append(event(1, rows=9))
 
     assert log.end == place(2)
-    assert log.last_batch == 1
 
 
 def test_a_batch_that_comes_again_behind_the_end_changes_nothing() -> None:
@@ -153,7 +152,6 @@ def test_a_refused_event_is_still_the_producers() -> None:
 
     assert not log.has_room(Bound(2, 1_000))
     assert log.read(START, log.end) == (event(0), event(1))
-    assert log.last_batch == 1
 
 
 def test_an_event_larger_than_the_bound_gets_in_when_there_is_room_before_it() -> None:
@@ -617,7 +615,6 @@ def test_a_restored_channel_is_open_and_has_no_batch_of_this_generation() -> Non
     log = ChannelLog(ChannelId("orders"), {FAST: place(5)}, base=place(5), events=(event(40),))
 
     assert not log.ended
-    assert log.last_batch == NO_BATCH
     assert log.append(event(41)) == place(7)
 
 

@@ -157,7 +157,7 @@ def test_a_decision_lets_every_sink_act() -> None:
         CommitSink(PERMIT, T2, PREPARED[T2]),
     )
     assert committer.state is CommitterState.COMMITTING
-    assert committer.waiting_for == (T1, T2)
+    assert all(committer.waits_for(PERMIT.slot, sink) for sink in (T1, T2))
 
 
 def test_a_recovery_point_asks_nothing_of_the_sinks() -> None:
@@ -312,7 +312,7 @@ def test_answers_about_another_decision_change_nothing() -> None:
     )
 
     assert answers == ((), (), (), None)
-    assert committer.waiting_for == (T1, T2)
+    assert all(committer.waits_for(PERMIT.slot, sink) for sink in (T1, T2))
 
 
 def test_answers_to_an_idle_committer_change_nothing() -> None:

@@ -40,10 +40,6 @@ class PollHandle:
             return None
         return self._waiting.popleft()
 
-    def peek(self) -> Barrier | None:
-        """Return the oldest waiting barrier without taking it."""
-        return self._waiting[0] if self._waiting else None
-
 
 class Injector:
     """The coordinator's end: offers barriers to one source, in order, without replacing any."""

@@ -14,7 +14,6 @@ def test_a_source_without_a_waiting_barrier_polls_nothing() -> None:
     handle = injector().poll_handle()
 
     assert handle.poll() is None
-    assert handle.peek() is None
 
 
 def test_an_offered_barrier_is_polled_exactly_once() -> None:
@@ -25,15 +24,6 @@ def test_an_offered_barrier_is_polled_exactly_once() -> None:
     taken = [handle.poll(), handle.poll()]
 
     assert taken == [barrier(1), None]
-
-
-def test_looking_at_a_barrier_does_not_take_it() -> None:
-    source = injector()
-    handle = source.poll_handle()
-    source.offer(barrier(1))
-
-    assert handle.peek() == barrier(1)
-    assert source.waiting == 1
 
 
 def test_an_injector_has_one_handle_only() -> None:
