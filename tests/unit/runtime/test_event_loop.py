@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 from tests.unit.protocol.builders import PIPELINE
-from tests.unit.runtime.test_full_store import ONE, Standstill, begun, wait_for
-from tests.unit.runtime.test_full_store import run_while as run_beside
+from tests.unit.runtime.test_supervisor_full_store import ONE, Standstill, begun, wait_for
+from tests.unit.runtime.test_supervisor_full_store import run_while as run_beside
 
 from cutwater.config.options import RestartConfig
 from cutwater.errors import RequestFailed
