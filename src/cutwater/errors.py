@@ -106,7 +106,7 @@ class CutwaterError(Exception):
 
     def __reduce__(self) -> tuple[type["CutwaterError"], tuple[object, ...]]:
         """Pickle by the arguments."""
-        return (type(self), tuple(getattr(self, one) for one in self.parameters))
+        return (type(self), tuple(getattr(self, name) for name in self.parameters))
 
 
 class UserError(CutwaterError):

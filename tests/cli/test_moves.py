@@ -69,7 +69,7 @@ def test_a_program_reads_a_rewind_as_json(prepared: PreparedPipeline) -> None:
         6,
     )
     assert found["title"] == f"savepoint {SAVEPOINT} (checkpoint 3)"
-    assert [(one["sink"], one["rows_removed"]) for one in found["sinks"]] == [
+    assert [(sink["sink"], sink["rows_removed"]) for sink in found["sinks"]] == [
         ("left", 20),
         ("right", 20),
     ]

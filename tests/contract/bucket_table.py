@@ -28,12 +28,14 @@ def names_in(bucket: ObjectStore) -> list[str]:
 def rows_in(bucket: ObjectStore) -> Iterator[dict[str, Any]]:
     """Replay the log and give the rows of the files it names."""
     files: dict[str, dict[str, Any]] = {}
-    for name in [one for one in names_in(bucket) if one.endswith(".json") and "_delta_log" in one]:
+    for name in [
+        name for name in names_in(bucket) if name.endswith(".json") and "_delta_log" in name
+    ]:
         lines = bytes(obstore.get(bucket, name).bytes()).decode().splitlines()
         actions = [json.loads(line) for line in lines]
         for action in actions:
             files.pop(action.get("remove", {}).get("path"), None)
-        files |= {one["add"]["path"]: one["add"] for one in actions if "add" in one}
+        files |= {action["add"]["path"]: action["add"] for action in actions if "add" in action}
     for path, action in files.items():
         content = bytes(obstore.get(bucket, unquote(path)).bytes())
         assert len(content) == action["size"]

@@ -51,7 +51,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def files_of(root: Path) -> dict[str, bytes]:
-    found = (one for one in root.rglob("*") if one.is_file())
+    found = (path for path in root.rglob("*") if path.is_file())
     return {one.relative_to(root).as_posix(): one.read_bytes() for one in found}
 
 

@@ -115,7 +115,7 @@ def test_the_rewind_that_is_offered_makes_the_tables_whole(prepared: PreparedPip
     restored = prepared.recover()
 
     assert prepared.shown() == below(30)
-    assert {one.sink: (one.rows, one.rows_then) for one in done.sinks} == {
+    assert {sink.sink: (sink.rows, sink.rows_then) for sink in done.sinks} == {
         LEFT: (30, 30),
         RIGHT: (50, 30),
     }

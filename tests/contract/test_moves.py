@@ -59,9 +59,9 @@ def preview(prepared: PreparedPipeline, to: str, *, leave_sinks: bool = False) -
 
 def files_below(directory: Path) -> dict[str, bytes]:
     return {
-        str(one.relative_to(directory)): one.read_bytes()
-        for one in sorted(directory.rglob("*"))
-        if one.is_file()
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
     }
 
 
@@ -106,7 +106,7 @@ def test_going_back_and_forth_ends_where_it_was_told(prepared: PreparedPipeline)
         rewound(prepared, to)
         assert prepared.shown() == below(shows), to
     log = prepared.opened().log.read()
-    assert [one.kind for one in log.decisions[5:]] == [CheckpointKind.REWIND] * 6
+    assert [decision.kind for decision in log.decisions[5:]] == [CheckpointKind.REWIND] * 6
     assert log.generation == 7
 
 
@@ -119,13 +119,13 @@ def test_a_preview_says_what_happens_to_every_step_source_and_sink_and_does_noth
 
     assert files_below(prepared.directory) == before
     assert (shown.to, shown.head, shown.undone, shown.done) == (2, 5, (3, 4, 5), False)
-    assert [(one.step, one.batch, one.batch_then) for one in shown.steps] == [(SOURCE, 4, 1)]
+    assert [(step.step, step.batch, step.batch_then) for step in shown.steps] == [(SOURCE, 4, 1)]
     assert shown.steps[0].state_bytes > len("the state of checkpoint 2")
     (source,) = shown.sources
     assert (source.position, source.position_then) == ('{"sequence": 50}', '{"sequence": 20}')
     assert [
-        (one.sink, one.version, one.version_then, one.rows, one.rows_removed, one.obstacle)
-        for one in shown.sinks
+        (sink.sink, sink.version, sink.version_then, sink.rows, sink.rows_removed, sink.obstacle)
+        for sink in shown.sinks
     ] == [(LEFT, "4", "2", 50, 30, None), (RIGHT, "4", "2", 50, 30, None)]
     assert shown.refused == ()
 
@@ -162,7 +162,7 @@ def test_what_somebody_else_has_written_since_is_not_taken_away(prepared: Prepar
     assert prepared.opened().log.read().entries == before
     shown = preview(prepared, "2")
     assert "written by somebody else (WRITE at " in shown.refused[0]
-    assert [one.obstacle is None for one in shown.sinks] == [True, False]
+    assert [sink.obstacle is None for sink in shown.sinks] == [True, False]
 
 
 def test_what_somebody_else_wrote_before_the_cut_stays(prepared: PreparedPipeline) -> None:
@@ -355,7 +355,7 @@ def test_sinks_that_are_left_keep_their_rows_and_what_comes_twice_is_said(
     restored = prepared.recover()
 
     assert shown.refused == ()
-    assert [(one.left, one.rows_removed) for one in shown.sinks] == [(True, 30), (True, None)]
+    assert [(sink.left, sink.rows_removed) for sink in shown.sinks] == [(True, 30), (True, None)]
     assert done.done
     assert prepared.shown() == [list(range(50)), [-1, *range(50)]]
     assert restored.cut is not None
@@ -463,8 +463,8 @@ def test_a_fork_outlives_what_its_original_deletes(prepared: PreparedPipeline) -
     store = prepared.opened("trial")
     head = store.log.read().head
     assert head is not None
-    for one in store.manifests.read(head.checkpoint_id).snapshots.values():
-        assert all(store.blobs(Generation(1)).problem(ref) is None for ref in one.blobs)
+    for snapshot in store.manifests.read(head.checkpoint_id).snapshots.values():
+        assert all(store.blobs(Generation(1)).problem(ref) is None for ref in snapshot.blobs)
 
 
 @pytest.mark.parametrize(

@@ -404,8 +404,8 @@ def test_more_calls_than_may_be_sent_at_once_wait_for_each_other(
     ]
     for one in threads:
         one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.join()
 
     assert 1 < most <= 16
     assert len(backend.list(ObjectPath("a"))) == 40

@@ -63,7 +63,7 @@ class Shop:
         staging = Staging("_cutwater", PIPELINE, sink.sink)
         keys = ["customer"] if sink.sink == TOTALS else []
         place = (Generation(generation), BatchId(batch))
-        names = tuple(one.name for one in columns)
+        names = tuple(column.name for column in columns)
         with psycopg.connect(self.database.dsn) as connection:
             table = staging.make(connection, place, sink.target, columns, keys)
             statement = staging.copy_statement(table, names)
@@ -95,7 +95,7 @@ def permit(slot: int) -> CommitPermit:
 
 
 def numbers(*ids: int) -> list[tuple[int, int]]:
-    return [(one, one * 10) for one in ids]
+    return [(number, number * 10) for number in ids]
 
 
 # -- acting on a slot
@@ -134,11 +134,11 @@ def test_two_who_act_on_one_slot_at_once_act_once(shop: Shop) -> None:
     def run(sink: OpenPostgresTable) -> None:
         answers.append(sink.commit(permit(1), staged))
 
-    threads = [threading.Thread(target=run, args=(one,)) for one in openers]
+    threads = [threading.Thread(target=run, args=(opener,)) for opener in openers]
     for one in threads:
         one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.join()
 
     assert answers == ["1"] * 4
     assert shop.orders == list(range(500))
@@ -479,7 +479,7 @@ def rows_into(
     place = (Generation(1), BatchId(batch))
     with psycopg.connect(shop.database.dsn) as connection:
         table = staging.make(connection, place, sink.target, columns, list("kvx"[:keys]))
-        statement = staging.copy_statement(table, [one.name for one in columns])
+        statement = staging.copy_statement(table, [column.name for column in columns])
         with connection.cursor().copy(statement.encode()) as copy:
             for row in rows:
                 copy.write_row([*row, 7])

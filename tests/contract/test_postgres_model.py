@@ -80,9 +80,9 @@ class Keyed:
                 del self.rows[key]
             else:
                 self.rows[key] = before
-            self.writes[key] = [one for one in self.writes[key] if one.slot <= slot]
-            for one in self.writes[key][-1:]:
-                one.untouched = True
+            self.writes[key] = [write for write in self.writes[key] if write.slot <= slot]
+            for write in self.writes[key][-1:]:
+                write.untouched = True
 
     @property
     def shown(self) -> list[list[str]]:
@@ -110,7 +110,7 @@ class Appended:
         return not any(one > slot for one in self.touched & self.slots)
 
     def go_back(self, slot: int) -> None:
-        self.rows = [one for one in self.rows if one[0] <= slot]
+        self.rows = [row for row in self.rows if row[0] <= slot]
         self.slots = {one for one in self.slots if one <= slot}
 
     @property
@@ -196,7 +196,7 @@ class World:
 
     def come_late(self) -> None:
         acted = {slot for slot, _ in self.done}
-        missed = next((one for one in range(1, self.slot) if one not in acted), None)
+        missed = next((number for number in range(1, self.slot) if number not in acted), None)
         if missed is not None:
             with pytest.raises(Superseded):
                 self.sink.commit(permit(missed), [one for one, _ in self.waiting])

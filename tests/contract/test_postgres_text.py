@@ -70,7 +70,7 @@ def test_values_come_back_as_they_were(
 
     found = connection.execute("SELECT * FROM t ORDER BY ctid").fetchall()
     assert [one[-1] for one in found] == [77] * len(rows)
-    assert [_plain(one[:-1]) for one in found] == [_plain(one) for one in rows]
+    assert [_plain(one[:-1]) for one in found] == [_plain(row) for row in rows]
 
 
 def _plain(row: tuple[Any, ...]) -> list[object]:

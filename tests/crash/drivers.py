@@ -131,7 +131,7 @@ class Driver:
 
     def children(self) -> list[Path]:
         """Return the processes that it has started and that live: its JVM."""
-        return [one for one in Path("/proc").glob("[0-9]*") if parent_of(one) == self.id]
+        return [path for path in Path("/proc").glob("[0-9]*") if parent_of(path) == self.id]
 
     def give_up(self) -> None:
         """Kill it if it is still there, whatever it does."""

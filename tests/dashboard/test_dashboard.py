@@ -103,7 +103,7 @@ def test_a_savepoint_started_by_click_completes(browser: Browser, served: Served
         page.get_by_role("button", name="Checkpoint").click()
         expect(page.locator("tr[data-id='2']")).to_contain_text("COMPLETED")
         assert served.token not in page.url
-    assert [one.name for one in served.running.reports] == ["before-the-release", None]
+    assert [report.name for report in served.running.reports] == ["before-the-release", None]
 
 
 def test_a_pending_checkpoint_is_aborted_by_click_with_a_reason(

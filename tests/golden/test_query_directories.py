@@ -54,7 +54,7 @@ def test_a_directory_rebuilt_from_them_has_no_other_and_lists_the_same(
     pin(directory, AT, rebuilt, linked=False)
     settle(rebuilt, tmp_path / "place")
 
-    there = {one.relative_to(rebuilt).as_posix() for one in rebuilt.rglob("*") if one.is_file()}
+    there = {path.relative_to(rebuilt).as_posix() for path in rebuilt.rglob("*") if path.is_file()}
     assert there == set(files_of(rebuilt, AT)) == set(files_of(directory, AT))
     for file in rebuilt.rglob("_metadata/v2/*"):
         assert f'"file:{tmp_path}/place/state/' in file.read_text(encoding="utf-8")
@@ -82,8 +82,10 @@ def test_whatever_spark_needs_is_missed_by_name(name: str, tmp_path: Path) -> No
 def test_a_query_is_known_by_its_directory(name: str, tmp_path: Path) -> None:
     query = look(unpacked(name, tmp_path))
 
-    kind = next(one for one in sorted(OPERATORS, key=len, reverse=True) if name.endswith(one))
-    assert [one.name for one in query.operators] == OPERATORS[kind]
+    kind = next(
+        operator for operator in sorted(OPERATORS, key=len, reverse=True) if name.endswith(operator)
+    )
+    assert [operator.name for operator in query.operators] == OPERATORS[kind]
     assert query.batch >= 6
     assert query.planned is None
     assert not query.operators or query.format == (2 if "-2-" in name else 1)
@@ -147,6 +149,6 @@ def test_what_kafka_and_files_keep_for_themselves_is_taken_whole(tmp_path: Path)
 
     rebuilt = tmp_path / "rebuilt" / "sources"
     assert (rebuilt / "1" / "0").read_bytes() == (kafka / "0").read_bytes()
-    assert sorted(one.name for one in (rebuilt / "1").iterdir()) == ["0"]
+    assert sorted(path.name for path in (rebuilt / "1").iterdir()) == ["0"]
     # Also what was listed for later batches: it is read again as a part of the next one.
-    assert sorted(one.name for one in (rebuilt / "0").iterdir()) == [str(n) for n in range(7)]
+    assert sorted(path.name for path in (rebuilt / "0").iterdir()) == [str(n) for n in range(7)]

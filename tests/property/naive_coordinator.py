@@ -623,4 +623,4 @@ def facts_of_answer(command: events.CoordinatorCommand) -> Owed:
 
 
 def batches_of(committables: Sequence[Committable]) -> tuple[BatchId, ...]:
-    return tuple(one.batch for one in committables)
+    return tuple(committable.batch for committable in committables)

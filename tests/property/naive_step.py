@@ -68,7 +68,7 @@ class NaiveStep:
         return [one for one in self.channels[channel] if isinstance(one, Event)]
 
     def place(self, channel: ChannelId, position: int) -> Place:
-        return Place(position, sum(one.size_bytes for one in self.events(channel)[:position]))
+        return Place(position, sum(event.size_bytes for event in self.events(channel)[:position]))
 
     def controls(self, channel: ChannelId) -> list[tuple[int, Control]]:
         position, found = 0, []
@@ -99,9 +99,9 @@ class NaiveStep:
 
     def in_flight_bytes(self, starts: dict[InputId, int], ends: dict[InputId, int]) -> int:
         return sum(
-            one.size_bytes
+            event.size_bytes
             for source, end in ends.items()
-            for one in self.events(source.channel)[starts[source] : end]
+            for event in self.events(source.channel)[starts[source] : end]
         )
 
     def limit(self, source: InputId, passes: set[CheckpointId]) -> int:

@@ -22,7 +22,10 @@ from cutwater.server.metrics import METRICS, STATES, Kind
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 EXPOSED = {
-    **{one.name: Exposed(frozenset(one.labels), one.kind is Kind.COUNTER) for one in METRICS},
+    **{
+        metric.name: Exposed(frozenset(metric.labels), metric.kind is Kind.COUNTER)
+        for metric in METRICS
+    },
     # Prometheus's own: whether a target answers.
     "up": Exposed(frozenset(), is_counter=False),
 }

@@ -83,7 +83,7 @@ def test_no_answer_lets_another_origin_read_it_or_a_page_run_what_is_not_ours(
 ) -> None:
     for path in ("/", "/jobs/overview", "/nothing", "/static/main.js", "/metrics"):
         headers = live.anyone.get(path).headers
-        assert not [one for one in headers if one.startswith("access-control")]
+        assert not [header for header in headers if header.startswith("access-control")]
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy

@@ -93,8 +93,8 @@ def test_an_attempt_under_way_shows_its_steps_and_where_the_barrier_is(
     assert detail["tasks"]["orders"]["async_duration"] == 30
     assert detail["tasks"]["totals"]["status"] == "IN_PROGRESS"
     assert now["dag"]["checkpoint"] == 1
-    assert [one["barrier"] for one in now["dag"]["steps"]] == ["ACKNOWLEDGED", "ALIGNING"]
-    assert [one["alignment"] for one in now["dag"]["steps"]] == [
+    assert [step["barrier"] for step in now["dag"]["steps"]] == ["ACKNOWLEDGED", "ALIGNING"]
+    assert [step["alignment"] for step in now["dag"]["steps"]] == [
         None,
         {
             "inputs": 2,
@@ -154,7 +154,7 @@ def test_savepoints_and_checkpoints_are_taken_and_their_end_is_told(
     assert "there is a savepoint mine already" in again["failure-cause"]["message"]
     assert unnamed["name"].startswith("savepoint-2")
     assert plain["checkpointId"] == 3
-    assert [one.kind for one in running.reports] == ["SAVEPOINT", "SAVEPOINT", "CHECKPOINT"]
+    assert [report.kind for report in running.reports] == ["SAVEPOINT", "SAVEPOINT", "CHECKPOINT"]
 
 
 def test_a_stop_is_told_over_when_the_pipeline_has_ended(
@@ -315,15 +315,17 @@ def test_a_pipeline_that_nobody_runs_is_read_from_its_store(
 
     assert (job["jid"], job["name"], job["state"]) == (PIPELINE, "orders", "NOT_RUNNING")
     assert (job["live"], job["can_change"], job["start-time"]) == (False, False, BEGAN_MS)
-    assert [one["id"] for one in dag["steps"]] == ["orders", "totals"]
-    assert [(one["source"], one["reader"]) for one in dag["channels"]] == [("orders", "totals")]
+    assert [step["id"] for step in dag["steps"]] == ["orders", "totals"]
+    assert [(channel["source"], channel["reader"]) for channel in dag["channels"]] == [
+        ("orders", "totals")
+    ]
     assert [one["status"] for one in stopped.json(LIST)["history"]] == [
         "FAILED",
         "COMPLETED",
         "COMPLETED",
     ]
     assert stopped.json("/jobs/orders/recoveries")["recoveries"][0]["total"] == 15
-    assert [one["versions"] for one in tables["cuts"]] == [{"table": "2"}, {"table": "1"}]
+    assert [table["versions"] for table in tables["cuts"]] == [{"table": "2"}, {"table": "1"}]
     assert tables["sinks"] == [
         {"sink": "table", "format": "delta", "target": "file:///tables/totals"}
     ]

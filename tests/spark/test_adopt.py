@@ -211,7 +211,7 @@ def test_a_plain_query_is_adopted_runs_on_is_ejected_and_goes_on_exactly(
 
     # Ejected: a plain query with plain settings goes on; originals were only read.
     out = command(tmp_path, "eject", "adopting", "--to", str(tmp_path / "plain"))
-    assert {one["step"]: one["ending"] for one in out["steps"]} == {
+    assert {step["step"]: step["ending"] for step in out["steps"]} == {
         "windows": "goes on exactly",
         "all": "nothing to write",
         "big": "nothing to write",

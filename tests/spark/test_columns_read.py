@@ -165,7 +165,7 @@ def test_a_channel_carries_what_all_its_readers_read(spark: SparkSession, tmp_pa
         written = write(self, rows, batch)
         if written.event:
             data = self._channel.data
-            seen.update(tuple(pq.read_schema(data / one).names) for one in written.event.files)
+            seen.update(tuple(pq.read_schema(data / file).names) for file in written.event.files)
         return written
 
     with pytest.MonkeyPatch.context() as patch:
@@ -173,7 +173,7 @@ def test_a_channel_carries_what_all_its_readers_read(spark: SparkSession, tmp_pa
         assert run(pipeline, spark, options(tmp_path)).finished
 
     assert seen == {("value", "key", "twice")}
-    assert table(tmp_path / "values", "value") == [(one,) for one in range(total)]
+    assert table(tmp_path / "values", "value") == [(number,) for number in range(total)]
     assert table(tmp_path / "sums", "key", "sum") == [
         (key, 2 * sum(range(key, total, 7))) for key in range(7)
     ]

@@ -232,7 +232,10 @@ def arrow_rows(first: int, u32: pa.DataType = UINT32, u8: pa.DataType = UINT8) -
         None,
     ]
     moments = [one and one.replace(tzinfo=None) for one in zoned]
-    millis = [one and one.replace(microsecond=one.microsecond // 1000 * 1000) for one in moments]
+    millis = [
+        moment and moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+        for moment in moments
+    ]
     numbers = [Decimal("-1.25"), Decimal("0.00"), Decimal("1.25"), Decimal("9.75"), None]
     small = [0, 1, 128, 255, None]
     structs = [{"t": t, "n": n} for t, n in zip(zoned, small, strict=True)]
@@ -243,7 +246,7 @@ def arrow_rows(first: int, u32: pa.DataType = UINT32, u8: pa.DataType = UINT8) -
             "ts": pa.array(zoned, pa.timestamp("us", "UTC")),
             "ntz": pa.array(moments, pa.timestamp("us")),
             "millis": pa.array(millis, pa.timestamp("ms")),
-            "d": pa.array([one and one.date() for one in moments], pa.date32()),
+            "d": pa.array([moment and moment.date() for moment in moments], pa.date32()),
             "d9": pa.array(numbers, pa.decimal128(9, 2)),
             "d18": pa.array(numbers, pa.decimal128(18, 2)),
             "d38": pa.array(numbers, pa.decimal128(38, 9)),
@@ -272,7 +275,7 @@ def foreign_files(table: Path) -> None:
     file.rename(table / "delta-rs.parquet")
     pq.write_table(arrow_rows(4000), table / "int96.parquet", use_deprecated_int96_timestamps=True)
     renamed = arrow_rows(5000)
-    renamed = renamed.rename_columns([one.upper() for one in renamed.column_names])
+    renamed = renamed.rename_columns([column_name.upper() for column_name in renamed.column_names])
     pq.write_table(renamed, table / "upper.parquet")
     pq.write_table(arrow_rows(6000).select(["k", "d"]), table / "few.parquet")
 

@@ -133,7 +133,7 @@ def test_what_is_said_is_what_runs(spark: SparkSession, tmp_path: Path) -> None:
     kinds = {step.name: step.kind for step in run.status().steps}
     run.wait(60)
 
-    assert {name: one.way for name, one in facts.items()} == kinds
+    assert {name: fact.way for name, fact in facts.items()} == kinds
     assert set(kinds.values()) == {"query", "batch"}
 
 
@@ -149,7 +149,7 @@ def test_partitions_are_those_the_step_asks_for(spark: SparkSession) -> None:
 
     facts = explain(plan(pipeline), spark)
 
-    assert [one.partitions for one in facts.values()] == [5]
+    assert [fact.partitions for fact in facts.values()] == [5]
 
 
 def test_nothing_is_made_by_looking(
@@ -262,4 +262,4 @@ def test_a_table_that_cannot_take_the_rows_is_refused_before_anything_is_made(
     with pytest.raises(PlanError, match=r"sink table: .* features rowTracking, which are not"):
         pipeline.start(spark, options(tmp_path))
 
-    assert [one.name for one in tmp_path.iterdir()] == ["t"]
+    assert [path.name for path in tmp_path.iterdir()] == ["t"]

@@ -277,7 +277,7 @@ def test_an_upsert_refuses_keys_that_come_twice_or_are_null(
     write(sink, spark.range(10).repartition(3).selectExpr("id AS k", "1 AS v"))
     write(sink, spark.range(5, 15).selectExpr("id AS k", "2 AS v"), slot=2)
 
-    expected = [[str(one), "2" if one >= 5 else "1"] for one in range(15)]
+    expected = [[str(number), "2" if number >= 5 else "1"] for number in range(15)]
     assert database.query("SELECT k, v FROM t ORDER BY k") == expected
     # In other tasks, so that only the whole batch shows it.
     twice = spark.range(0, 20, numPartitions=4).selectExpr("if(id = 19, 0, id) AS k", "3 AS v")

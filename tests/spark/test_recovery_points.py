@@ -107,7 +107,7 @@ def cuts(store: Path) -> list[Cut]:
     """All checkpoints that are kept, oldest first."""
     backend = existing_backend(store)
     opened = PipelineStore.of(backend, identify(backend, NAME)[1])
-    return [opened.manifests.read(one) for one in sorted(opened.manifests.ids())]
+    return [opened.manifests.read(number) for number in sorted(opened.manifests.ids())]
 
 
 def staged(tables: Path, database: Database) -> dict[str, int]:
@@ -164,7 +164,7 @@ def test_every_sink_commits_again_what_a_checkpoint_between_two_commits_carries(
     assert before == expected(total)
 
     carrying = [
-        one for one in cuts(tmp_path / "store") if one.carried and all(one.carried.values())
+        cut for cut in cuts(tmp_path / "store") if cut.carried and all(cut.carried.values())
     ]
     # Its rows were committed by the checkpoint that the run ended with.
     target = carrying[-2]

@@ -50,7 +50,7 @@ class TestDeltaAppend(SinkContract):
                     files.pop(action["remove"]["path"], None)
                 if "add" in action:
                     files[action["add"]["path"]] = None
-        return sorted(one for file in files for one in ids_in(table / file))
+        return sorted(number for file in files for number in ids_in(table / file))
 
 
 class TestParquetFiles(SinkContract):
@@ -58,12 +58,12 @@ class TestParquetFiles(SinkContract):
         return sinks.files(str(directory / "out [of] ü"), partition_by=["kind"])
 
     def frame(self, spark: SparkSession, ids: Sequence[int]) -> DataFrame:
-        rows = [(one, None if one % 3 == 0 else f"a/b {one % 3}") for one in ids]
+        rows = [(number, None if number % 3 == 0 else f"a/b {number % 3}") for number in ids]
         return spark.createDataFrame(rows, "id long, kind string")
 
     def shown(self, directory: Path) -> list[int]:
         found = in_sight(directory / "out [of] ü", ".parquet")
-        return sorted(one for file in found for one in ids_in(file))
+        return sorted(number for file in found for number in ids_in(file))
 
 
 @pytest.mark.long

@@ -91,7 +91,13 @@ def test_all_sinks_show_one_moment_at_every_commit_point(
     listed = CliRunner().invoke(
         app, ["checkpoints", "list", "together", "--store", store, "--output", "json"]
     )
-    points = [one["id"] for one in json.loads(listed.stdout)["checkpoints"] if one["commit_point"]]
+    points = [
+        point["id"]
+        for point in json.loads(listed.stdout)["checkpoints"]
+        if point["commit_point"]
+        for checkpoint in json.loads(listed.stdout)["checkpoints"]
+        if checkpoint["commit_point"]
+    ]
     assert len(points) > 1
     prefixes = [check_moment(spark, store, number) for number in points]
     assert prefixes == sorted(prefixes)
@@ -113,7 +119,7 @@ def check_moment(spark: SparkSession, store: str, number: int) -> int:
         app,
         ["tables", "together", "--checkpoint", str(number), "--store", store, "--output", "json"],
     )
-    versions = {sink: one["version"] for sink, one in json.loads(told.stdout)["tables"].items()}
+    versions = {sink: table["version"] for sink, table in json.loads(told.stdout)["tables"].items()}
     assert set(versions) == {"delta", "parquet", "tallies", "function", "console"}
     if versions["delta"] == "none":
         with pytest.raises(NotReadable, match="it had no columns then"):
@@ -122,7 +128,7 @@ def check_moment(spark: SparkSession, store: str, number: int) -> int:
         return 0
     rows = collected(at("delta").select("value", "part"))
     count = len(rows)
-    assert rows == ordered((one, str(one % 3)) for one in range(count))
+    assert rows == ordered((number, str(number % 3)) for number in range(count))
     assert collected(at("parquet").select("value", "part")) == rows
     expected = [(str(part), len(range(part, count, 3))) for part in range(3)]
     assert collected(at("tallies").select("part", "count")) == ordered(expected)
@@ -138,9 +144,9 @@ def check_function(path: Path, calls: Sequence[Told]) -> None:
     assert sorted(value for _, value in rows) == list(range(1500))
     # The call that failed was repeated, with the same slot, and wrote nothing.
     assert calls[0].key == calls[1].key
-    assert [one.slot for one in calls[1:]] == sorted({one.slot for one in calls})
-    assert {slot for slot, _ in rows} == {one.slot for one in calls}
-    batches = [batch for one in calls[1:] for batch in one.batches]
+    assert [call.slot for call in calls[1:]] == sorted({call.slot for call in calls})
+    assert {slot for slot, _ in rows} == {call.slot for call in calls}
+    batches = [batch for call in calls[1:] for batch in call.batches]
     assert batches == sorted(set(batches))
 
 

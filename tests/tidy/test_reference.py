@@ -31,7 +31,7 @@ def test_a_reference_is_what_its_script_writes(script: ModuleType) -> None:
 def test_no_default_of_a_checkpoint_option_is_defined_twice() -> None:
     """The protocol's options have them; the config writes those as text."""
     kinds = (CheckpointOptions, UnalignedOptions, CommitOptions)
-    shared = {one.name.removesuffix("_ms") for kind in kinds for one in fields(kind)}
+    shared = {field.name.removesuffix("_ms") for kind in kinds for field in fields(kind)}
     source = ast.parse((ROOT / "src" / "cutwater" / "config" / "options.py").read_text("utf-8"))
     (config,) = [
         one
@@ -54,9 +54,9 @@ def test_no_default_of_a_checkpoint_option_is_defined_twice() -> None:
 @pytest.mark.parametrize("default", [MASTER_DEFAULT, STORE_DEFAULT])
 def test_a_general_default_is_written_in_one_place(default: str) -> None:
     places = [
-        one.relative_to(ROOT).as_posix()
-        for one in sorted((ROOT / "src").rglob("*.py"))
-        if f'"{default}"' in one.read_text("utf-8")
+        path.relative_to(ROOT).as_posix()
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        if f'"{default}"' in path.read_text("utf-8")
     ]
 
     assert places == ["src/cutwater/config/settings.py"]
@@ -91,7 +91,7 @@ def test_no_command_exits_with_a_number_that_has_no_name() -> None:
     )
     files = sorted((ROOT / "src" / "cutwater" / "cli").glob("*.py"))
 
-    found = [f"{one.name}: {hit[0]}" for one in files for hit in bare.finditer(one.read_text())]
+    found = [f"{file.name}: {hit[0]}" for file in files for hit in bare.finditer(file.read_text())]
 
     assert not found
 
@@ -100,8 +100,8 @@ def test_every_error_has_a_section_and_a_code_of_its_own() -> None:
     text = errors_reference.DOCUMENT.read_text(encoding="utf-8")
     kinds = [getattr(errors, name) for name in errors.__all__ if name != "CutwaterError"]
 
-    assert len({one.code for one in kinds}) == len(kinds)
-    assert {f"## {one.code} {one.__name__}" for one in kinds} == set(
+    assert len({kind.code for kind in kinds}) == len(kinds)
+    assert {f"## {kind.code} {kind.__name__}" for kind in kinds} == set(
         re.findall(r"^## CW-\d+ \w+$", text, re.MULTILINE)
     )
 

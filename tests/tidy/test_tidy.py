@@ -234,7 +234,7 @@ def failed_look_hidden(file: PythonFile) -> Iterator[str]:
 
 
 def takes_errors_for_absence(call: ast.Call) -> Iterator[str]:
-    told = any(one.arg == "onerror" for one in call.keywords)
+    told = any(keyword.arg == "onerror" for keyword in call.keywords)
     if ast.unparse(call.func) == "os.walk" and not told:
         yield "os.walk without onerror passes over what it cannot list"
     asked = call.func

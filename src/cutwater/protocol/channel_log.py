@@ -56,7 +56,7 @@ class _Reader:
     def pass_barrier(self, checkpoint_id: CheckpointId) -> None:
         # Barrier numbers of one channel only increase, so releases up to this one are used up.
         self.passed = checkpoint_id
-        self.released = {one for one in self.released if one > checkpoint_id}
+        self.released = {number for number in self.released if number > checkpoint_id}
 
 
 class ChannelLog:

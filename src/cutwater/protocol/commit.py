@@ -56,12 +56,12 @@ def plan_commit(
     """
     pending = {sink: list(carried.get(sink, ())) for sink in sinks}
     for step, snapshot in sorted(snapshots.items()):
-        for one in snapshot.staged:
-            if one.batch > decided[step]:
-                pending[one.sink].append(one)
+        for committable in snapshot.staged:
+            if committable.batch > decided[step]:
+                pending[committable.sink].append(committable)
     gathered = {sink: tuple(found) for sink, found in pending.items()}
     nothing = dict.fromkeys(sinks, ())
-    aligned = not any(one.in_flight for one in snapshots.values())
+    aligned = not any(snapshot.in_flight for snapshot in snapshots.values())
     if due and (aligned or not waits_for_alignment(sinks, options)):
         return CommitPlan(True, gathered, nothing)
     return CommitPlan(False, nothing, gathered)
@@ -364,7 +364,7 @@ class Committer:
     @property
     def wake_at_ms(self) -> int | None:
         """When a sink is to be retried or the budget ends; None if nothing waits for time."""
-        times = [one.at_ms for sink, one in self._retries.items() if sink in self._work]
+        times = [retry.at_ms for sink, retry in self._retries.items() if sink in self._work]
         known = [at_ms for at_ms in times if at_ms is not None]
         if self._work and self._state is CommitterState.COMMITTING:
             known.append(self._began_ms + self._options.budget_ms)

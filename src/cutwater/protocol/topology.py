@@ -155,7 +155,7 @@ class Topology:
     @property
     def identities(self) -> Mapping[StepId, StepIdentity]:
         """What the steps are, as far as known."""
-        return {one.step: one.identity for one in self.steps if one.identity is not None}
+        return {step.step: step.identity for step in self.steps if step.identity is not None}
 
     @property
     def sinks(self) -> tuple[SinkId, ...]:

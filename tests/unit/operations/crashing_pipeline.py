@@ -100,7 +100,7 @@ class VersionedTable:
         self.versions.append(rows)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        added = tuple(number for one in committables for number in numbers_of(one))
+        added = tuple(number for committable in committables for number in numbers_of(committable))
         return self._act(permit, self.versions[-1] + added)
 
     def look_back(self, version: Version | None) -> RestorePreview:

@@ -101,7 +101,7 @@ def tell(machine: Any, *told: Any) -> tuple[Any, ...]:
 
 def only(kind: type[K], commands: tuple[object, ...]) -> tuple[K, ...]:
     """Keep the commands of one kind."""
-    return tuple(one for one in commands if isinstance(one, kind))
+    return tuple(command for command in commands if isinstance(command, kind))
 
 
 def state_of(thing: object) -> object:
@@ -281,8 +281,10 @@ def in_flight(source: InputId, *positions: int) -> InFlight:
     return InFlight(
         source,
         tuple(
-            RecordedEvent(one, event(one), (blob(f"{source.channel}-{one}", EVENT_BYTES),))
-            for one in positions
+            RecordedEvent(
+                position, event(position), (blob(f"{source.channel}-{position}", EVENT_BYTES),)
+            )
+            for position in positions
         ),
     )
 
@@ -372,8 +374,8 @@ def cut(
         GENERATION,
         kind,
         {
-            step: replace(one, staged=())
-            for step, one in line_snapshots(checkpoint_id, batch=batch).items()
+            step: replace(line_snapshot, staged=())
+            for step, line_snapshot in line_snapshots(checkpoint_id, batch=batch).items()
         },
         commit=staged if commit_point else nothing,
         carried=nothing if commit_point else staged,

@@ -94,7 +94,7 @@ def test_a_cancel_may_follow_the_barrier_it_cancels() -> None:
 
     log.append(cancel(1))
 
-    assert [one.message for one in log.news(FAST)] == [barrier(1), cancel(1)]
+    assert [new.message for new in log.news(FAST)] == [barrier(1), cancel(1)]
 
 
 @pytest.mark.parametrize("message", [event(5), Watermark(1), barrier(1), cancel(1), EndOfInput()])
@@ -405,8 +405,8 @@ def test_a_reader_is_told_only_what_it_has_not_been_told() -> None:
 
     log.append(barrier(2))
 
-    assert [one.message for one in log.news(FAST)] == [barrier(2)]
-    assert [one.message for one in log.news(SLOW)] == [barrier(1), barrier(2)]
+    assert [new.message for new in log.news(FAST)] == [barrier(2)]
+    assert [new.message for new in log.news(SLOW)] == [barrier(1), barrier(2)]
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 3), (2, 1)])

@@ -410,7 +410,7 @@ def test_a_sink_that_never_answers_is_named_when_the_budget_is_spent() -> None:
 
     commands = committer.tick(1_000)
 
-    assert [type(one) for one in commands] == [CommitBlocked]
+    assert [type(command) for command in commands] == [CommitBlocked]
     assert committer.state is CommitterState.COMMIT_BLOCKED
 
 

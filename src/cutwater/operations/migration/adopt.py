@@ -194,7 +194,7 @@ def _problems(
 
 
 def _stream_problems(form: AnalyzedStep, query: PlainQuery) -> Iterator[str]:
-    own = [one for one in form.lines if one.kind is StreamKind.OWN]
+    own = [line for line in form.lines if line.kind is StreamKind.OWN]
     if own:
         yield (
             f"reads {own[0].name}, which is {own[0].description} of Cutwater's own, and a plain "

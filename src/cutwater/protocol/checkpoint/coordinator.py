@@ -353,7 +353,7 @@ class Coordinator:
     @property
     def _being_decided(self) -> bool:
         busy = (Phase.PUBLISHING, Phase.DECIDING)
-        return any(one.phase in busy for one in self._attempts.values())
+        return any(attempt.phase in busy for attempt in self._attempts.values())
 
     def _finish(self) -> Commands:
         if self._attempts or self._ending is None:
@@ -370,7 +370,8 @@ class Coordinator:
         # Attempts start in the order of their numbers, so one at a time reserves its number.
         # Nothing starts next to a savepoint: a later checkpoint would subsume it (F30).
         alone = any(
-            one.phase is Phase.RESERVING or one.request.flags for one in self._attempts.values()
+            attempt.phase is Phase.RESERVING or attempt.request.flags
+            for attempt in self._attempts.values()
         )
         open_attempts = self._options.max_concurrent if alone else len(self._attempts)
         ending = self._mode is not events.Mode.RUNNING
@@ -396,7 +397,7 @@ class Coordinator:
     @property
     def open_attempts(self) -> Mapping[CheckpointId, Phase]:
         """Every attempt that has not ended, and its phase."""
-        return {one.checkpoint_id: one.phase for one in self._attempts.values()}
+        return {attempt.checkpoint_id: attempt.phase for attempt in self._attempts.values()}
 
     def missing(self, checkpoint_id: CheckpointId) -> tuple[StepId, ...]:
         """Return the steps that have not acknowledged an open attempt."""
@@ -418,8 +419,8 @@ class Coordinator:
         if self._mode is events.Mode.HALTED:
             return None
         times = [
-            one.deadline_ms if one.can_fail else self._last_moment(one)
-            for one in self._attempts.values()
+            attempt.deadline_ms if attempt.can_fail else self._last_moment(attempt)
+            for attempt in self._attempts.values()
         ]
         if self._committer.wake_at_ms is not None:
             times.append(self._committer.wake_at_ms)

@@ -118,7 +118,7 @@ class Schedule:
         """Empty the queue and answer the waiting requests in order."""
         waiting = tuple(self._requests)
         self._requests.clear()
-        return tuple(AnswerRequest(one, RequestResult.NOT_RUNNING) for one in waiting)
+        return tuple(AnswerRequest(request, RequestResult.NOT_RUNNING) for request in waiting)
 
     def started(self, now_ms: int) -> CheckpointRequest:
         """Note the start of an attempt; return the request it serves."""

@@ -106,7 +106,7 @@ class Recording:
     def starts(self) -> tuple[tuple[InputId, Place], ...]:
         """Return where the recording of each input starts, to protect its files."""
         return (
-            *((one.input, one.start) for one in self._closed),
+            *((closed.input, closed.start) for closed in self._closed),
             *((source, start) for source, (start, _) in self._open.items()),
         )
 
@@ -120,5 +120,5 @@ class Recording:
         return tuple(sorted(self._closed, key=_ordinal))
 
 
-def _ordinal(one: InFlightRange) -> int:
-    return one.input.ordinal
+def _ordinal(part: InFlightRange) -> int:
+    return part.input.ordinal

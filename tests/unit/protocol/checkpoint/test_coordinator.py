@@ -227,7 +227,7 @@ def test_a_failed_attempt_is_ended_before_the_next_one_starts() -> None:
 
     commands = tell(machine, declined(now_ms=20))
 
-    assert [type(one) for one in commands] == [EndAttempt, ReserveId]
+    assert [type(command) for command in commands] == [EndAttempt, ReserveId]
 
 
 def test_a_drained_pipeline_is_flushed_before_the_interval() -> None:
@@ -263,7 +263,7 @@ def test_an_attempt_is_complete_when_all_steps_have_acknowledged() -> None:
     """Across the seeds: three different completion rules; here there is one."""
     machine = collecting()
 
-    first, last = (tell(machine, one) for one in acknowledgements())
+    first, last = (tell(machine, acknowledgement) for acknowledgement in acknowledgements())
 
     assert first == (AnswerAck(ORDERS, ONE, AckResult.ACCEPTED),)
     assert last[0] == AnswerAck(TABLE, ONE, AckResult.ACCEPTED)
@@ -386,7 +386,7 @@ def test_cancelling_nothing_changes_nothing() -> None:
     cancels = [Cancelled(number, 5) for number in (ONE, CheckpointId(9), None)]
 
     assert tell(machine, *cancels) == tuple(
-        AnswerCancel(one, CancelResult.NOT_OPEN, one.checkpoint_id) for one in cancels
+        AnswerCancel(cancel, CancelResult.NOT_OPEN, cancel.checkpoint_id) for cancel in cancels
     )
     assert machine.completed_count == 1
 
@@ -995,7 +995,7 @@ def test_a_restart_ends_the_other_open_attempts_first() -> None:
 
     commands = tell(machine, Clock(1_000))
 
-    assert [type(one) for one in commands] == [EndAttempt, EndAttempt, RestartPipeline]
+    assert [type(command) for command in commands] == [EndAttempt, EndAttempt, RestartPipeline]
     assert [one.reason for one in only(EndAttempt, commands)] == [
         FailureReason.EXPIRED,
         FailureReason.STEP_FAILED,

@@ -67,7 +67,7 @@ def test_an_attempt_is_told_from_its_start_to_its_failure(
     assert (told[0]["kind"], told[0]["name"]) == ("SAVEPOINT", "mine")
     assert told[1]["alignment_ms"] == 3
     assert "totals" in str(told[2]["failure"])
-    assert [one.levelname for one in heard.records] == ["INFO", "INFO", "WARNING", "ERROR"]
+    assert [record.levelname for record in heard.records] == ["INFO", "INFO", "WARNING", "ERROR"]
     assert book.failed == 1
 
 

@@ -61,7 +61,7 @@ def test_a_rewind_takes_files_out_of_sight_and_another_brings_them_back(
 ) -> None:
     assert shown(prepared) == below(50)
     preview = cutwater.rewind("orders", to="2", store=prepared.store)
-    assert [(one.rows, one.rows_then) for one in preview.sinks] == [(50, 20)] * 2
+    assert [(sink.rows, sink.rows_then) for sink in preview.sinks] == [(50, 20)] * 2
     assert shown(prepared) == below(50)
 
     cutwater.rewind("orders", to="2", store=prepared.store, yes=True)
@@ -72,7 +72,7 @@ def test_a_rewind_takes_files_out_of_sight_and_another_brings_them_back(
     cutwater.rewind("orders", to="4", store=prepared.store, yes=True)
     assert shown(prepared) == below(30)
 
-    versions = {one.version for one in view_at(prepared.opened(), "orders").tables.values()}
+    versions = {table.version for table in view_at(prepared.opened(), "orders").tables.values()}
     assert versions == {"7"}
     assert prepared.recover().cut is not None
     assert shown(prepared) == below(30)

@@ -132,7 +132,7 @@ def test_whoever_knows_none_is_closed_and_leaves_one_line_in_the_log(
                 assert is_closed(stranger)
 
     assert answering.calls == 0
-    said = [one.getMessage() for one in caplog.records]
+    said = [record.getMessage() for record in caplog.records]
     assert len(said) <= 1
     assert all("another program on this machine" in one for one in said)
 

@@ -55,9 +55,9 @@ class Store:
         root = self.new()
         self.blobs.fetch_tree(refs, root)
         return {
-            one.relative_to(root).as_posix(): one.read_bytes()
-            for one in root.rglob("*")
-            if one.is_file()
+            path.relative_to(root).as_posix(): path.read_bytes()
+            for path in root.rglob("*")
+            if path.is_file()
         }
 
 
