@@ -1,35 +1,35 @@
 """Every error Cutwater raises, in one tree, each with a stable code and a next step.
 
     CutwaterError
-    ├── UserError              something the user wrote or asked for
+    ├── UserError              something the user wrote or requested
     │   ├── ConfigError        CW-101  an option has a value that cannot work
     │   ├── DeclarationError   CW-102  a pipeline or one of its nodes is declared wrongly
     │   └── PlanError          CW-103  the nodes of a pipeline do not fit together
     │       └── AdoptionRefused  CW-104  plain queries do not fit the pipeline's steps
     ├── ProtocolViolation      CW-201  an event that the protocol forbids in this state
     │   └── InvariantBroken    CW-202  a promise of PROTOCOL.md does not hold
-    ├── StoreError             CW-300  the store did not do what was asked of it
+    ├── StoreError             CW-300  the store failed to carry out a call
     │   ├── NotFound           CW-301  there is no object of that name
     │   ├── Conflict           CW-302  something else has that name already
     │   ├── Corrupt            CW-303  an object is not what was written
     │   ├── Unavailable        CW-304  the store cannot be read or written now; nothing changed
-    │   ├── OutcomeUnknown     CW-305  nobody can say whether a write has happened
+    │   ├── OutcomeUnknown     CW-305  a write may or may not have happened
     │   ├── NewerFormat        CW-306  an object was written by a newer Cutwater
     │   └── InvalidPath        CW-307  a name that no object can have
     ├── Fenced                 CW-401  a newer generation has claimed the pipeline
     ├── Superseded             CW-402  a sink has acted on a later decision than this one
-    ├── SinkError              CW-501  a sink could not do what was asked of it
+    ├── SinkError              CW-501  a sink failed to carry out a call
     │   └── TargetBehind       CW-502  a target lacks a commit that the store has recorded
     ├── NotReadable            CW-510  a sink cannot be read as it was at a checkpoint
     ├── RunError               CW-600  a pipeline could not be run
     │   ├── SessionError       CW-601  this Spark session or Java cannot run a pipeline
     │   ├── StepError          CW-602  a step failed, with the user's function and line
-    │   ├── RecoveryError      CW-603  the pipeline cannot go on from its last checkpoint
+    │   ├── RecoveryError      CW-603  the pipeline cannot resume from its last checkpoint
     │   │   └── CodeChanged    CW-608  its code has changed in a way that needs a decision
     │   ├── PipelineHeld       CW-604  another process runs the pipeline
-    │   ├── HolderUnknown      CW-613  nobody can tell whether one does
-    │   ├── NotRunning         CW-611  nobody runs the pipeline that was asked for something
-    │   └── RequestFailed      CW-612  a running pipeline did not do what it was asked for
+    │   ├── HolderUnknown      CW-613  it is unknown whether one does
+    │   ├── NotRunning         CW-611  no process runs the pipeline
+    │   └── RequestFailed      CW-612  a running pipeline refused or failed a request
     └── MoveRefused            CW-701  a rewind or fork that cannot be done
 
 Expected outcomes (a duplicate acknowledgement, a lost race, nothing to recover) are enums, not
@@ -431,7 +431,7 @@ class SessionError(RunError):
     """This Spark session, or the Java under it, cannot run a pipeline."""
 
     code = "CW-601"
-    next_step = "Nothing was started; `cutwater doctor` tells what was found."
+    next_step = "Nothing was started; `cutwater doctor` shows what was found."
 
 
 class StepError(RunError):
@@ -517,11 +517,11 @@ class HolderUnknown(RunError):
 
     code = "CW-613"
     parameters: ClassVar[tuple[str, ...]] = ("pipeline", "path", "reason")
-    next_step = "See that no process runs it; then --takeover (run, rewind) writes it anew."
+    next_step = "See that no process runs it; then --takeover (run, rewind) replaces it."
 
     def __init__(self, pipeline: str, path: str, reason: str) -> None:
         """Name the pipeline, the object and what is wrong with it."""
-        super().__init__(f"nobody can tell whether pipeline {pipeline} runs: {path}: {reason}.")
+        super().__init__(f"it is unknown whether pipeline {pipeline} runs: {path}: {reason}.")
         self.pipeline = pipeline
         self.path = path
         self.reason = reason

@@ -198,7 +198,7 @@ def test_a_damaged_lease_stops_nobody_who_only_looks(stored: OfflineStore) -> No
     pruned = stored.run("checkpoints", "prune", "orders", "--keep", "1", "--yes")
     assert pruned.exit_code == 3
     assert (
-        f"[CW-613] nobody can tell whether pipeline orders runs: {stored.writer.paths.heartbeat}"
+        f"[CW-613] it is unknown whether pipeline orders runs: {stored.writer.paths.heartbeat}"
         in (pruned.stderr)
     )
 

@@ -313,7 +313,7 @@ def test_a_table_goes_back_to_what_it_showed_at_a_version(
     expected = {row[:2]: row for row in [*states[1], ("a", 1, 99)]}
     assert shown(table) == ([("a", 1, 99)] if target is overwriting else sorted(expected.values()))
     _append(table)
-    assert "written by somebody else" in str(sink.look_back(versions[0]).obstacle)
+    assert "written by another writer" in str(sink.look_back(versions[0]).obstacle)
 
 
 def test_what_a_recovery_point_carries_can_be_committed_again_after_a_rewind(table: Path) -> None:

@@ -342,7 +342,7 @@ def test_a_table_that_was_dropped_is_not_made_again_without_its_rows(
         commit(sink, 4, staged, 3)
     assert shop.database.numbers(f"SELECT count(*) FROM {name}") == [0]
 
-    assert "has been made anew" in str(sink.look_back("3").obstacle)
+    assert "has been recreated" in str(sink.look_back("3").obstacle)
     assert sink.look_back(None).obstacle is None
     sink.restore(permit(5), None)
     commit(sink, 6, staged, 5)

@@ -156,12 +156,12 @@ def test_what_somebody_else_has_written_since_is_not_taken_away(prepared: Prepar
     write_deltalake(str(prepared.table(RIGHT)), pa.table({"value": [-1]}), mode="append")
     before = prepared.opened().log.read().entries
 
-    with pytest.raises(MoveRefused, match="right: version 5 was written by somebody else"):
+    with pytest.raises(MoveRefused, match="right: version 5 was written by another writer"):
         rewound(prepared, "2")
 
     assert prepared.opened().log.read().entries == before
     shown = preview(prepared, "2")
-    assert "written by somebody else (WRITE at " in shown.refused[0]
+    assert "written by another writer (WRITE at " in shown.refused[0]
     assert [sink.obstacle is None for sink in shown.sinks] == [True, False]
 
 
@@ -169,7 +169,7 @@ def test_what_somebody_else_wrote_before_the_cut_stays(prepared: PreparedPipelin
     rewound(prepared, "1")
     write_deltalake(str(prepared.table(RIGHT)), pa.table({"value": [-1]}), mode="append")
 
-    with pytest.raises(MoveRefused, match="somebody else"):
+    with pytest.raises(MoveRefused, match="another writer"):
         rewound(prepared, "2")
     prepared.recover()
     assert prepared.shown() == [list(range(10)), [-1, *range(10)]]
@@ -204,7 +204,7 @@ def test_a_table_that_is_gone_cannot_go_back(prepared: PreparedPipeline) -> None
     with pytest.raises(MoveRefused, match="there is no table in"):
         rewound(prepared, "2")
     write_deltalake(str(prepared.table(LEFT)), pa.table({"value": [-1]}))
-    with pytest.raises(MoveRefused, match="it has been made anew"):
+    with pytest.raises(MoveRefused, match="it has been recreated"):
         rewound(prepared, "2")
 
 
@@ -220,7 +220,7 @@ def test_a_table_that_the_pipeline_itself_made_anew_is_not_taken_for_the_old_one
         sink.commit(grant(store.pipeline, Slot(number), CheckpointId(number)), [staged])
     assert DeltaTable(prepared.table(LEFT)).version() == 3
 
-    with pytest.raises(MoveRefused, match=r"left: .*left is another table than .* made anew"):
+    with pytest.raises(MoveRefused, match=r"left: .*left is another table than .* recreated"):
         rewound(prepared, "2")
     assert prepared.shown() == [list(range(60, 90)), list(range(50))]
 
@@ -382,7 +382,7 @@ def test_who_writes_between_decision_and_restore_keeps_its_rows(prepared: Prepar
     (prepared.store / f"pipelines/{store.pipeline}/committed/{8:012d}").unlink()
     write_deltalake(str(prepared.table(RIGHT)), pa.table({"value": [-1]}), mode="append")
 
-    with pytest.raises(SinkError, match=r"somebody else .* --leave-sinks"):
+    with pytest.raises(SinkError, match=r"another writer .* --leave-sinks"):
         prepared.recover()
     rewound(prepared, "2", leave_sinks=True)
     prepared.recover()

@@ -235,7 +235,7 @@ def test_one_sink_of_a_group_that_cannot_commit_keeps_all_of_it_back(shop: Shop)
 
     assert refused.value.sink == ORDERS
     assert "Key (id)=(2) already exists" in refused.value.reason
-    assert "goes on by itself" in refused.value.reason
+    assert "continues by itself" in refused.value.reason
     assert shop.database.query("SELECT to_regclass('totals')") == [["<null>"]]
     shop.database.query("DELETE FROM orders")
     # Asked again for one of them, all of them act.
@@ -570,7 +570,7 @@ def test_a_table_that_has_changed_under_staged_rows_takes_them_when_it_is_put_ri
 
     assert said in refused.value.reason
     assert "of public.orders" in refused.value.reason or "let public.orders" in refused.value.reason
-    assert "goes on by itself; or stop and rewind" in refused.value.reason
+    assert "continues by itself; or stop and rewind" in refused.value.reason
     shop.database.query(back)
     sink.commit(permit(1), staged)
     assert shop.orders == [1, 2]

@@ -180,7 +180,7 @@ class UpsertMachine(RuleBasedStateMachine):
         version = chosen.choice(sorted(self.committed))
         preview = self.sink.look_back(version)
         if preview.obstacle is not None:
-            assert re.search("written by somebody else|perhaps by VACUUM", preview.obstacle)
+            assert re.search("written by another writer|perhaps by VACUUM", preview.obstacle)
             return
         assert preview.rows_then == len(self.committed[version])
         self.slot += 1

@@ -75,7 +75,7 @@ def test_a_union_keeps_the_rows_of_both_and_begins_only_once(
     result = run(pipeline, spark, anew)
 
     assert result.finished
-    with pytest.raises(ConfigError, match="union has checkpoints, and to begin anew would bring"):
+    with pytest.raises(ConfigError, match="union has checkpoints, and a new start would write"):
         pipeline.start(spark, anew)
     assert table(tmp_path / "t", "channel", "value") == sorted(
         [("web", number) for number in range(5000)] + [("store", number) for number in range(2500)]

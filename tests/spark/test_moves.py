@@ -311,9 +311,9 @@ def test_what_stands_against_a_rewind_is_said_and_nothing_is_changed(
     )
     entries = opened(tmp_path).log.read().entries
 
-    with pytest.raises(MoveRefused, match=r"sums: version .* written by somebody else"):
+    with pytest.raises(MoveRefused, match=r"sums: version .* written by another writer"):
         cutwater.rewind(NAME, to=to, store=store, yes=True)
-    with pytest.raises(MoveRefused, match="written by somebody else"):
+    with pytest.raises(MoveRefused, match="written by another writer"):
         numbers(tables, AT_ONCE).start(spark, options(tmp_path, start_from=to))
     assert opened(tmp_path).log.read().entries == entries
     moved = numbers(tmp_path / "elsewhere", AT_ONCE, 5000)

@@ -22,7 +22,7 @@ from tests.spark.runs import example, files_below, options, run, wait_until
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.protocol.cut import Cut
-from cutwater.sinks.foreach_batch import Told
+from cutwater.sinks.foreach_batch import CommitInfo
 from cutwater.store.backends.location import existing_backend
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify
@@ -43,7 +43,7 @@ def pipeline_of(tables: Path, total: int) -> Pipeline:
     def counts(numbers: DataFrame) -> DataFrame:
         return numbers.groupBy((F.col("value") % 3).alias("part")).count()
 
-    def write(frame: DataFrame, told: Told) -> None:
+    def write(frame: DataFrame, told: CommitInfo) -> None:
         rows = [(told.slot, row["value"]) for row in frame.collect()]
         with closing(sqlite3.connect(tables / "function.db")) as database, database:
             database.execute("CREATE TABLE IF NOT EXISTS rows (slot INTEGER, value INTEGER)")
@@ -51,7 +51,7 @@ def pipeline_of(tables: Path, total: int) -> Pipeline:
             if last < told.slot:
                 database.executemany("INSERT INTO rows VALUES (?, ?)", rows)
 
-    def take_back(told: Told, slot: int | None) -> None:
+    def take_back(told: CommitInfo, slot: int | None) -> None:
         del told
         with closing(sqlite3.connect(tables / "function.db")) as database, database:
             database.execute("DELETE FROM rows WHERE slot > ?", (slot or 0,))

@@ -19,7 +19,7 @@ from tests.spark.runs import example
 
 from cutwater import sinks
 from cutwater.sinks.base import Sink
-from cutwater.sinks.foreach_batch import ForeachBatchTarget, Told
+from cutwater.sinks.foreach_batch import CommitInfo, ForeachBatchTarget
 from cutwater.sinks.registry import reopen
 from cutwater.testing import SinkContract
 from cutwater.testing.sink_contract.harness import PIPELINE, SINK
@@ -98,7 +98,7 @@ class TestForeachBatch(SinkContract):
     def target(self, directory: Path) -> Sink:
         path = directory / "rows.db"
 
-        def write(frame: DataFrame, told: Told) -> None:
+        def write(frame: DataFrame, told: CommitInfo) -> None:
             rows = [(told.slot, row["id"]) for row in frame.select("id").collect()]
             with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as database:
                 database.execute("BEGIN IMMEDIATE")
@@ -108,7 +108,7 @@ class TestForeachBatch(SinkContract):
                     database.executemany("INSERT INTO rows VALUES (?, ?)", rows)
                 database.execute("COMMIT")
 
-        def take_back(told: Told, slot: int | None) -> None:
+        def take_back(told: CommitInfo, slot: int | None) -> None:
             assert (told.generation, told.batch) == (None, None)
             with closing(sqlite3.connect(path)) as database, database:
                 database.execute("DELETE FROM rows WHERE slot > ?", (slot or 0,))

@@ -28,7 +28,7 @@ from cutwater.errors import NotReadable, SinkError
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import grant
 from cutwater.sinks.base import FrameRows, Sink, SinkContext
-from cutwater.sinks.foreach_batch import Told
+from cutwater.sinks.foreach_batch import CommitInfo
 from cutwater.sinks.registry import read_target
 from cutwater.store.records.targets import StoredTarget
 
@@ -36,7 +36,7 @@ PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")
 SINK = SinkId("rows")
 
 
-def pipeline_of(tables: Path, total: int, calls: list[Told]) -> Pipeline:
+def pipeline_of(tables: Path, total: int, calls: list[CommitInfo]) -> Pipeline:
     """One source, five sinks; the function fails the first time, after it has written."""
     pipeline = Pipeline("together")
 
@@ -49,7 +49,7 @@ def pipeline_of(tables: Path, total: int, calls: list[Told]) -> Pipeline:
     def counts(numbers: DataFrame) -> DataFrame:
         return numbers.groupBy("part").count()
 
-    def write(frame: DataFrame, told: Told) -> None:
+    def write(frame: DataFrame, told: CommitInfo) -> None:
         rows = [(told.slot, row["value"]) for row in frame.collect()]
         with closing(sqlite3.connect(tables / "rows.db")) as database, database:
             database.execute("CREATE TABLE IF NOT EXISTS rows (slot INTEGER, value INTEGER)")
@@ -78,7 +78,7 @@ def pipeline_of(tables: Path, total: int, calls: list[Told]) -> Pipeline:
 def test_all_sinks_show_one_moment_at_every_commit_point(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    calls: list[Told] = []
+    calls: list[CommitInfo] = []
     tables = tmp_path / "tables"
     tables.mkdir()
     checkpoint = CheckpointConfig(interval="300ms", min_pause="50ms", retained=100)
@@ -138,7 +138,7 @@ def check_moment(spark: SparkSession, store: str, number: int) -> int:
     return count
 
 
-def check_function(path: Path, calls: Sequence[Told]) -> None:
+def check_function(path: Path, calls: Sequence[CommitInfo]) -> None:
     with closing(sqlite3.connect(path)) as database:
         rows = database.execute("SELECT slot, value FROM rows").fetchall()
     assert sorted(value for _, value in rows) == list(range(1500))

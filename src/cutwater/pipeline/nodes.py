@@ -48,7 +48,7 @@ class StepOptions:
             each key; these are the key columns. Empty for a step that reads appended rows.
         alignment_timeout: How long after a checkpoint's start the step waits for its barriers
             before it lets one overtake; None for `checkpoint.alignment_timeout`.
-        unaligned: Whether the step lets barriers overtake data: True for when its patience ends,
+        unaligned: Whether the step lets barriers overtake data: True after that timeout,
             `"forced"` for at once, False for never; None for `checkpoint.unaligned`. Whatever feeds
             a step that never overtakes does not overtake either. With `checkpoint.unaligned` off
             no step overtakes.

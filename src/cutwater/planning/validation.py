@@ -89,11 +89,11 @@ def _signatures(graph: Graph) -> Iterator[Problem]:
                 f"{node.title} has a reserved name: the parameter {SPARK} is always the session",
             )
         if node.kind is Kind.SOURCE and node.inputs:
-            asked = ", ".join(binding.parameter for binding in node.inputs)
+            taken = ", ".join(binding.parameter for binding in node.inputs)
             yield Problem(
                 node.place,
-                f"{node.title} takes {asked}, but a source reads no other node and may ask for "
-                f"{SPARK} alone; if it reads {asked}, it is a view or a step",
+                f"{node.title} takes {taken}, but a source reads no other node and may take "
+                f"{SPARK} alone; if it reads {taken}, it is a view or a step",
             )
         if node.kind is not Kind.SOURCE and not node.inputs and not node.signature.faults:
             yield Problem(
@@ -141,7 +141,7 @@ def _unused(graph: Graph) -> Iterator[Problem]:
         if not graph.uses[name] and name not in misspelled:
             node = graph.nodes[name]
             yield Problem(
-                node.place, f"{node.title} is read by nobody; give it a sink or remove it"
+                node.place, f"{node.title} is read by no other node; give it a sink or remove it"
             )
 
 

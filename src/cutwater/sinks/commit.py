@@ -92,14 +92,14 @@ class Groups:
         Args:
             commands: Commands that are due together; the first call for a decision has all of them.
         """
-        asked: dict[Hashable, None] = {}
+        requested: dict[Hashable, None] = {}
         for command in commands:
             if command.permit.slot != self._slot:
                 self._slot, self._members = command.permit.slot, {}
             group = self._group(command.sink)
             self._members.setdefault(group, {})[command.sink] = command
-            asked[group] = None
-        return [tuple(self._members[group].values()) for group in asked]
+            requested[group] = None
+        return [tuple(self._members[group].values()) for group in requested]
 
     def _group(self, sink: SinkId) -> Hashable:
         opened: object = self._sinks.get(sink)

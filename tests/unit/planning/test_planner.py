@@ -630,7 +630,8 @@ def test_a_node_that_nobody_reads_is_refused() -> None:
     line = pipeline.place.line
 
     assert problems(pipeline) == (
-        f"{line + 2}: view valid (function pass_on) is read by nobody; give it a sink or remove it",
+        f"{line + 2}: view valid (function pass_on) is read by no other node; give it a sink or "
+        "remove it",
     )
 
 

@@ -175,7 +175,7 @@ def _problems(
     if query.planned is not None and not allow_uncommitted:
         yield (
             f"{query.directory} has batch {query.planned} begun and not committed. The pipeline "
-            f"would run its input again, behind batch {query.batch}; the old query's sink may "
+            f"would run its input again, after batch {query.batch}; the old query's sink may "
             "already have rows of it. Let the query finish it (start it once with the trigger "
             "availableNow), or say --allow-uncommitted."
         )

@@ -174,14 +174,14 @@ def _check_cut(cut: Cut, decision: Decision, store: PipelineStore) -> None:
     if undone:
         raise ConfigError(
             "--checkpoint",
-            f"a rewind has taken the tables back behind {name}, and a plain query would go on "
-            "without the rows in between; eject the checkpoint the pipeline stands on, or one "
+            f"a rewind has restored the tables to before {name}, and a plain query would resume "
+            "without the rows in between; eject the current checkpoint of the pipeline, or one "
             "before the rewind's",
         )
     if decision.commit_point and decision.slot not in store.commits.slots():
         raise ConfigError(
             "--checkpoint",
-            f"the sinks have not committed {name} yet, and a plain query would go on behind its "
+            f"the sinks have not committed {name} yet, and a plain query would resume after its "
             "rows; run the pipeline once, which commits it first",
         )
 
@@ -214,7 +214,7 @@ def _eject_step(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
             f"It read {names}, filled by the step of the same name. The directory has "
             "all of its state, and no offset where a channel was: a plain query whose plan is the "
             "same but for the source read there goes on with the state, and reads that source "
-            f"from its beginning. Give it one that begins behind batch {snapshot.batch}."
+            f"from its beginning. Give it one that begins after batch {snapshot.batch}."
         )
         ending = Ending.STATE_ONLY
     else:

@@ -192,7 +192,7 @@ def _find_recreated_tables(
         if slot is not None and slot > decision.slot:
             place = offline.targets[sink].uri
             reason = f"{place} is another table than the one that was at version {version} then"
-            found[sink] = f"{reason}: it has been made anew"
+            found[sink] = f"{reason}: it has been recreated"
     return found
 
 

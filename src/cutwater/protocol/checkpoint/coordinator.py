@@ -129,7 +129,7 @@ class Coordinator:
     def _on_requested(self, event: events.Requested) -> Commands:
         if self._mode is not events.Mode.RUNNING:
             return (events.AnswerRequest(event.request, RequestResult.NOT_RUNNING),)
-        result = self._schedule.ask(event.request, first=event.at_once)
+        result = self._schedule.enqueue(event.request, first=event.at_once)
         commands: Commands = (events.AnswerRequest(event.request, result),)
         if event.at_once and result is RequestResult.QUEUED:
             for attempt in tuple(self._attempts.values()):
@@ -165,7 +165,7 @@ class Coordinator:
         ATTEMPT.next(attempt.phase, PhaseTrigger.RESERVED)
         if not event.won:
             # A predecessor that still runs took the number; the request goes to the front again.
-            self._schedule.ask_again(attempt.request)
+            self._schedule.put_back(attempt.request)
             return self._fail(attempt, FailureReason.ID_TAKEN, event.now_ms)
         attempt.move(PhaseTrigger.RESERVED)
         return (events.StartAttempt(attempt.barrier),)

@@ -84,7 +84,7 @@ def delta(
         if len({name.lower() for name in names}) < len(names):
             raise ConfigError(option, f"{list(names)} names a column twice")
     if write == "upsert" and not keys:
-        reason = "an upsert needs the columns that tell which rows are the same one"
+        reason = "an upsert needs the columns that identify a row"
         raise ConfigError("keys", f"{reason}; write keys=['id'], or write='append'")
     if keys and write != "upsert":
         raise ConfigError("keys", f"write={write!r} has no keys; leave them out, or upsert")

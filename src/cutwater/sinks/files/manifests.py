@@ -317,7 +317,7 @@ def read_files(
         raise SinkError(sink, f"nothing was committed to {root} yet: it had no columns then")
     try:
         if number > commits.newest():
-            raise SinkError(sink, f"{root} never was at version {number}: it has been made anew")
+            raise SinkError(sink, f"{root} never was at version {number}: it has been recreated")
         commit, files, where = commits.read(number), commits.live(number), commits.where(number)
     except (OSError, ValueError, Corrupt) as error:
         raise SinkError(sink, f"version {number} of {root} cannot be read: {error}") from error

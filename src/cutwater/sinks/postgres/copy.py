@@ -146,8 +146,8 @@ def check_text(text: bytes, batch: pa.RecordBatch, job: CopyJob) -> None:
 
 def refusal(error: "psycopg.Error", job: CopyJob) -> str:
     """Say why the table refuses a row, and which row: the server's words, its table's name."""
-    told = error.diag
-    parts = [told.message_primary or str(error), told.message_detail, told.context]
+    diagnosis = error.diag
+    parts = [diagnosis.message_primary or str(error), diagnosis.message_detail, diagnosis.context]
     text = "; ".join(
         line.strip().rstrip(".") for part in parts if part for line in part.split("\n")
     )

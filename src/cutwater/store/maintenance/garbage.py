@@ -230,7 +230,7 @@ def prune(
     claim = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), nonce)
     if store.log.create(claim) is not DecisionOutcome.WRITTEN:
         path = PipelinePaths(store.pipeline).log_entry(claim.slot)
-        raise Conflict(path, "somebody else may have claimed the pipeline just now")
+        raise Conflict(path, "another process may have claimed the pipeline just now")
     going = prospect(store, retained, drop)
     # Everything to delete is recorded as dropped; a driver that keeps more would miss it otherwise.
     for checkpoint_id in sorted({*going.checkpoints, *drop}):

@@ -88,7 +88,7 @@ def _write(store: PipelineStore, entry: LogEntry) -> None:
         raise Fenced(store.pipeline, entry.generation, store.log.read().generation)
     if outcome is DecisionOutcome.UNKNOWN:
         doubt = store.log.doubt(entry.slot)
-        raise OutcomeUnknown(doubt.path, f"{doubt.reason}; the next run tells")
+        raise OutcomeUnknown(doubt.path, f"{doubt.reason}; the next run finds out")
 
 
 def fenced_out(store: PipelineStore, tried: Collection[Claim]) -> Fenced | None:

@@ -466,7 +466,7 @@ def test_what_a_rewind_took_back_cannot_be_ejected(world: World, tmp_path: Path)
     undone = world.decide(world.cut)
     rewind = world.decide(replace(world.cut, origin=world.decision.slot))
 
-    with pytest.raises(ConfigError, match="a rewind has taken the tables back behind checkpoint"):
+    with pytest.raises(ConfigError, match="a rewind has restored the tables to before checkpoint"):
         eject("adopting", world.opened, undone, tmp_path / "undone")
     eject("adopting", world.opened, world.decision, tmp_path / "before")
     eject("adopting", world.opened, rewind, tmp_path / "rewind")

@@ -90,7 +90,7 @@ def test_a_directory_that_was_made_anew_is_not_taken_for_the_old_one(
         staged = prepared_pipeline.stage_parquet(prepared, store, sink, left, number)
         sink.commit(grant(store.pipeline, Slot(number), CheckpointId(number)), [staged])
 
-    with pytest.raises(MoveRefused, match=r"is another table than .* it has been made anew"):
+    with pytest.raises(MoveRefused, match=r"is another table than .* it has been recreated"):
         cutwater.rewind("orders", to="2", store=prepared.store, yes=True)
 
     assert shown(prepared) == [list(range(60, 90)), list(range(50))]

@@ -55,7 +55,7 @@ def test_a_list_that_is_missing_or_damaged_is_an_error(text: str | None, tmp_pat
     if text is not None:
         (tmp_path / STREAMS_FILE).write_text(text, encoding="utf-8")
 
-    with pytest.raises(RecoveryError, match="does not tell which streams"):
+    with pytest.raises(RecoveryError, match="does not name the streams"):
         read_streams(tmp_path)
 
 
