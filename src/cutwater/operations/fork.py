@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from cutwater.errors import ConfigError, MoveRefused, OutcomeUnknown, StoreError
 from cutwater.ids import CheckpointId, PipelineId, SinkId
-from cutwater.operations.offline_pipeline import candidates, check_still_there, read_cut
+from cutwater.operations.offline_pipeline import candidates, check_still_there
 from cutwater.operations.rewind.source_history import past_of
 from cutwater.operations.rewind.target import Candidate, choose
 from cutwater.protocol.cut import BlobRef, Cut, InFlight, RecordedEvent, StepSnapshot
@@ -109,7 +109,7 @@ def fork(
     made = PipelineStore.of(into, PipelineId(str(uuid.uuid4())))
     cut = _plan(pipeline, target)
     targets = _all_targets(pipeline, original, log)
-    past = past_of(original, read_cut(original, log.head), cut)
+    past = past_of(original, original.manifests.find(log.head), cut)
     if past.forgotten and not allow_forgotten:
         listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(past.forgotten.items()))
         reason = f"{target.title}: {RewindRefusal.SOURCE_FORGOT.value}: {listed}"
@@ -138,11 +138,7 @@ def fork(
 
 
 def shared_targets(backend: Backend, pipeline: PipelineId, targets: SinkTargets) -> str | None:
-    """Say which sinks of a fork write to its original's targets; None for none.
-
-    Raises:
-        StoreError: If the store cannot be read.
-    """
+    """Say which sinks of a fork write to its original's targets; None for none."""
     origin = read_origin(backend, pipeline)
     if origin is None:
         return None

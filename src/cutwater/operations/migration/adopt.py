@@ -259,7 +259,6 @@ def adopt(adoption: Adoption, store: PipelineStore, targets: SinkTargets) -> Dec
         AdoptionRefused: If the pipeline has a cut already, or a query began to run meanwhile.
         PipelineHeld: If another process runs the pipeline.
         Fenced: If another process claimed it meanwhile.
-        StoreError: If the store cannot be read or written.
     """
     log = _free_log(adoption.plan.pipeline, store)
     claim = claim_next(store, log)

@@ -111,7 +111,6 @@ def eject(pipeline: str, store: PipelineStore, decision: Decision, to: Path) -> 
     Raises:
         ConfigError: If the checkpoint or the directory cannot be used; nothing was written.
         Corrupt: If the checkpoint is damaged; the object is named.
-        StoreError: If the store does not answer.
     """
     target = to.absolute()
     _check_target(target)

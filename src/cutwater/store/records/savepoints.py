@@ -18,8 +18,7 @@ from cutwater.ids import CheckpointId, PipelineId
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import LogView
 from cutwater.store.backends.backend import Backend, write_once
-from cutwater.store.paths import PipelinePaths
-from cutwater.store.records.envelope import RecordKind, encode
+from cutwater.store.records.envelope import PipelineRecords, RecordKind, encode
 from cutwater.store.records.manifests import Manifests
 from cutwater.store.records.reports import Reports
 
@@ -70,7 +69,7 @@ DROPPED: Final = RecordKind(
 )
 
 
-class Savepoints:
+class Savepoints(PipelineRecords):
     """The savepoints of one pipeline.
 
     Every method that reads raises `Corrupt` for an unknown object among the records, and
@@ -78,9 +77,7 @@ class Savepoints:
     """
 
     def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
-        """Read and write in this store."""
-        self._backend = backend
-        self._paths = PipelinePaths(pipeline)
+        super().__init__(backend, pipeline)
         self._manifests = Manifests(backend, pipeline)
         self._reports = Reports(backend, pipeline)
         self._known: dict[CheckpointId, str | None] = {}
