@@ -65,11 +65,6 @@ class StepOptions:
     chain: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work.
-
-        Raises:
-            ConfigError: Naming the option.
-        """
         if self.output_mode not in OUTPUT_MODES:
             known = ", ".join(OUTPUT_MODES)
             raise ConfigError("output_mode", f"{self.output_mode!r} is none of {known}")
@@ -237,7 +232,6 @@ class SourceLocation(NamedTuple):
     line: int
 
     def __str__(self) -> str:
-        """Return the format that editors and terminals make clickable."""
         return f"{self.file}:{self.line}"
 
     @property

@@ -43,7 +43,6 @@ class Graph:
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        """Compute uses, order and flows."""
         self.nodes: Mapping[str, Node] = {
             node.name: node for node in sorted(nodes, key=lambda node: node.name)
         }

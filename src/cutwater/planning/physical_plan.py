@@ -132,7 +132,6 @@ class PhysicalPlan:
     steps: tuple[PhysicalStep, ...]
 
     def __repr__(self) -> str:
-        """Return the name; `tree` draws the plan."""
         names = ", ".join(step.name for step in self.steps)
         return f"<plan of {self.pipeline}: {names}>"
 
@@ -141,7 +140,6 @@ class PhysicalPlan:
         return drawing(self.tree())
 
     def __getitem__(self, name: StepId) -> PhysicalStep:
-        """Return the step of that name."""
         for step in self.steps:
             if step.name == name:
                 return step

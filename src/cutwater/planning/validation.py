@@ -21,7 +21,6 @@ class Problem(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        """Return the format that editors and terminals make clickable."""
         return f"{self.place}: {self.text}"
 
 

@@ -85,11 +85,6 @@ class CommitPermit:
     seal: object = field(repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a permit that does not come from a decision.
-
-        Raises:
-            ProtocolViolation: If created anywhere else.
-        """
         if self.seal is not _SEAL:
             message = "a commit permit comes from a written decision only."
             raise ProtocolViolation(message)

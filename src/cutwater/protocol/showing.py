@@ -33,11 +33,6 @@ class ShowPermit:
     seal: object = field(repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a permit that does not come from a claim.
-
-        Raises:
-            ProtocolViolation: If created anywhere else.
-        """
         if self.seal is not _SEAL:
             message = "a permit to publish batches comes from a written claim only."
             raise ProtocolViolation(message)

@@ -207,7 +207,6 @@ class Stopping:
     """
 
     def __init__(self) -> None:
-        """Run; no stop was requested."""
         self.state = STOPPING.initial
         self.input_ended = False
         self.is_saved = False

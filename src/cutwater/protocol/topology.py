@@ -136,11 +136,9 @@ class Topology:
                 )
 
     def __getitem__(self, step: StepId) -> StepSpec:
-        """Return the step of that name."""
         return self._by_id[step]
 
     def __contains__(self, step: StepId) -> bool:
-        """Return whether there is a step of that name."""
         return step in self._by_id
 
     def readers(self, channel: ChannelId) -> tuple[ReaderId, ...]:

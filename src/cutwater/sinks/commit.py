@@ -56,7 +56,6 @@ def commit_in_store(
         Superseded: As `commit_sinks` does.
         TargetBehind: If a target lacks a commit that is recorded.
         SinkError: As `commit_sinks` does.
-        StoreError: If the store cannot be read.
     """
     try:
         return commit_sinks(sinks, commands)
@@ -81,7 +80,6 @@ class Groups:
     """
 
     def __init__(self, sinks: Mapping[SinkId, OpenSink]) -> None:
-        """Group these sinks."""
         self._sinks = sinks
         self._slot: Slot | None = None
         self._members: dict[Hashable, dict[SinkId, CommitSink]] = {}

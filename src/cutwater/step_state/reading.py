@@ -208,7 +208,6 @@ def fetch_state(store: PipelineStore, cut: Cut, step: str, into: Path) -> StepSt
     Raises:
         ConfigError: If the checkpoint has no such step, or the step keeps no state.
         Corrupt: If the checkpoint is damaged; the object is named.
-        StoreError: If the store does not answer.
     """
     snapshot = cut.snapshots.get(StepId(step))
     if snapshot is None:

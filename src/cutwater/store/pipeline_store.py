@@ -66,11 +66,7 @@ class PipelineStore:
         )
 
     def lacks_decision(self) -> bool:
-        """Return whether sinks have committed a decision that the log no longer holds.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+        """Return whether sinks have committed a decision that the log no longer holds."""
         through = self.commits.through(self.log.read())
         # Read the log again: a commit follows its decision, and another process may just have
         # written both.

@@ -73,7 +73,6 @@ class Ledger:
         generation: Generation,
         standing: Standing,
     ) -> None:
-        """Start where recovery ended."""
         self._topology = topology
         self._options = options
         self._generation = generation

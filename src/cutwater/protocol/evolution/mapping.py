@@ -83,7 +83,6 @@ class Refusal:
     next_step: str
 
     def __str__(self) -> str:
-        """Return the refusal as two sentences."""
         return f"{self.subject} {self.reason}. {self.next_step}."
 
 

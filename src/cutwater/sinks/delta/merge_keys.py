@@ -195,7 +195,6 @@ class KeySet:
     _plain: pa.Table = field(init=False)
 
     def __post_init__(self) -> None:
-        """Prepare for looking."""
         plain = _plain(self.found)
         self._plain = plain.group_by(plain.column_names).aggregate([])
 

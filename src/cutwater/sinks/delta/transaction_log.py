@@ -49,7 +49,6 @@ class DeltaLog:
     """The log of one table. Lets every `OSError` through."""
 
     def __init__(self, storage: TableStorage, pipeline: PipelineId, sink: SinkId) -> None:
-        """Read the log of a table for one sink."""
         self._storage = storage
         self._pipeline = pipeline
         self._sink = sink

@@ -113,7 +113,6 @@ class FileCommits:
     """The versions of one directory. Lets every `OSError` through."""
 
     def __init__(self, root: Path) -> None:
-        """Look at a directory; nothing is made yet."""
         self.root = root
         self.directory = root / HIDDEN / "commits"
         self._past = root / HIDDEN / "past"

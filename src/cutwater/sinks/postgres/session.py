@@ -37,7 +37,6 @@ class Session:
     """The connections of one sink's driver to its database. For any thread."""
 
     def __init__(self, dsn: Dsn, sink: SinkId) -> None:
-        """Connect to nothing yet."""
         self._dsn = dsn
         self._sink = sink
         self._idle: list[Connection] = []

@@ -47,7 +47,6 @@ class Staging:
     """The staged tables of one sink."""
 
     def __init__(self, schema: str, pipeline: PipelineId, sink: SinkId) -> None:
-        """Use a schema; nothing is touched yet."""
         self._schema = schema
         self.id = hashlib.sha256(f"{pipeline}/{sink}".encode()).hexdigest()[:16]
         self._sink = sink

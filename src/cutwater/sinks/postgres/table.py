@@ -60,7 +60,6 @@ class OpenPostgresTable:
 
         Raises:
             ConfigError: If the server is too old, or the table cannot take the rows.
-            SinkError: If it cannot be reached now.
         """
         self._dsn = dsn
         self._keys = keys

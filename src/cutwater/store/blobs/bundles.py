@@ -145,7 +145,6 @@ class BundleMemory:
     """The contents of this process's newest bundles; may be used by several threads."""
 
     def __init__(self) -> None:
-        """Start without bundles."""
         self._held: OrderedDict[str, Held] = OrderedDict()
         self._lock = threading.Lock()
 

@@ -86,9 +86,6 @@ class Collector:
         Args:
             log: The log.
             drop: Cuts to drop, besides those that are recorded as dropped.
-
-        Raises:
-            StoreError: If the store cannot be read now.
         """
         dropped = self.store.savepoints.dropped().union(drop)
         keep = kept(log, self.committed_through, self.retained, dropped)
@@ -177,9 +174,6 @@ def prospect(store: PipelineStore, retained: int, drop: Collection[CheckpointId]
         store: The pipeline in its store.
         retained: How many checkpoints are kept besides savepoints.
         drop: Cuts to drop, including savepoints.
-
-    Raises:
-        StoreError: If the store cannot be read now.
     """
     through = store.commits.through(store.log.read())
     log = _sound_log(store)
