@@ -151,7 +151,7 @@ def main() -> int:
     if not killed_halfway(arguments, out):
         CONSOLE.print("The pipeline ended before it could be killed; see above.")
         return 1
-    CONSOLE.rule("2. Killed with SIGKILL. A new process goes on from the last checkpoint")
+    CONSOLE.rule("2. Killed with SIGKILL. A new process resumes from the last checkpoint")
     ended = subprocess.run(command(arguments, out), check=False).returncode
     if ended != 0:
         CONSOLE.print(f"The pipeline ended with code {ended}; see above.")

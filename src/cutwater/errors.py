@@ -411,7 +411,7 @@ class RunError(CutwaterError):
     """A pipeline could not be run."""
 
     code = "CW-600"
-    next_step = "Read the cause above; a restart goes on from the last checkpoint."
+    next_step = "Read the cause above; a restart resumes from the last checkpoint."
 
 
 class SessionError(RunError):
@@ -432,7 +432,7 @@ class StepError(RunError):
 
     code = "CW-602"
     parameters: ClassVar[tuple[str, ...]] = ("step", "where", "reason")
-    next_step = "Nothing half-done was committed; a restart goes on from the last checkpoint."
+    next_step = "Nothing half-done was committed; a restart resumes from the last checkpoint."
 
     def __init__(self, step: StepId, where: str, reason: str) -> None:
         super().__init__(f"step {step} ({where}) failed: {reason}")

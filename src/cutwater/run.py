@@ -240,7 +240,7 @@ class PipelineRun:
             savepoint_name(savepoint)
         report = self._supervisor.stop_with(CheckpointRequest(kind, savepoint, drain), None)
         if report is not None and report.status != "COMPLETED":
-            message = f"the pipeline goes on, its last checkpoint failed: {report.failure}."
+            message = f"the pipeline keeps running, its last checkpoint failed: {report.failure}."
             raise RunError(message)
 
     def kill(self) -> None:

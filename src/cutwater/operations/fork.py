@@ -113,7 +113,7 @@ def fork(
     if past.forgotten and not allow_forgotten:
         listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(past.forgotten.items()))
         reason = f"{target.title}: {RewindRefusal.SOURCE_FORGOT.value}: {listed}"
-        raise MoveRefused(pipeline, f"{reason}; with --allow-forgotten the fork goes on without")
+        raise MoveRefused(pipeline, f"{reason}; with --allow-forgotten the fork continues without")
     copies = _copy_objects(pipeline, original, made, target, cut)
     number = target.decision.checkpoint_id
     origin = Origin(original.pipeline, pipeline, backend.url, number, targets)

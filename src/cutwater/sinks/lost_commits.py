@@ -83,7 +83,7 @@ def _way_out(store: PipelineStore, recorded: Recorded, whole: CheckpointId | Non
     newest = next(_list_committed(store, log), None)
     if newest is not None:
         sentences.append(
-            f"`cutwater rewind {name} --to {newest[0].checkpoint_id} --leave-sinks` goes on with "
+            f"`cutwater rewind {name} --to {newest[0].checkpoint_id} --leave-sinks` continues with "
             "all targets as they are, and does not write the missing rows again."
         )
     return " ".join(sentences)

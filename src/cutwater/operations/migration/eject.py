@@ -212,13 +212,13 @@ def _eject_step(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
         why = (
             f"It read {names}, filled by the step of the same name. The directory has "
             "all of its state, and no offset where a channel was: a plain query whose plan is the "
-            "same but for the source read there goes on with the state, and reads that source "
+            "same but for the source read there resumes with the state, and reads that source "
             f"from its beginning. Give it one that begins after batch {snapshot.batch}."
         )
         ending = Ending.STATE_ONLY
     else:
         why = (
-            f"A plain query with the same plan goes on at batch {snapshot.batch + 1}: same "
+            f"A plain query with the same plan resumes at batch {snapshot.batch + 1}: same "
             "sources in the same order, same stateful operators, "
             f'.option("checkpointLocation", "{home}").'
         )
@@ -251,7 +251,7 @@ def _render_readme(ejection: Ejection) -> str:
     lines = [
         f"Checkpoint {ejection.decision.checkpoint_id} of pipeline {ejection.pipeline}, as "
         "checkpoint directories of plain Spark streaming queries.",
-        "Cutwater is not needed to go on from them. Tables that sinks have written are complete",
+        "Cutwater is not needed to resume from them. Tables that sinks have written are complete",
         "up to this checkpoint; what a plain query writes comes after it.",
         *([ejection.warning] if ejection.warning else []),
         "",

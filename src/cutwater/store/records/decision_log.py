@@ -151,7 +151,7 @@ class DecisionLog:
             entries.append(entry)
         if last > len(entries):
             path = self._paths.log_entry(Slot(len(entries) + 1))
-            raise Corrupt(path, f"the slot is empty, but the log goes on to slot {last}")
+            raise Corrupt(path, f"the slot is empty, but the log continues to slot {last}")
         if self._view is None or len(entries) > len(view.entries):
             self._view = LogView(tuple(entries))
         return self._view

@@ -394,7 +394,7 @@ def test_what_was_adopted_is_ejected_as_it_was(world: World, query: Path, tmp_pa
     endings = {step["step"]: step["ending"] for step in listed["steps"]}
     assert endings["totals"] == "goes on exactly"
     readme = (tmp_path / "out" / "README.txt").read_text()
-    assert "goes on at batch 7" in readme
+    assert "resumes at batch 7" in readme
     assert "source 0: orders (FileSource[/])" in readme
     assert str(out) in readme
 

@@ -109,7 +109,7 @@ def test_a_slot_that_is_missing_after_the_segments_is_noticed(backend: FaultyBac
     written(backend, 8)
     backend.delete(PATHS.log_entry(Slot(7)))
 
-    with pytest.raises(Corrupt, match="the slot is empty, but the log goes on to slot 8"):
+    with pytest.raises(Corrupt, match="the slot is empty, but the log continues to slot 8"):
         opened(backend).read()
 
 
