@@ -157,7 +157,7 @@ def test_five_hundred_checkpoints_are_drawn_at_once(
         request.node.user_properties.append(("500_checkpoints_drawn_ms", drawn))
         assert drawn < 5_000
         expect(page.locator("#state")).to_have_text("NOT RUNNING")
-        expect(page.locator("#banner")).to_contain_text("Nobody runs it.")
+        expect(page.locator("#banner")).to_contain_text("The pipeline does not run.")
         expect(page.get_by_role("button", name="Checkpoint")).to_be_disabled()
         page.get_by_role("tab", name="Summary").click()
         expect(page.locator("main")).to_contain_text("Summary of 500 Completed Checkpoints")

@@ -12,8 +12,8 @@ const SUMMARY = [
 ];
 const HEADS = ["ID", "Status", "Acknowledged", "Trigger Time", "Latest Acknowledgement",
   { text: "End to End Duration", right: true }, { text: "Checkpointed Data Size", right: true, title: "what was uploaded for it" },
-  { text: "Full Checkpoint Data Size", right: true, title: "all that going back to it needs" },
-  { text: "In-flight Data", right: true, title: "persisted with it, since a barrier overtook it" }, "Notes"];
+  { text: "Full Checkpoint Data Size", right: true, title: "everything that a restore needs" },
+  { text: "In-flight Data", right: true, title: "stored with it, because a barrier overtook this data" }, "Notes"];
 const STEP_HEADS = ["Step", "Acknowledged", ...["Start Delay", "Alignment", "Sync", "Async", "End to End", "Uploaded", "State", "In flight"]
   .map((text) => ({ text, right: true })), "Aligned", { text: "Batch", right: true }, "Watermark"];
 
@@ -21,11 +21,11 @@ export const statusPill = (status) => h("span", { class: `pill ${status.toLowerC
 
 function notes(one) {
   const found = [];
-  if (one.is_current) found.push(h("span", { class: "tag current", title: "the next run goes on from here" }, "stands here"));
+  if (one.is_current) found.push(h("span", { class: "tag current", title: "the next run resumes from here" }, "stands here"));
   if (one.name) found.push(h("span", { class: "tag savepoint" }, one.name));
   if (one.rewinds_to !== null) found.push(h("span", { class: "tag" }, `rewind to ${one.rewinds_to}`));
   if (one.checkpoint_type === "UNALIGNED_CHECKPOINT") found.push(h("span", { class: "tag unaligned", title: "a barrier overtook data, which is stored with it" }, "unaligned"));
-  if (one.commit_point === false) found.push(h("span", { class: "tag", title: "a restart may go on from it; sinks have not committed at it" }, "recovery point"));
+  if (one.commit_point === false) found.push(h("span", { class: "tag", title: "a restart can resume from it; the sinks have not committed at it" }, "recovery point"));
   if (one.discarded) found.push(h("span", { class: "tag faint", title: "newer ones are kept instead" }, "deleted"));
   if (one.problem) found.push(h("span", { class: "tag failed" }, one.problem));
   if (one.failure_message) found.push(h("span", { class: "why" }, one.failure_message));
@@ -67,7 +67,7 @@ export function summary(list) {
 export function configuration(config) {
   const time = (value) => (value === null ? null : duration(value));
   const flag = (value) => (value === null ? null : value ? "enabled" : "disabled");
-  const text = config.interval === null ? h("p", { class: "faint" }, "Options are known while the pipeline runs and this process runs it.") : null;
+  const text = config.interval === null ? h("p", { class: "faint" }, "The options are known only to the process that runs the pipeline.") : null;
   return card("Configuration", text, facts([
     ["Checkpointing Mode", "Exactly Once"], ["Checkpoint Storage", config.checkpoint_storage], ["Interval", time(config.interval)],
     ["Timeout", time(config.timeout)], ["Savepoint Timeout", time(config.savepoint_timeout)],
@@ -231,7 +231,7 @@ export function detail(one, steps, rewind) {
     ["Generation", one.generation], ["Path", one.external_path],
     ["Until sinks had committed", one.commit_duration === null ? null : duration(one.commit_duration)],
     ["Sinks showed", versions.join(", ")]].concat(one.failure_message ? [["Failure", one.failure_message]] : [])),
-  rows.length ? table("plain steps", STEP_HEADS, rows, "") : h("p", { class: "faint" }, "Nothing is known of its steps any more."),
+  rows.length ? table("plain steps", STEP_HEADS, rows, "") : h("p", { class: "faint" }, "Its steps are no longer recorded."),
   reads.length ? h("details", {}, h("summary", {}, `Positions (${reads.length})`), h("ul", {}, reads.map((text) => h("li", {}, text)))) : null,
   can ? h("p", {}, h("button", { class: "secondary", onclick: (event) => { event.stopPropagation(); rewind(one.id); } }, "What would a rewind to it do?")) : null);
 }

@@ -112,7 +112,7 @@ export class Graph {
     this.nodes = new Map();
     this.edges = new Map();
     if (!dag.steps.length) {
-      this.box.replaceChildren(h("p", { class: "empty" }, "No checkpoint has told its shape yet."));
+      this.box.replaceChildren(h("p", { class: "empty" }, "The steps are shown after the first checkpoint."));
       return;
     }
     const { place, width, height } = layout(dag);
@@ -195,7 +195,7 @@ export class Graph {
   say(dag, open) {
     this.note.classList.toggle("active", dag.checkpoint !== null);
     if (dag.checkpoint === null) {
-      this.note.textContent = dag.live ? "" : "as of the checkpoint the pipeline stands on";
+      this.note.textContent = dag.live ? "" : "as of the current checkpoint";
       return;
     }
     const waiting = dag.steps.filter((one) => one.barrier !== "ACKNOWLEDGED").map((one) => one.id);

@@ -68,9 +68,9 @@ function showHead(now) {
   const since = found["start-time"] && found.state !== "NOT_RUNNING" ? ` · for ${duration(now.at - found["start-time"])}` : "";
   byId("facts").textContent = `generation ${found.generation}${since}`;
   byId("facts").title = `${found.jid}\n${found.store}\n${found.holder || ""}`;
-  const bad = { FAILED: "The pipeline has failed.", COMMIT_BLOCKED: "A sink cannot commit; it is tried again by itself. Nothing is lost, and nothing new is visible until it can:", RESTARTING: "The pipeline restarts." }[found.state];
+  const bad = { FAILED: "The pipeline has failed.", COMMIT_BLOCKED: "A sink cannot commit. The commit is retried automatically. Nothing is lost, and nothing new becomes visible until it succeeds:", RESTARTING: "The pipeline restarts." }[found.state];
   if (bad) banner(`${bad} ${found.detail}`, found.state === "RESTARTING" ? "warn" : "failed");
-  else if (found.state === "NOT_RUNNING") banner(`Nobody runs it. What is shown is what its store knows; to go on from there: cutwater run FILE --store ${found.store}`, "info");
+  else if (found.state === "NOT_RUNNING") banner(`The pipeline does not run. This page shows what its store contains. To resume: cutwater run FILE --store ${found.store}`, "info");
   else if (found.url) banner(`${found.holder} runs it; live numbers are at ${found.url}`, "info", found.url);
   else banner("");
   actions.show(found);
@@ -173,11 +173,11 @@ async function tick() {
   } catch (error) {
     pause = LOST_MS;
     if (error.status === 401) {
-      if (await askToken("whoever started the server has it", "")) pause = 0;
+      if (await askToken("the user who started the server has it", "")) pause = 0;
     } else if (error.status === undefined) {
-      banner(`No answer since ${clock(Date.now())}: the process may have ended. What it has done is in its store: cutwater ui STORE`, "failed");
+      banner(`No response since ${clock(Date.now())}: the process may have ended. To see its store: cutwater ui STORE`, "failed");
       byId("state").className = "pill state-not_running";
-      byId("state").textContent = "NO ANSWER";
+      byId("state").textContent = "NO RESPONSE";
     } else banner(error.message, "failed");
   }
   if (turn === page.turn) page.timer = setTimeout(tick, document.hidden ? LOST_MS : pause);
@@ -198,7 +198,7 @@ function route() {
 async function begin() {
   let found;
   try { found = (await get("jobs/overview")).jobs; } catch (error) {
-    if (error.status === 401 && (await askToken("whoever started the server has it", ""))) { begin(); return; }
+    if (error.status === 401 && (await askToken("the user who started the server has it", ""))) { begin(); return; }
     banner(error.message, "failed");
     setTimeout(begin, LOST_MS);
     return;

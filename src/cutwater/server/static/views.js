@@ -29,9 +29,9 @@ export function recoveries(list) {
     h("td", { class: "notes" }, one.reason ? h("span", { class: "why" }, one.reason) : "start of a process")));
   const right = (text) => ({ text, right: true });
   return card("Recoveries", h("p", { class: "faint" },
-    "How each generation came to run: choose the cut and check every byte, repeat decided commits, fetch state, start, first batch."),
+    "How each generation started: choose the cut and check every byte, repeat decided commits, fetch state, start, first batch."),
   table("plain", ["Generation", "Began", "From", right("Total"), "Phases", right("Choose"), right("Commit Replay"), right("Fetch"), right("Start"),
-    right("First Batch"), right("Repeated Commits"), right("State"), "Why"], rows, "No recovery has been told of yet."));
+    right("First Batch"), right("Repeated Commits"), right("State"), "Why"], rows, "No recovery is recorded yet."));
 }
 
 export function tables(list) {
@@ -39,9 +39,9 @@ export function tables(list) {
   const where = list.sinks.map((one) => h("tr", {}, h("th", { scope: "row" }, one.sink), h("td", {}, one.format), h("td", { class: "path" }, one.target)));
   const cuts = list.cuts.map((one) => h("tr", { class: one.is_current ? "current-row" : null }, h("td", { class: "id" }, one.checkpoint), h("td", {}, moment(one.timestamp)),
     sinks.map((sink) => h("td", { class: "right" }, one.versions[sink] ?? "–")),
-    h("td", {}, one.is_current ? h("span", { class: "tag current" }, "stands here") : one.name ? h("span", { class: "tag savepoint" }, one.name) : "")));
+    h("td", {}, one.is_current ? h("span", { class: "tag current" }, "current") : one.name ? h("span", { class: "tag savepoint" }, one.name) : "")));
   return [card("Sinks", table("plain", ["Sink", "Format", "Target"], where, "The store does not say where sinks write.")),
-    card("Tables at a Cut", h("p", { class: "faint" }, "One row is one moment: whoever reads all tables at these versions sees the same cut through the pipeline."),
+    card("Tables at a Cut", h("p", { class: "faint" }, "Each row is one moment: at these versions, all tables show the same cut of the pipeline."),
       table("plain", ["Checkpoint", "Began", ...sinks.map((text) => ({ text, right: true })), ""], cuts, "No sink has committed yet."))];
 }
 
@@ -51,7 +51,7 @@ export class RewindView {
     this.input = h("input", { id: "rewind-to", name: "to", autocomplete: "off", placeholder: "41, before-the-release, 2026-11-13 14:00", maxlength: "200" });
     this.result = h("div", { "aria-live": "polite" });
     this.element = h("div", {}, card("Rewind",
-      h("p", { class: "faint" }, "A rewind makes an older checkpoint current again, tables included. It is done by a command while nobody runs the pipeline; this shows what it would do. Every byte of the checkpoint is read for it."),
+      h("p", { class: "faint" }, "A rewind makes an older checkpoint current again, tables included. A command carries it out while the pipeline is stopped; this page shows what it would do. Every byte of the checkpoint is read for it."),
       h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); this.preview(); } },
         h("label", { for: "rewind-to" }, "Checkpoint, savepoint or time"), this.input, h("button", { type: "submit" }, "Preview"))), this.result);
   }
@@ -68,7 +68,7 @@ export class RewindView {
     try {
       this.result.replaceChildren(this.described(await get(job(this.jobId, `/rewind?to=${encodeURIComponent(to)}`))));
     } catch (error) {
-      this.result.replaceChildren(card("It cannot be done", h("p", { class: "why" }, error.message), h("p", {}, error.nextStep || "")));
+      this.result.replaceChildren(card("The rewind is not possible", h("p", { class: "why" }, error.message), h("p", {}, error.nextStep || "")));
     }
   }
 
@@ -79,16 +79,16 @@ export class RewindView {
     const sinks = found.sinks.map((one) => h("tr", {}, h("th", { scope: "row" }, one.sink), h("td", { class: "right" }, one.version ?? "?"),
       h("td", { class: "right" }, one.version_then ?? "its beginning"), h("td", { class: "right" }, one.rows_removed === null ? "unknown" : count(one.rows_removed)),
       h("td", { class: one.obstacle ? "why" : "path" }, one.obstacle || one.target)));
-    const sources = found.sources.map((one) => h("li", {}, `${one.stream}: ${one.position || "?"} → ${one.position_then || "its beginning"}${one.checked ? "" : " (that it still has what follows shows when it runs)"}`));
+    const sources = found.sources.map((one) => h("li", {}, `${one.stream}: ${one.position || "?"} → ${one.position_then || "its beginning"}${one.checked ? "" : " (whether the source still has the rows that follow is checked when the pipeline runs)"}`));
     const commands = h("pre", { class: "commands", tabindex: "0" }, found.commands.join("\n"));
     return h("div", {}, card(`To ${found.title}, taken ${moment(found.timestamp)}`, facts([
-      ["Stands on now", `checkpoint ${found.current}`],
-      ["Left behind", found.undone.length ? `${count(found.undone.length)} checkpoints: ${found.undone.slice(0, 20).join(", ")}${found.undone.length > 20 ? ", …" : ""}` : "nothing"]]),
+      ["Current", `checkpoint ${found.current}`],
+      ["Undone", found.undone.length ? `${count(found.undone.length)} checkpoints: ${found.undone.slice(0, 20).join(", ")}${found.undone.length > 20 ? ", …" : ""}` : "nothing"]]),
     found.refused.map((reason) => h("p", { class: "warn" }, reason)),
     h("h3", {}, "Tables"), table("plain", ["Sink", right("Version now"), right("Version then"), right("Rows that disappear"), "Target"], sinks, "No sink."),
     h("h3", {}, "Steps"), table("plain", ["Step", right("Batch now"), right("Batch then"), right("State"), right("In flight")], steps, "No step."),
     sources.length ? [h("h3", {}, "Sources"), h("ul", {}, sources)] : null,
-    h("h3", {}, found.refused.length ? "Once nothing stands against it" : "To do it"), commands,
+    h("h3", {}, found.refused.length ? "Command, when nothing prevents it any more" : "Command"), commands,
     h("button", { class: "secondary", onclick: async (event) => { await navigator.clipboard.writeText(found.commands.join("\n")); event.target.textContent = "Copied"; } }, "Copy")));
   }
 }
