@@ -6,11 +6,11 @@ import { byId, h } from "./dom.js";
 const POLL_MS = 500;
 
 export function toast(text, kind = "") {
-  const one = h("div", { class: `toast ${kind}` }, h("span", {}, text),
-    h("button", { class: "link", "aria-label": "Dismiss", onclick: () => one.remove() }, "✕"));
-  byId("toasts").append(one);
-  if (kind !== "failed") setTimeout(() => one.remove(), 8000);
-  return one;
+  const element = h("div", { class: `toast ${kind}` }, h("span", {}, text),
+    h("button", { class: "link", "aria-label": "Dismiss", onclick: () => element.remove() }, "✕"));
+  byId("toasts").append(element);
+  if (kind !== "failed") setTimeout(() => element.remove(), 8000);
+  return element;
 }
 
 function dialog(title, body, confirm, danger) {

@@ -6,27 +6,27 @@ import { bytes, count, duration, moment } from "./format.js";
 
 const PHASES = [["choose", "choose"], ["commit_replay", "commit replay"], ["fetch", "fetch"], ["start", "start"], ["first_batch", "first batch"]];
 
-function phases(one) {
+function phases(recovery) {
   let at = 0;
-  const total = Math.max(1, one.total);
+  const total = Math.max(1, recovery.total);
   const bars = PHASES.map(([field, label]) => {
-    const width = (one[field] || 0) / total * 400;
+    const width = (recovery[field] || 0) / total * 400;
     const bar = s("rect", { x: at, y: 0, width: Math.max(0, width - 1), height: 14, rx: 2, class: `phase-${field}` },
-      s("title", {}, `${label} ${duration(one[field])}`));
+      s("title", {}, `${label} ${duration(recovery[field])}`));
     at += width;
     return bar;
   });
   return s("svg", { viewBox: "0 0 400 14", class: "phases", role: "img",
-    "aria-label": PHASES.map(([field, label]) => `${label} ${duration(one[field])}`).join(", ") }, bars);
+    "aria-label": PHASES.map(([field, label]) => `${label} ${duration(recovery[field])}`).join(", ") }, bars);
 }
 
 export function recoveries(list) {
-  const rows = list.recoveries.map((one) => h("tr", {}, h("td", { class: "id" }, one.generation),
-    h("td", {}, moment(one.timestamp)), h("td", {}, one.checkpoint_id === null ? "nothing" : `checkpoint ${one.checkpoint_id}`),
-    h("td", { class: "right" }, duration(one.total)), h("td", {}, phases(one)),
-    PHASES.map(([field]) => h("td", { class: "right" }, duration(one[field]))),
-    h("td", { class: "right" }, count(one.repeated_commits)), h("td", { class: "right" }, bytes(one.state_size)),
-    h("td", { class: "notes" }, one.reason ? h("span", { class: "why" }, one.reason) : "start of a process")));
+  const rows = list.recoveries.map((recovery) => h("tr", {}, h("td", { class: "id" }, recovery.generation),
+    h("td", {}, moment(recovery.timestamp)), h("td", {}, recovery.checkpoint_id === null ? "nothing" : `checkpoint ${recovery.checkpoint_id}`),
+    h("td", { class: "right" }, duration(recovery.total)), h("td", {}, phases(recovery)),
+    PHASES.map(([field]) => h("td", { class: "right" }, duration(recovery[field]))),
+    h("td", { class: "right" }, count(recovery.repeated_commits)), h("td", { class: "right" }, bytes(recovery.state_size)),
+    h("td", { class: "notes" }, recovery.reason ? h("span", { class: "why" }, recovery.reason) : "start of a process")));
   const right = (text) => ({ text, right: true });
   return card("Recoveries", h("p", { class: "faint" },
     "How each generation started: choose the cut and check every byte, repeat decided commits, fetch state, start, first batch."),
@@ -35,11 +35,11 @@ export function recoveries(list) {
 }
 
 export function tables(list) {
-  const sinks = [...new Set([...list.sinks.map((one) => one.sink), ...list.cuts.flatMap((one) => Object.keys(one.versions))])].sort();
-  const where = list.sinks.map((one) => h("tr", {}, h("th", { scope: "row" }, one.sink), h("td", {}, one.format), h("td", { class: "path" }, one.target)));
-  const cuts = list.cuts.map((one) => h("tr", { class: one.is_current ? "current-row" : null }, h("td", { class: "id" }, one.checkpoint), h("td", {}, moment(one.timestamp)),
-    sinks.map((sink) => h("td", { class: "right" }, one.versions[sink] ?? "–")),
-    h("td", {}, one.is_current ? h("span", { class: "tag current" }, "current") : one.name ? h("span", { class: "tag savepoint" }, one.name) : "")));
+  const sinks = [...new Set([...list.sinks.map((row) => row.sink), ...list.cuts.flatMap((cut) => Object.keys(cut.versions))])].sort();
+  const where = list.sinks.map((row) => h("tr", {}, h("th", { scope: "row" }, row.sink), h("td", {}, row.format), h("td", { class: "path" }, row.target)));
+  const cuts = list.cuts.map((cut) => h("tr", { class: cut.is_current ? "current-row" : null }, h("td", { class: "id" }, cut.checkpoint), h("td", {}, moment(cut.timestamp)),
+    sinks.map((sink) => h("td", { class: "right" }, cut.versions[sink] ?? "–")),
+    h("td", {}, cut.is_current ? h("span", { class: "tag current" }, "current") : cut.name ? h("span", { class: "tag savepoint" }, cut.name) : "")));
   return [card("Sinks", table("plain", ["Sink", "Format", "Target"], where, "The store does not say where sinks write.")),
     card("Tables at a Cut", h("p", { class: "faint" }, "Each row is one moment: at these versions, all tables show the same cut of the pipeline."),
       table("plain", ["Checkpoint", "Began", ...sinks.map((text) => ({ text, right: true })), ""], cuts, "No sink has committed yet."))];
@@ -74,12 +74,12 @@ export class RewindView {
 
   described(found) {
     const right = (text) => ({ text, right: true });
-    const steps = found.steps.map((one) => h("tr", {}, h("th", { scope: "row" }, one.step), h("td", { class: "right" }, one.batch ?? "–"),
-      h("td", { class: "right" }, one.batch_then), h("td", { class: "right" }, bytes(one.state_bytes)), h("td", { class: "right" }, one.in_flight_bytes ? bytes(one.in_flight_bytes) : "–")));
-    const sinks = found.sinks.map((one) => h("tr", {}, h("th", { scope: "row" }, one.sink), h("td", { class: "right" }, one.version ?? "?"),
-      h("td", { class: "right" }, one.version_then ?? "its beginning"), h("td", { class: "right" }, one.rows_removed === null ? "unknown" : count(one.rows_removed)),
-      h("td", { class: one.obstacle ? "why" : "path" }, one.obstacle || one.target)));
-    const sources = found.sources.map((one) => h("li", {}, `${one.stream}: ${one.position || "?"} → ${one.position_then || "its beginning"}${one.checked ? "" : " (whether the source still has the rows that follow is checked when the pipeline runs)"}`));
+    const steps = found.steps.map((step) => h("tr", {}, h("th", { scope: "row" }, step.step), h("td", { class: "right" }, step.batch ?? "–"),
+      h("td", { class: "right" }, step.batch_then), h("td", { class: "right" }, bytes(step.state_bytes)), h("td", { class: "right" }, step.in_flight_bytes ? bytes(step.in_flight_bytes) : "–")));
+    const sinks = found.sinks.map((sink) => h("tr", {}, h("th", { scope: "row" }, sink.sink), h("td", { class: "right" }, sink.version ?? "?"),
+      h("td", { class: "right" }, sink.version_then ?? "its beginning"), h("td", { class: "right" }, sink.rows_removed === null ? "unknown" : count(sink.rows_removed)),
+      h("td", { class: sink.obstacle ? "why" : "path" }, sink.obstacle || sink.target)));
+    const sources = found.sources.map((source) => h("li", {}, `${source.stream}: ${source.position || "?"} → ${source.position_then || "its beginning"}${source.checked ? "" : " (whether the source still has the rows that follow is checked when the pipeline runs)"}`));
     const commands = h("pre", { class: "commands", tabindex: "0" }, found.commands.join("\n"));
     return h("div", {}, card(`To ${found.title}, taken ${moment(found.timestamp)}`, facts([
       ["Current", `checkpoint ${found.current}`],
