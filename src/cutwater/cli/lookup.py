@@ -22,7 +22,6 @@ class FoundPipeline:
     """A pipeline in its store.
 
     Attributes:
-        name: Its name.
         store: What the store holds of it.
         lease: The lease of the process that runs it, or ran it last; None if none ever did.
         holding: Whether a process runs it now.

@@ -24,7 +24,6 @@ class OfflinePipeline:
 
     Attributes:
         name: The pipeline's name.
-        store: The pipeline in its store.
         targets: The current targets of its sinks.
         sinks: The sinks that are open.
         unopened: Why the other sinks are not.

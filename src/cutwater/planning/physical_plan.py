@@ -26,7 +26,6 @@ class StepInput(NamedTuple):
     Attributes:
         id: Its ordinal in the step and the channel (rule F38).
         node: The node whose parameter it fills.
-        parameter: That parameter.
         keys: The channel carries updates, and the reader keeps, of each batch, the newest row
             for each value of these columns. Empty for every other channel.
         by_event: The rows of one Event are one complete result, which the next Event replaces. So

@@ -145,8 +145,6 @@ class CommitSink:
 
     Attributes:
         permit: The permit of the decision.
-        sink: The sink.
-        committables: What to commit.
         restore: Whether to roll back instead.
         version: The version to roll back to; None for the beginning.
         shown: What the sink showed before a checkpoint's decision; None if unknown.

@@ -82,7 +82,6 @@ class StepSnapshot:
     """One step's part of a checkpoint. Everything in it belongs to one instant (I5).
 
     Attributes:
-        step: The step.
         checkpoint_id: The attempt.
         generation: The generation that took it.
         batch: The last batch appended before the barrier, `NO_BATCH` for none.
@@ -155,7 +154,6 @@ class Cut:
     """The global checkpoint: everything that recovery needs, as its manifest describes it.
 
     Attributes:
-        checkpoint_id: Its number.
         generation: The generation that took it.
         kind: What was requested.
         name: The savepoint's name, if it is one.

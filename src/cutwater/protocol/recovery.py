@@ -133,7 +133,6 @@ class TakeBack:
 
     Attributes:
         claim: The claim of this process.
-        sink: The sink.
         version: What it showed at its last commit; None for its beginning.
         carried: What the cut carries for it: published again at once, before new rows.
     """

@@ -24,7 +24,6 @@ class ShowPermit:
     Attributes:
         pipeline: The pipeline's uuid.
         slot: The slot of the generation's claim: higher than any slot of its predecessors.
-        generation: The generation.
     """
 
     pipeline: PipelineId

@@ -117,7 +117,6 @@ class AttemptEnded:
     """An attempt was decided or failed.
 
     Attributes:
-        checkpoint_id: The attempt.
         decided: Whether it became a checkpoint.
         reason: Why it failed; None if it did not.
         failure: The same as a sentence.

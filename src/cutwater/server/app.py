@@ -141,7 +141,6 @@ class RunServer:
     """Serves the run of this process: probes at once, the rest when there is a run.
 
     Attributes:
-        server: The server.
         url: Its public address: that of the proxy, if there is one.
     """
 

@@ -46,7 +46,6 @@ class Live(NamedTuple):
 
     Attributes:
         running: The run.
-        plan: Its plan.
         options: When it takes checkpoints.
         targets: Where its sinks write.
     """
@@ -66,7 +65,6 @@ class PipelineView:
     """One pipeline. Every method may be called from any thread.
 
     Attributes:
-        name: Its name.
         store: The pipeline's store, opened for this object only.
         live: Its run, if this process runs it.
         token_hint: Where users find the token for changes.

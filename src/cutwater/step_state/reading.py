@@ -158,8 +158,6 @@ class StepState:
     """The state of one step at one checkpoint, on this machine.
 
     Attributes:
-        step: The step.
-        checkpoint_id: The checkpoint.
         batch: The last batch whose changes are in it; `NO_BATCH` if there was none.
         in_flight_events: How many Events in flight to the step are not in it yet.
         directory: Where the query's files are.

@@ -29,7 +29,6 @@ class PipelineStore:
         backend: Where the objects are.
         pipeline: The pipeline's uuid.
         log: Its decision log, as this process has read it.
-        manifests: Its manifests.
         attempts: The numbers its attempts have taken.
         commits: The records of its commits.
         savepoints: The names of its savepoints.

@@ -18,7 +18,6 @@ from cutwater.protocol.messages import START, EndOfInput, Message, Place, Waterm
 
 FAST, SLOW = reader("fast"), reader("slow")
 ONE, TWO = CheckpointId(1), CheckpointId(2)
-WIDE = Bound(1_000, 1_000_000)
 
 
 # -- appending

@@ -9,7 +9,6 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
@@ -32,7 +31,7 @@ from cutwater.store.records.requests import (
     Wish,
     abort_reason,
 )
-from cutwater.store.records.savepoints import savepoint_name
+from cutwater.store.records.savepoints import default_savepoint_name, savepoint_name
 from cutwater.units import milliseconds
 
 SAVEPOINT_HELP: Final = """Take a savepoint of a running pipeline.
@@ -170,7 +169,7 @@ def checkpoint_command(arguments: CheckpointArguments) -> int:
 
 def savepoint_command(arguments: SavepointArguments) -> int:
     """Request a savepoint; return the exit code."""
-    name = arguments.name or f"savepoint-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    name = arguments.name or default_savepoint_name()
     savepoint_name(name, "--name")
     answer = RequestClient.of(arguments).send(Wanted(Wish.SAVEPOINT, name=name))
     return _show_checkpoint(answer, CheckpointKind.SAVEPOINT, arguments.output)

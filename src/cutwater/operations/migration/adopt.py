@@ -49,8 +49,6 @@ class AdoptedStep:
     """A query, and the step that resumes it.
 
     Attributes:
-        step: The step.
-        query: The query.
         streams: What each line of the step's offset log is.
         offsets: Those lines.
         owes_batch: Whether a batch without data is due.
@@ -95,12 +93,7 @@ class Adoption:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A directory that was examined.
-
-    Attributes:
-        query: Its query.
-        seen: What was in it.
-    """
+    """A directory that was examined."""
 
     query: PlainQuery
     seen: Trace

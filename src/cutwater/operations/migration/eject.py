@@ -52,7 +52,6 @@ class Ejected(msgspec.Struct, frozen=True):
     """What was written of one step.
 
     Attributes:
-        step: The step.
         ending: What a plain query can do with it.
         directory: The checkpoint directory, below the requested one; empty for none.
         batch: The last batch that is part of the checkpoint; None if there is none.

@@ -33,7 +33,6 @@ class InputIdentity:
     """One input, in the order in which the step's offsets are written.
 
     Attributes:
-        kind: What it is.
         name: The source node, or the channel.
         ordinal: For a channel: the number of the input in the step (rule F38).
         format: For a source: its format; offsets of one format mean nothing to another.

@@ -19,7 +19,6 @@ class InFlightRange:
     """The Events of one input that belong to the cut but not to the step's state.
 
     Attributes:
-        input: The input.
         start: The step's position when it let the barrier overtake.
         end: The barrier's place.
     """

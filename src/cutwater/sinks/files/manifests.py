@@ -61,7 +61,6 @@ class DataFile:
         staged: The name under which it was staged: its identity, wherever it is.
         path: Its path, relative to the root.
         source: Its path before this version moved it.
-        size_bytes: Its size.
         sha256: Its hash.
     """
 
@@ -83,7 +82,6 @@ class FileCommit:
         slot: The slot that was committed.
         checkpoint_id: The checkpoint of that decision.
         operation: `append`, `overwrite` or `restore`.
-        data_format: The format of the files.
         schema: The columns of all files up to this version, as Spark's JSON.
         rows: How many rows are visible after it.
         add: Files that became visible.

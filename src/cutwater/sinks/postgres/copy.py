@@ -31,7 +31,6 @@ class CopyJob:
 
     Attributes:
         parameters: Everything to connect with; never shown.
-        statement: The COPY.
         columns: The names of the columns in the rows, in order.
         title: The table's name for users, and the name of the staged table.
     """

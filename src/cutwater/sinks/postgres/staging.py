@@ -31,7 +31,6 @@ class Staged:
     """The rows of one batch, or of many that were brought together (`postgres_backlog`).
 
     Attributes:
-        table: Their table.
         columns: The columns that were sent.
         tasks: The attempts that count.
         batch: Which batch of the commit it is, from 0; None if a column of the table says so.

@@ -100,7 +100,6 @@ class TableColumn:
     """A column of an existing table.
 
     Attributes:
-        name: Its name.
         type: Its type as PostgreSQL writes it.
         base: The short name of its type, below a domain; `enum` for an enumeration; with `[]`
             for an array.

@@ -37,7 +37,6 @@ class BundledFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     Attributes:
         path: Its path in the tree.
-        size_bytes: Its size.
         sha256: Its hash.
         offset: Where it begins after the header; None if it is a separate blob.
         bundle: The hash of the older bundle that holds it; None for this bundle.

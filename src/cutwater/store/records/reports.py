@@ -54,7 +54,6 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     """How an attempt went.
 
     Attributes:
-        checkpoint_id: Its number.
         generation: The generation that made it.
         status: Whether it became a checkpoint, as far as its driver knew.
         name: The name, if it is a savepoint.

@@ -8,7 +8,7 @@ collection removes. Upholds I9.
 """
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -48,6 +48,11 @@ def savepoint_name(text: str, option: str = "savepoint name") -> str:
     if problem:
         raise ConfigError(option, f"{text!r} {problem}")
     return text
+
+
+def default_savepoint_name() -> str:
+    """Return the name of a savepoint that the user has not named: it has the time."""
+    return f"savepoint-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
 
 
 def _is_moment(text: str) -> bool:
