@@ -45,7 +45,7 @@ def test_eject_says_which_pipelines_there_are(tmp_path: Path) -> None:
     another = cutwater("eject", "orders", *flags)
     empty = cutwater("eject", "other", *flags)
 
-    errors = [json.loads(one.stdout)["error"] for one in (nothing, another, empty)]
+    errors = [json.loads(process.stdout)["error"] for process in (nothing, another, empty)]
     assert {error["code"] for error in errors} == {"CW-101"}
     assert [error["message"].partition(": ")[2] for error in errors] == [
         f"there is no store with a pipeline in it at {store}.",

@@ -237,7 +237,7 @@ def test_a_damaged_object_is_named_and_only_those_that_need_it_are_bad(
     assert f"checkpoint 2 (before) is DAMAGED: {ref.name}: " in said.output
     assert "checkpoint 1 is sound" in said.output
     bad = [checkpoint for checkpoint in verified["checkpoints"] if not checkpoint["sound"]]
-    assert [one["id"] for one in bad] == [2]
+    assert [entry["id"] for entry in bad] == [2]
     assert [damage["object"] for damage in bad[0]["damages"]] == [ref.name]
 
 
@@ -349,9 +349,9 @@ def test_what_was_shown_goes_with_yes_and_the_rest_is_sound(stored: OfflineStore
     assert stored.json("checkpoints", "verify", "orders", "--all")["sound"] is True
     assert "Checkpoints deleted: none." in again.output
     listed = stored.json("checkpoints", "list", "orders")["checkpoints"]
-    assert [one["id"] for one in listed] == [2, 6]
+    assert [entry["id"] for entry in listed] == [2, 6]
     everything = stored.json("checkpoints", "list", "orders", "--all")["checkpoints"]
-    assert [one["id"] for one in everything if one["discarded"]] == [1, 4, 5]
+    assert [entry["id"] for entry in everything if entry["discarded"]] == [1, 4, 5]
     # The lease it held meanwhile is given back.
     assert "does not run." in stored.run("checkpoints", "list", "orders").output
 

@@ -28,7 +28,7 @@ def test_every_check_is_there_for_a_program(tmp_path: Path) -> None:
 
     found = checks(run.stdout)
     assert json.loads(run.stdout)["ok"] is True
-    assert {one["status"] for one in found.values()} <= {"ok", "note"}
+    assert {entry["status"] for entry in found.values()} <= {"ok", "note"}
     assert {"Python", "Cutwater", "Spark", "Java", "Memory", "Cores", "Store", "Scratch"} <= set(
         found
     )

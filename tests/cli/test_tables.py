@@ -58,7 +58,7 @@ def rows_at(found: dict[str, Any]) -> list[list[int]]:
         .to_pylist()
         for _, table in sorted(found["tables"].items())
     ]
-    return [sorted(one) for one in read]
+    return [sorted(entry) for entry in read]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5])

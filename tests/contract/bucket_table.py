@@ -22,7 +22,7 @@ def bucket_at(url: str) -> ObjectStore:
 
 def names_in(bucket: ObjectStore) -> list[str]:
     """Return the names of all objects there."""
-    return sorted(one["path"] for chunk in obstore.list(bucket) for one in chunk)
+    return sorted(entry["path"] for chunk in obstore.list(bucket) for entry in chunk)
 
 
 def rows_in(bucket: ObjectStore) -> Iterator[dict[str, Any]]:

@@ -187,7 +187,9 @@ def test_staged_objects_stay_while_a_checkpoint_carries_them_and_go_with_it(
         return {name for name in names_in(bucket) if name.startswith("_cutwater/")}
 
     sink.retain(Generation(1), {None}, [carried])
-    assert staged_objects() == {blob.name for one in (carried, waiting) for blob in one.blobs}
+    assert staged_objects() == {
+        blob.name for committable in (carried, waiting) for blob in committable.blobs
+    }
     # A newer process has never seen the commit; what it was told to keep it deletes in the end.
     newer = sinks.delta(url).open(CONTEXT)
     assert isinstance(newer, KeepsPast)

@@ -74,8 +74,13 @@ def expected(write: str, slots: int) -> Rows:
 def dies(table: Path, write: str, work: list[Committable], moment: tuple[str, int]) -> bool:
     """Commit slot 2 in a process that dies at a moment; False if that moment never came."""
     told = [
-        (one.generation, one.batch, one.rows, [(b.name, b.size_bytes, b.sha256) for b in one.blobs])
-        for one in work
+        (
+            committable.generation,
+            committable.batch,
+            committable.rows,
+            [(b.name, b.size_bytes, b.sha256) for b in committable.blobs],
+        )
+        for committable in work
     ]
     words = [str(table), write, moment[0], str(moment[1]), "2"]
     child = subprocess.run(

@@ -142,7 +142,7 @@ def test_rows_outlive_a_vacuum_between_settling_and_the_commit(
     assert sink.commit(permit(2), [waiting]) == ("4" if logged else "2")
 
     assert happened == [method]
-    left = {"overwrite": [], "upsert": [one for one in first if one[1] != 1]}.get(way, first)
+    left = {"overwrite": [], "upsert": [row for row in first if row[1] != 1]}.get(way, first)
     assert shown(uri) == sorted([*left, *second])
     assert delta_table(uri).to_pyarrow_table().num_rows == len(left) + 2
     collect(sink)

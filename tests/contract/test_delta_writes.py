@@ -248,7 +248,7 @@ def test_the_table_holds_exactly_the_last_result(table: Path) -> None:
     sink.commit(permit(1), [staged(sink, 0, ("a", 1, 1), ("b", 1, 1))])
     _append(table)
 
-    results = [staged(sink, one, ("a", 1, one), ("c", one, one)) for one in (1, 2)]
+    results = [staged(sink, number, ("a", 1, number), ("c", number, number)) for number in (1, 2)]
     sink.commit(permit(2), results)
 
     assert shown(table) == [("a", 1, 2), ("c", 2, 2)]
@@ -287,7 +287,7 @@ def test_a_commit_that_is_repeated_changes_nothing(
 
     assert shown(table) == [("a", 1, 2)]
     info = [action["commitInfo"] for action in list(actions_of(table))[2] if "commitInfo" in action]
-    assert [one["cutwater.checkpoint"] for one in info] == ["103"]
+    assert [entry["cutwater.checkpoint"] for entry in info] == ["103"]
     assert DeltaTable(str(table)).history(1)[0]["cutwater.checkpoint"] == "103"
 
 
@@ -325,7 +325,7 @@ def test_what_a_recovery_point_carries_can_be_committed_again_after_a_rewind(tab
 
     later = upserting(table).open(CONTEXT)
     later.discard(Generation(2), carried)
-    assert [later.problem(one) for one in carried] == [None] * len(carried)
+    assert [later.problem(committable) for committable in carried] == [None] * len(carried)
     later.commit(permit(5), carried[:2])
 
     assert shown(table) == [("a", 1, 2), ("b", 1, 0)]

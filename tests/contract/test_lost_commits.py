@@ -120,7 +120,7 @@ def test_the_rewind_that_is_offered_makes_the_tables_whole(prepared: PreparedPip
         RIGHT: (50, 30),
     }
     assert restored.cut is not None
-    assert [one.rows for one in restored.cut.carried[LEFT]] == [10]
+    assert [committable.rows for committable in restored.cut.carried[LEFT]] == [10]
 
 
 def test_a_loss_found_by_a_commit_can_be_accepted_as_the_error_says(

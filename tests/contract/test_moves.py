@@ -95,7 +95,10 @@ def test_a_rewind_to_a_recovery_point_shows_what_was_visible_and_carries_the_res
 
     assert prepared.shown() == below(30)
     assert restored.cut is not None
-    assert {sink: [one.batch for one in found] for sink, found in restored.cut.carried.items()} == {
+    assert {
+        sink: [committable.batch for committable in found]
+        for sink, found in restored.cut.carried.items()
+    } == {
         LEFT: [3],
         RIGHT: [3],
     }

@@ -270,7 +270,7 @@ def test_sinks_of_other_databases_or_without_transactions_act_alone(shop: Shop) 
 
     assert isinstance(opened[ORDERS], CommitsAtomically)
     assert isinstance(opened[ORDERS], KeepsPast)
-    assert [len(one) for one in Groups(opened).of(both(1, (), ()))] == [1, 1]
+    assert [len(row) for row in Groups(opened).of(both(1, (), ()))] == [1, 1]
 
 
 # -- upserts
@@ -311,7 +311,7 @@ def test_a_key_that_comes_twice_in_a_batch_is_refused_and_nothing_stays_staged(
         "aggregate by the key, or drop all but one row of each key, before the sink"
     )
     tables = "SELECT relname FROM pg_class WHERE relname LIKE 's\\_%' AND relkind = 'r'"
-    assert [one for (one,) in shop.database.query(tables)] == [
+    assert [text for (text,) in shop.database.query(tables)] == [
         staged[0].blobs[0].name.partition("/")[0]
     ]
     sink.commit(permit(1), [*staged, *shop.stage(sink, 1, ("bob", 1), (again, 3))])
@@ -643,7 +643,11 @@ def test_what_older_generations_staged_is_discarded_and_nothing_else(shop: Shop)
 
     sink.discard(Generation(2), [kept])
 
-    assert [sink.problem(one) is None for one in (old, kept, new)] == [False, True, True]
+    assert [sink.problem(committable) is None for committable in (old, kept, new)] == [
+        False,
+        True,
+        True,
+    ]
 
 
 # -- ways to a database

@@ -112,7 +112,7 @@ def _after(owner: type, method: str, name: Callable[..., str]) -> None:
 
 def _published(_: object, cut: Cut) -> str:
     """Tell a cut with new rows in it from one that was made before there were any."""
-    waiting = [one for found in (cut.commit, cut.carried) for one in found.values()]
+    waiting = [row for found in (cut.commit, cut.carried) for row in found.values()]
     is_new = any(
         committable.generation == cut.generation for staged in waiting for committable in staged
     )

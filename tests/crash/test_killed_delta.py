@@ -62,7 +62,7 @@ def _prefix(tables: Path, versions: dict[str, str]) -> int:
 def somebody_writes(tables: Path) -> None:
     """Compact all tables, and append to the upserted one."""
     columns = pa.schema([("key", pa.int64()), ("count", pa.int64()), ("sum", pa.int64())])
-    row = pa.Table.from_arrays([pa.array([one]) for one in FOREIGN], schema=columns)
+    row = pa.Table.from_arrays([pa.array([number]) for number in FOREIGN], schema=columns)
     write_deltalake(str(tables / "upsert"), row, mode="append")
     for table in tables.iterdir():
         DeltaTable(table).optimize.compact()

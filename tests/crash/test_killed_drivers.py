@@ -261,9 +261,9 @@ def numbers_in(table: Path) -> list[int]:
     """The numbers in all files that are in sight, by a reader that knows nothing of commits."""
     files = [path for path in table.glob("part=*/*.parquet") if path.is_file()]
     return sorted(
-        one
+        entry
         for file in files
-        for one in pq.ParquetFile(file).read(columns=["value"])["value"].to_pylist()
+        for entry in pq.ParquetFile(file).read(columns=["value"])["value"].to_pylist()
     )
 
 

@@ -193,7 +193,7 @@ def test_a_pipeline_on_spark_is_watched_and_asked(browser: Browser, tmp_path: Pa
 
 def _check_events(run: Run, saved: int) -> None:
     """Every change of state was told once, by the pipeline, the generation and the checkpoint."""
-    events = [one for one in run.logged if one["event"] != "log"]
+    events = [entry for entry in run.logged if entry["event"] != "log"]
     assert {event["pipeline"] for event in events} == {"shop"}
     states = [event["state"] for event in events if event["event"] == "pipeline.state"]
     assert states == ["RUNNING", "STOPPING", "FINISHED"]

@@ -59,7 +59,7 @@ def test_a_directory_rebuilt_from_them_has_no_other_and_lists_the_same(
     for file in rebuilt.rglob("_metadata/v2/*"):
         assert f'"file:{tmp_path}/place/state/' in file.read_text(encoding="utf-8")
     # A copy shares nothing with the original.
-    assert all((directory / one).stat().st_nlink == 1 for one in there)
+    assert all((directory / name).stat().st_nlink == 1 for name in there)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -68,13 +68,13 @@ def test_whatever_spark_needs_is_missed_by_name(name: str, tmp_path: Path) -> No
     pin(directory, AT, tmp_path / "rebuilt", linked=False)
     rebuilt = tmp_path / "rebuilt"
     schemas = ("/_metadata/schema", "/_stateSchema/", "/_metadata/v2/")
-    needed = [one for one in EXPECTED[name]["needed"] if not any(x in one for x in schemas)]
+    needed = [text for text in EXPECTED[name]["needed"] if not any(x in text for x in schemas)]
 
-    for one in needed:
-        (rebuilt / one).rename(tmp_path / "away")
+    for text in needed:
+        (rebuilt / text).rename(tmp_path / "away")
         with pytest.raises(RecoveryError, match="/rebuilt/state/"):
             files_of(rebuilt, AT)
-        (tmp_path / "away").rename(rebuilt / one)
+        (tmp_path / "away").rename(rebuilt / text)
     assert files_of(rebuilt, AT)
 
 
@@ -109,8 +109,8 @@ def test_files_of_later_versions_are_never_taken(
     directory = unpacked(name, tmp_path)
     listed = files_of(directory, AT)
     for store in directory.glob("state/0/[0-9]*"):
-        for one in stale:
-            (store / one).write_bytes(b"of another timeline")
+        for text in stale:
+            (store / text).write_bytes(b"of another timeline")
 
     assert files_of(directory, AT) == listed
 

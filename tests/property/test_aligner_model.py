@@ -50,7 +50,7 @@ NEVER_STARTED = CheckpointId(1_000_000)
 
 INDEX = st.integers(0, 5)
 ALL = tuple(range(6))
-SOME = st.sampled_from([*[ALL] * 6, *((one,) for one in ALL), (0, 2, 4), (1, 3, 5), (0, 5)])
+SOME = st.sampled_from([*[ALL] * 6, *((number,) for number in ALL), (0, 2, 4), (1, 3, 5), (0, 5)])
 CHANNELS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=5)
 LIMITS = st.sampled_from([1, 40, 90, 10_000])
 MOSTLY_NOT = st.sampled_from([False, False, False, True])
@@ -224,12 +224,12 @@ class AlignerMachine(RuleBasedStateMachine):
                     for step_input in self.inputs
                     if step_input.channel == name
                 },
-                events=(one for one in history if isinstance(one, Event)),
+                events=(event for event in history if isinstance(event, Event)),
             )
             for name, history in histories.items()
         }
         self.aligner = Aligner(
-            {one: Place(start, 5 * start) for one, start in starts.items()},
+            {row: Place(start, 5 * start) for row, start in starts.items()},
             options,
             generation=GENERATION,
             is_sink=is_sink,
@@ -301,8 +301,12 @@ class AlignerMachine(RuleBasedStateMachine):
         self.logs[channel].append(message)
 
     def barriers_in(self, channel: ChannelId) -> list[CheckpointId]:
-        found = (one for _, one in self.model.controls(channel) if isinstance(one, Barrier))
-        return [one.checkpoint_id for one in found if not one.is_cancel]
+        found = (
+            watermark
+            for _, watermark in self.model.controls(channel)
+            if isinstance(watermark, Barrier)
+        )
+        return [barrier.checkpoint_id for barrier in found if not barrier.is_cancel]
 
     def append_events(self, some: tuple[int, ...], size: int, times: int) -> None:
         for channel in self.channels_at(some):
@@ -447,10 +451,10 @@ class AlignerMachine(RuleBasedStateMachine):
         for step_input in self.inputs_at(some):
             limit = self.log_of(step_input).limit(ReaderId(STEP, step_input)).position
             moved[step_input] = min(limit, self.model.read[step_input] + most)
-        places = {one: self.log_of(one).place(position) for one, position in moved.items()}
-        for one, place in places.items():
-            log, reader = self.log_of(one), ReaderId(STEP, one)
-            self.read[one] += log.read(log.position(reader), place)
+        places = {row: self.log_of(row).place(position) for row, position in moved.items()}
+        for row, place in places.items():
+            log, reader = self.log_of(row), ReaderId(STEP, row)
+            self.read[row] += log.read(log.position(reader), place)
             log.advance(reader, place)
             if committed:
                 log.settle(reader)

@@ -61,7 +61,7 @@ class NaiveLog:
 
     def place(self, position: int) -> Place:
         before = self.events()[: position - self.base.position]
-        return Place(position, self.base.log_bytes + sum(one.size_bytes for one in before))
+        return Place(position, self.base.log_bytes + sum(event.size_bytes for event in before))
 
     def end(self) -> Place:
         return self.place(self.base.position + len(self.events()))
@@ -78,7 +78,7 @@ class NaiveLog:
                 yield position, entry
 
     def last_barrier(self) -> int:
-        barriers = (one for _, one in self.controls() if isinstance(one, Barrier))
+        barriers = (watermark for _, watermark in self.controls() if isinstance(watermark, Barrier))
         return max(
             (barrier.checkpoint_id for barrier in barriers if not barrier.is_cancel), default=0
         )
@@ -94,21 +94,23 @@ class NaiveLog:
         )
 
     def limit(self, reader: ReaderId) -> Place:
-        held = (position for position, one in self.controls() if self.holds(reader, one))
+        held = (
+            position for position, watermark in self.controls() if self.holds(reader, watermark)
+        )
         return self.place(next(held, self.end().position))
 
     def watermark_ms(self, reader: ReaderId) -> int | None:
         newest = None
-        for position, one in self.controls():
-            if position > self.readers[reader].read or self.holds(reader, one):
+        for position, watermark in self.controls():
+            if position > self.readers[reader].read or self.holds(reader, watermark):
                 break
-            if isinstance(one, Watermark):
-                newest = one.value_ms
+            if isinstance(watermark, Watermark):
+                newest = watermark.value_ms
         return newest
 
     def backlog(self, reader: ReaderId) -> Bound:
         unread = self.events()[self.readers[reader].read - self.base.position :]
-        return Bound(len(unread), sum(one.size_bytes for one in unread))
+        return Bound(len(unread), sum(event.size_bytes for event in unread))
 
     def needed_from(self) -> int:
         wanted = [reader.settled for reader in self.readers.values()] + list(

@@ -431,7 +431,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             step_input: place_behind(self.latest[StepId(step_input.channel)])
             for step_input in spec.inputs
         }
-        positions = {one: Place(at.position - lag, 0) for one, at in barriers.items()}
+        positions = {row: Place(at.position - lag, 0) for row, at in barriers.items()}
         in_flight = tuple(
             InFlight(
                 step_input,
@@ -473,7 +473,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.tell(events.Acknowledged(self.snapshots[number, step], self.now_ms))
 
     def store_all(self, which: int) -> None:
-        found = [one for one in self.model.open.values() if one.stage is not Stage.RESERVING]
+        found = [
+            attempt for attempt in self.model.open.values() if attempt.stage is not Stage.RESERVING
+        ]
         if found:
             attempt = found[which % len(found)]
             for step in self.missing(attempt):
@@ -519,9 +521,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
             *(partial(self.answer_record, record, how) for record in self.records),
             *([self.answer_garbage] if self.garbage else []),
             *(
-                partial(self.acknowledge, one.number, step, None if how is How.WELL else which)
-                for one in self.model.open.values()
-                for step in self.missing(one)
+                partial(self.acknowledge, attempt.number, step, None if how is How.WELL else which)
+                for attempt in self.model.open.values()
+                for step in self.missing(attempt)
             ),
         ]
         if questions:

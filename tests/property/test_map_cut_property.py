@@ -145,9 +145,11 @@ def test_a_cut_is_mapped_whole_or_refused(
         assert not aligned or all(str(refusal).startswith("step s") for refusal in change.refusals)
         return
     snapshots = change.cut.snapshots
-    assert faults(topology({str(name): one for name, one in now.items()}), snapshots) == ()
-    offsets = {f"of {name}" for one in then.values() for name in one.sources}
-    left = {name for one in now.values() for name in one.sources}
+    assert (
+        faults(topology({str(name): identity for name, identity in now.items()}), snapshots) == ()
+    )
+    offsets = {f"of {name}" for identity in then.values() for name in identity.sources}
+    left = {name for identity in now.values() for name in identity.sources}
     carried = {text for snapshot in snapshots.values() for text in snapshot.offsets.values()} - {
         "-"
     }
@@ -157,7 +159,7 @@ def test_a_cut_is_mapped_whole_or_refused(
         if now[step].operators:
             assert snapshots[step].batch == cut.snapshots[step].batch
             assert snapshots[step].state == cut.snapshots[step].state
-    names = {name for one in now.values() for name in (*one.sources, *one.sinks)}
+    names = {name for identity in now.values() for name in (*identity.sources, *identity.sinks)}
     dropped = {step for step in then if step not in now and not names & set(then[step].sinks)}
     lost = events_of(cut) - events_of(change.cut)
     assert all(any(file.startswith(step) for step in dropped) for file in lost)

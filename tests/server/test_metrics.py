@@ -89,7 +89,7 @@ def test_the_documented_table_is_that_of_the_code() -> None:
 def test_every_event_is_documented() -> None:
     text = (REFERENCE / "metrics.md").read_text()
     documented = set(re.findall(r"^\| `([a-z]+\.[a-z]+)` \|", text, re.MULTILINE))
-    assert documented == {one.value for one in EventName}
+    assert documented == {name.value for name in EventName}
 
 
 def test_names_carry_their_units() -> None:

@@ -29,7 +29,7 @@ def test_checkpoints_are_listed_newest_first_with_counts_and_the_latest_of_each_
 
     found = live.json(LIST)
 
-    assert [one["id"] for one in found["history"]] == [4, 3, 2, 1]
+    assert [entry["id"] for entry in found["history"]] == [4, 3, 2, 1]
     assert found["counts"] == {
         "restored": 0,
         "total": 4,
@@ -218,7 +218,7 @@ def test_so_many_requests_are_under_way_and_no_more(live: ApiClient, running: Sp
     with running.held():
         taken = [live.owner.post(LIST, json={}) for _ in range(17)]
 
-    assert [one.status_code for one in taken] == [202] * 16 + [429]
+    assert [response.status_code for response in taken] == [202] * 16 + [429]
     assert "too many" in refusal_reason(taken[-1], 429)
 
 
@@ -319,7 +319,7 @@ def test_a_pipeline_that_nobody_runs_is_read_from_its_store(
     assert [(channel["source"], channel["reader"]) for channel in dag["channels"]] == [
         ("orders", "totals")
     ]
-    assert [one["status"] for one in stopped.json(LIST)["history"]] == [
+    assert [entry["status"] for entry in stopped.json(LIST)["history"]] == [
         "FAILED",
         "COMPLETED",
         "COMPLETED",
@@ -343,7 +343,7 @@ def test_a_pipeline_of_another_process_is_asked_through_the_store(
 
     asked = stopped.owner.post("/jobs/orders/savepoints", json={"name": "far"})
     token = asked.json()["request-id"]
-    (request,) = (running.stored.writer.store.requests.request(one) for one in (token,))
+    (request,) = (running.stored.writer.store.requests.request(entry) for entry in (token,))
 
     assert request is not None
     assert (request.wish.value, request.name, request.holder) == ("savepoint", "far", "nonce")

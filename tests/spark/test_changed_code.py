@@ -132,7 +132,9 @@ def test_state_goes_on_through_added_removed_and_swapped_parts(
     shop.write("backfill", 25)
     late = [row for row in shop.orders["backfill"][80:] if row["amount"] > 40]
     go(shop.pipeline(big=True), allow_new=True)
-    assert table(tmp_path / "big", "id", "amount") == [(one["id"], one["amount"]) for one in late]
+    assert table(tmp_path / "big", "id", "amount") == [
+        (entry["id"], entry["amount"]) for entry in late
+    ]
     shop.write("backfill", 10)
     go(shop.pipeline(big=True))
 
@@ -181,7 +183,7 @@ def test_state_goes_on_through_added_removed_and_swapped_parts(
     shop.write("stream", 2)
     new = {row["region"] for row in shop.orders["stream"][-2:]}
     go(shop.pipeline(place="stream", big=True, regions=True), allow_new=True)
-    assert table(tmp_path / "regions", "region") == sorted((one,) for one in new)
+    assert table(tmp_path / "regions", "region") == sorted((entry,) for entry in new)
     shop.write("stream", 15)
     go(shop.pipeline(place="stream", big=True, regions=True))
     assert table(tmp_path / "regions", "region") == [("r0",), ("r1",), ("r2",)]

@@ -129,7 +129,7 @@ def test_what_is_not_carried_is_never_read_as_nothing(spark: SparkSession, tmp_p
 
     assert pq.read_schema(channel.data / written.event.files[0]).names == ["key", "a.b"]
     assert rows.schema == channel.form.schema
-    assert [tuple(one) for one in rows.select("`a.b`", "key").collect()] == [("x", 2)]
+    assert [tuple(row) for row in rows.select("`a.b`", "key").collect()] == [("x", 2)]
     with pytest.raises(PySparkException, match="channel rows does not carry a column"):
         rows.select("deep").collect()
     channel.close()
@@ -198,7 +198,7 @@ def test_newest_rows_are_found_by_keys_as_spark_reads_them(
         assert columns_read(internals, source.frame().select("key")) == {
             reader: frozenset(needed.split())
         }
-        assert [one.key for one in newest.collect()] == [1, 1]
+        assert [row.key for row in newest.collect()] == [1, 1]
     channel.close()
 
 

@@ -166,11 +166,11 @@ def test_one_commit_takes_several_batches_at_once(
     both = (*staged(sink, numbers(spark, 1), 0), *staged(sink, numbers(spark, 2), 1))
     assert sink.commit(permit(4), both) == "1"
     assert ids_of(table) == [1, 2]
-    (info,) = [one["commitInfo"] for one in log_of(table)[1] if "commitInfo" in one]
+    (info,) = [entry["commitInfo"] for entry in log_of(table)[1] if "commitInfo" in entry]
     assert info["cutwater.slot"] == "4"
     assert info["cutwater.checkpoint"] == "104"
     assert (info["cutwater.pipeline"], info["cutwater.sink"]) == (PIPELINE, SINK)
-    (txn,) = [one["txn"] for one in log_of(table)[1] if "txn" in one]
+    (txn,) = [entry["txn"] for entry in log_of(table)[1] if "txn" in entry]
     assert (txn["appId"], txn["version"]) == (f"{PIPELINE}/{SINK}", 4)
 
 
@@ -271,7 +271,7 @@ def test_a_slot_with_rows_that_a_later_one_overtook_is_superseded(
     spark: SparkSession, open_sink: Open, table: Path
 ) -> None:
     sink = open_sink()
-    first, late, newest = (staged(sink, numbers(spark, one), one) for one in (0, 1, 2))
+    first, late, newest = (staged(sink, numbers(spark, number), number) for number in (0, 1, 2))
     sink.commit(permit(3), first)
     sink.commit(permit(8), newest)
     with pytest.raises(Superseded) as caught:
@@ -424,7 +424,7 @@ def test_every_type_comes_back_as_spark_computed_it(
     read = sorted(DeltaTable(str(table)).to_pyarrow_table().to_pylist(), key=lambda row: row["id"])
     assert read == expected
     assert read[0]["dec"] == Decimal("0.25")
-    (meta,) = [one["metaData"] for one in log_of(table)[0] if "metaData" in one]
+    (meta,) = [entry["metaData"] for entry in log_of(table)[0] if "metaData" in entry]
     fields = json.loads(meta["schemaString"])["fields"]
     assert [field["name"] for field in fields] == rows.columns
     assert {field["nullable"] for field in fields} == {True}
@@ -573,7 +573,8 @@ def test_a_restore_brings_back_exactly_the_rows_of_a_version(
 ) -> None:
     sink = open_sink()
     versions = [
-        sink.commit(permit(one), staged(sink, numbers(spark, one), one)) for one in (1, 2, 3)
+        sink.commit(permit(number), staged(sink, numbers(spark, number), number))
+        for number in (1, 2, 3)
     ]
     assert versions == ["1", "2", "3"]
     assert sink.restore(permit(5), versions[0]) == "4"
@@ -943,7 +944,7 @@ def test_a_process_killed_while_committing_loses_and_doubles_no_row(
     while done < len(work):
         slot = _slot_of_death(table, work[done:], chance.uniform(0.0, 0.06))
         # Recovery repeats the slot it died in; a fresh object finds or finishes it.
-        (one,) = (one for at, one in work if at == slot)
+        (one,) = (committable for at, committable in work if at == slot)
         version = open_sink().commit(permit(slot), (one,))
         assert open_sink().commit(permit(slot), (one,)) == version
         assert ids_of(table) == list(range(10 * slot))
@@ -969,9 +970,11 @@ def _slot_of_death(table: Path, work: list[tuple[int, Committable]], after_s: fl
     assert child.stdout is not None
     with child, child.stdin, child.stdout:
         assert child.stdout.readline() == "ready\n"
-        for slot, one in work:
-            blobs = [(blob.name, blob.size_bytes, blob.sha256) for blob in one.blobs]
-            line = json.dumps([slot, one.generation, one.batch, one.rows, blobs])
+        for slot, committable in work:
+            blobs = [(blob.name, blob.size_bytes, blob.sha256) for blob in committable.blobs]
+            line = json.dumps(
+                [slot, committable.generation, committable.batch, committable.rows, blobs]
+            )
             child.stdin.write(line + "\n")
         child.stdin.flush()
         first = child.stdout.readline()

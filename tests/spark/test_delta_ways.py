@@ -84,7 +84,7 @@ def test_a_pipeline_upserts_and_overwrites_and_goes_back(
         if 0 < sum(count for _, count in rows) < TOTAL and "none" not in commit.versions.values()
     )
     history = DeltaTable(tables / "upsert").history()
-    assert str(chosen.checkpoint_id) in [one.get("cutwater.checkpoint") for one in history]
+    assert str(chosen.checkpoint_id) in [entry.get("cutwater.checkpoint") for entry in history]
 
     to = str(chosen.checkpoint_id)
     cutwater.rewind("ways", to=to, store=tmp_path / "store", yes=True)
@@ -138,7 +138,7 @@ def test_keys_of_every_type_are_found_and_copies_keep_every_type(
 
 
 def _paths(table: Path) -> list[str]:
-    return [Path(one).name for one in DeltaTable(table).file_uris()]
+    return [Path(text).name for text in DeltaTable(table).file_uris()]
 
 
 def _kinds(file: str) -> list[tuple[str, str, str]]:

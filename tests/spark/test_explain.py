@@ -34,8 +34,8 @@ def pipeline_of(step: Node, *others: Node) -> Pipeline:
     """A source with a channel behind it, these steps, and a sink of the first."""
     pipeline = Pipeline("wrong")
     pipeline.source(numbers, chain=False)
-    for one in (step, *others):
-        pipeline.step(one)
+    for call in (step, *others):
+        pipeline.step(call)
     pipeline.sink("table", sinks.delta("nowhere"), of=step)
     return pipeline
 
@@ -255,7 +255,7 @@ def test_a_table_that_cannot_take_the_rows_is_refused_before_anything_is_made(
     planned = plan(pipeline)
 
     with pytest.raises(PlanError, match="sink table: column value is string in the table"):
-        check_targets(planned, {name: one.schema for name, one in look(planned, spark).items()})
+        check_targets(planned, {name: step.schema for name, step in look(planned, spark).items()})
     log = table / "_delta_log" / f"{1:020d}.json"
     features = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}
     log.write_text(json.dumps({"protocol": features}))

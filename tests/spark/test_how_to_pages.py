@@ -21,7 +21,7 @@ def files_of(page: str, directory: Path) -> Iterator[dict[str, ModuleType]]:
     """Write the files of a page and import them as a program in that directory would."""
     written = [write_file(kind, text, directory) for kind, text in blocks(page)]
     # pytest has a module of that name itself, and is told by it, not by us.
-    names = [one.stem for one in written if one is not None and one.stem != "conftest"]
+    names = [path.stem for path in written if path is not None and path.stem != "conftest"]
     sys.path.insert(0, str(directory))
     try:
         yield {name: importlib.import_module(name) for name in names}

@@ -61,7 +61,7 @@ def per_window(rows: DataFrame) -> DataFrame:
 
 
 def union(a: DataFrame, b: DataFrame) -> DataFrame:
-    first, second = (one.withWatermark("at", "1 second") for one in (a, b))
+    first, second = (frame.withWatermark("at", "1 second") for frame in (a, b))
     return per_window(first.unionByName(second))
 
 

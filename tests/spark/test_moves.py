@@ -86,7 +86,7 @@ def versions_at(store: PipelineStore, decision: Decision) -> Mapping[str, str | 
             for sink, version in store.commits.read(decision.slot).versions.items()
         }
     visible = store.manifests.read(decision.checkpoint_id).visible
-    return {str(sink): one for sink, one in visible.items()}
+    return {str(sink): text for sink, text in visible.items()}
 
 
 def spread(decisions: tuple[Decision, ...]) -> list[Decision]:
@@ -172,7 +172,7 @@ def begin(spark: SparkSession, directory: Path) -> Begun:
 
 def both_kinds(status: RunStatus) -> bool:
     done = [checkpoint for checkpoint in status.checkpoints if checkpoint.status == "COMPLETED"]
-    commits = [one for one in done if one.commit_point]
+    commits = [report for report in done if report.commit_point]
     return len(commits) >= 2 and len(done) - len(commits) >= 2
 
 
@@ -279,8 +279,8 @@ def test_files_that_were_read_since_and_are_gone_stand_against_a_rewind(
     decisions = opened(tmp_path, "files").log.read().decisions
     shown = [versions_at(opened(tmp_path, "files"), decision)["t"] for decision in decisions]
     before = next(
-        str(one.checkpoint_id)
-        for one, version in zip(decisions, shown, strict=True)
+        str(decision.checkpoint_id)
+        for decision, version in zip(decisions, shown, strict=True)
         if version not in {None, "none", shown[-1]}
     )
     (incoming / "b b").rename(tmp_path / "hidden")

@@ -64,7 +64,7 @@ def test_a_running_pipeline_is_operated_through_its_store(
     assert "there is a savepoint before already" in again.stdout
     assert (refused.returncode, "CW-604" in refused.stdout) == (3, True)
     assert verified["sound"] is True
-    completed = {one for one in taken if taken[one]["status"] == "COMPLETED"}
+    completed = {entry for entry in taken if taken[entry]["status"] == "COMPLETED"}
     assert {checkpoint["id"] for checkpoint in verified["checkpoints"]} == completed
     # A savepoint that could not be taken was no end, and its name was free for the next.
     assert still == "RUNNING"
@@ -78,7 +78,7 @@ def test_a_running_pipeline_is_operated_through_its_store(
     # The list is in order, and says of every step how it fared.
     assert list(taken) == sorted(taken)
     assert set(taken[full["checkpoint"]["id"]]["tasks"]) == {"web", "stores", "sales"}
-    assert all(one["end_to_end_duration"] is not None for one in taken.values())
+    assert all(entry["end_to_end_duration"] is not None for entry in taken.values())
     (recovery,) = after["recoveries"]
     assert recovery["checkpoint_id"] is None
     assert recovery["first_batch"] > 0

@@ -203,7 +203,7 @@ def test_values_that_postgres_cannot_hold_are_refused_with_their_column(
     write(sink, spark.range(1).selectExpr("id", *(f"{v} AS {name}" for name, v in good.items())))
     for name, (value, reason) in bad.items():
         chosen = {**good, name.strip(): value}
-        rows = spark.range(3).selectExpr("id", *(f"{v} AS {one}" for one, v in chosen.items()))
+        rows = spark.range(3).selectExpr("id", *(f"{v} AS {text}" for text, v in chosen.items()))
         with pytest.raises(SinkError, match=reason):
             sink.stage(FrameRows(rows), Generation(1), BatchId(5))
 

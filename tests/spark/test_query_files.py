@@ -389,7 +389,7 @@ def test_a_lineage_longer_than_a_block_is_read(spark: SparkSession, tmp_path: Pa
     expected = [
         StateVersion(version, str(uuid.UUID(int=version * 7**40))) for version in range(5, 90)
     ]
-    lineage = [{"version": one.version, "checkpointUniqueId": one.id} for one in expected]
+    lineage = [{"version": row.version, "checkpointUniqueId": row.id} for row in expected]
     java = jvm(spark)
     file = java.java.io.FileOutputStream(str(tmp_path / "changelog"))
     out = java.java.io.DataOutputStream(java.net.jpountz.lz4.LZ4BlockOutputStream(file, 64))

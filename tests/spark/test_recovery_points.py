@@ -74,9 +74,9 @@ def pipeline_of(tables: Path, total: int) -> Pipeline:
 def shown(spark: SparkSession, tables: Path, database: Database) -> dict[str, list[Any]]:
     """What each sink shows, read by other programs where there are any."""
     with closing(sqlite3.connect(tables / "function.db")) as function:
-        handed = [one for (one,) in function.execute("SELECT value FROM rows ORDER BY 1")]
+        handed = [entry for (entry,) in function.execute("SELECT value FROM rows ORDER BY 1")]
     with closing(sqlite3.connect(tables / "own.db")) as own:
-        orders = [one for (one,) in own.execute("SELECT id FROM orders ORDER BY 1")]
+        orders = [entry for (entry,) in own.execute("SELECT id FROM orders ORDER BY 1")]
     tallies = [
         row
         for file in (tables / "tallies").glob("part-*.json")
@@ -86,7 +86,7 @@ def shown(spark: SparkSession, tables: Path, database: Database) -> dict[str, li
     return {
         "delta": sorted(DeltaTable(tables / "delta").to_pyarrow_table()["value"].to_pylist()),
         "parquet": sorted(
-            one for file in files for one in pq.read_table(file)["value"].to_pylist()
+            entry for file in files for entry in pq.read_table(file)["value"].to_pylist()
         ),
         "tallies": sorted((row["part"], row["count"]) for row in tallies),
         "table": sorted(row["value"] for row in spark.table(TABLE).collect()),
@@ -115,7 +115,7 @@ def staged(tables: Path, database: Database) -> dict[str, int]:
     with closing(sqlite3.connect(tables / "own.db")) as own:
         (rows,) = own.execute("SELECT count(*) FROM staged").fetchone()
     hidden = [*files_below(tables, ".parquet"), *files_below(tables, ".json")]
-    waiting = [one for one in hidden if any(part.startswith("b0000") for part in one.parts)]
+    waiting = [path for path in hidden if any(part.startswith("b0000") for part in path.parts)]
     return {
         "files": len(waiting),
         "postgres": len(database.query("SELECT 1 FROM pg_class WHERE relname LIKE 's\\_%'")),

@@ -92,7 +92,7 @@ class Watch:
                     ends[int(file.name)] = [json.loads(line) for line in lines if line != "-"]
 
     def events(self, step: str) -> list[dict[str, object]]:
-        return [one for one in self.entries.get(step, ()) if "event" in one]
+        return [entry for entry in self.entries.get(step, ()) if "event" in entry]
 
     def barriers(self, step: str) -> dict[int, int]:
         """Where each checkpoint's barrier went in the step's channel."""
@@ -169,7 +169,7 @@ def test_every_barrier_lies_between_two_batches_of_its_reader(
 
 
 def _is_behind(place: dict[str, int], last: dict[str, int]) -> bool:
-    return all(place[one] <= last[one] for one in place)
+    return all(place[text] <= last[text] for text in place)
 
 
 # -- room (F17, F24, F25)

@@ -85,7 +85,7 @@ def test_a_window_that_was_due_when_the_cut_was_made_comes_after_the_restore(
     add_file(
         tmp_path / "in",
         "all",
-        [{"at": f"2026-01-01T00:00:{one:02}Z"} for one in (1, 2, 3, 40)],
+        [{"at": f"2026-01-01T00:00:{number:02}Z"} for number in (1, 2, 3, 40)],
     )
     # Without batches of no data the window stays due, for as long as the pipeline runs.
     with setting(spark, NO_DATA_BATCHES, "false"):
@@ -276,4 +276,4 @@ def test_a_pipeline_goes_on_from_a_snapshot_of_rocksdb(spark: SparkSession, tmp_
 
 def zips(directory: Path) -> list[Path]:
     found = files_below(directory / "scratch", ".zip")
-    return [one for one in found if "query/state/" in one.as_posix()]
+    return [path for path in found if "query/state/" in path.as_posix()]

@@ -70,7 +70,7 @@ def test_a_batch_holds_the_newest_row_of_each_key_alone(
 
     assert kinds["newest"] == way
     assert result is not None
-    files = [Path(one) for one in DeltaTable(tmp_path / "t").file_uris()]
+    files = [Path(text) for text in DeltaTable(tmp_path / "t").file_uris()]
     for file in files:
         keys = pq.ParquetFile(file).read(["key"])["key"].to_pylist()
         assert len(keys) == len(set(keys))

@@ -30,9 +30,9 @@ def in_sight(directory: Path, suffix: str) -> list[Path]:
     found = directory.rglob(f"*{suffix}")
     hidden = (".", "_")
     return [
-        one
-        for one in found
-        if not any(part.startswith(hidden) for part in one.relative_to(directory).parts)
+        path
+        for path in found
+        if not any(part.startswith(hidden) for part in path.relative_to(directory).parts)
     ]
 
 
@@ -75,7 +75,7 @@ class TestJsonFiles(SinkContract):
     def shown(self, directory: Path) -> list[int]:
         found = in_sight(directory / "out", ".json.gz")
         return sorted(
-            one for file in found for one in pyarrow.json.read_json(file)["id"].to_pylist()
+            entry for file in found for entry in pyarrow.json.read_json(file)["id"].to_pylist()
         )
 
 
@@ -87,7 +87,9 @@ class TestCsvFilesOverwritten(SinkContract):
 
     def shown(self, directory: Path) -> list[int]:
         found = in_sight(directory / "out", ".csv")
-        return sorted(one for file in found for one in pyarrow.csv.read_csv(file)["id"].to_pylist())
+        return sorted(
+            entry for file in found for entry in pyarrow.csv.read_csv(file)["id"].to_pylist()
+        )
 
 
 class TestForeachBatch(SinkContract):
@@ -157,7 +159,7 @@ def sqlite_ids(path: Path, table: str) -> list[int]:
         known = database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,))
         if known.fetchone() is None:
             return []
-        return [one for (one,) in database.execute(f"SELECT id FROM {table} ORDER BY id")]
+        return [entry for (entry,) in database.execute(f"SELECT id FROM {table} ORDER BY id")]
 
 
 def ids_in(file: Path) -> list[int]:

@@ -106,7 +106,7 @@ def test_all_sinks_show_one_moment_at_every_commit_point(
     assert printed.count("-- console, checkpoint") >= 1
     assert sum(line.startswith("   and ") for line in printed.splitlines()) >= 1
     refused = cutwater.rewind("together", to=str(points[0]), store=store)
-    assert any("sink function" in one or "function" in one for one in refused.refused)
+    assert any("sink function" in text or "function" in text for text in refused.refused)
 
 
 def check_moment(spark: SparkSession, store: str, number: int) -> int:
@@ -166,9 +166,9 @@ SCHEMA = (
 def values() -> list[tuple[Any, ...]]:
     moment = datetime(2026, 11, 16, 9, 30, 15, 123456)  # noqa: DTZ001 - both kinds
     rows: list[tuple[Any, ...]] = [
-        (one, text, one % 100, one + 0.1, Decimal(f"{one}.12345"), date(1969, 12, 31), moment,
-         moment, one % 2 == 0)
-        for one, text in enumerate(NASTY)
+        (number, text, number % 100, number + 0.1, Decimal(f"{number}.12345"), date(1969, 12, 31),
+         moment, moment, number % 2 == 0)
+        for number, text in enumerate(NASTY)
     ]  # fmt: skip
     rows.append((len(rows), *[None] * 8))
     rows.append((len(rows), "inf", -1, float("inf"), Decimal("-0.00001"), None, None, None, None))

@@ -60,9 +60,9 @@ class Remembers(StatefulProcessor):
         held = self._total.get()
         total = (held[0] if held is not None else 0) + sum(v for _, v in found)
         self._total.update((total,))
-        for one, v in found:
-            self._ids.appendValue((one,))
-            self._by_id.updateValue((one,), (v,))
+        for entry, v in found:
+            self._ids.appendValue((entry,))
+            self._by_id.updateValue((entry,), (v,))
         self._handle.registerTimer(LATER_MS)
         yield Row(k=key[0], total=total)
 
@@ -180,14 +180,16 @@ def test_every_kind_of_state_is_what_the_rows_before_the_checkpoint_make_it(
     )
 
     assert {key.k: tuple(value) for key, value in totals} == sums(seen)
-    assert [tuple(key) for key, _ in unique] == sorted({(one, k) for one, k, _ in seen})
+    assert [tuple(key) for key, _ in unique] == sorted({(number, k) for number, k, _ in seen})
     # Of the left side Spark keeps only what the result needs.
     assert sorted((row.id, row.k) for _, row in left) == sorted((i, k) for i, k, _ in seen)
     big = sorted((k, v) for _, k, v in seen if v >= 10)
     assert sorted((row.o, row.w) for _, row in right) == big
     assert {key.k: row.v for key, row in value} == {k: found[0] for k, found in sums(seen).items()}
     for key, held in ids:
-        assert sorted(one.id for one in held) == sorted(one for one, k, _ in seen if k == key.k)
+        assert sorted(entry.id for entry in held) == sorted(
+            number for number, k, _ in seen if k == key.k
+        )
     assert {(key.k, entry.id): row.v for key, entry, row in entries} == {
         (k, i): v for i, k, v in seen
     }

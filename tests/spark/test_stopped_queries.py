@@ -60,7 +60,7 @@ def waits_for_room() -> bool:
     """Say whether a step has written a batch and waits for room in its channel."""
     frames = sys._current_frames().values()
     stacks = [traceback.extract_stack(frame) for frame in frames]
-    return any(one.name == "wait_for_change" for stack in stacks for one in stack)
+    return any(summary.name == "wait_for_change" for stack in stacks for summary in stack)
 
 
 def stop_queries_of(running: PipelineRun, spark: SparkSession, directory: Path) -> None:

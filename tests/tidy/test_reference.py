@@ -34,16 +34,16 @@ def test_no_default_of_a_checkpoint_option_is_defined_twice() -> None:
     shared = {field.name.removesuffix("_ms") for kind in kinds for field in fields(kind)}
     source = ast.parse((ROOT / "src" / "cutwater" / "config" / "options.py").read_text("utf-8"))
     (config,) = [
-        one
-        for one in source.body
-        if isinstance(one, ast.ClassDef) and one.name == "CheckpointConfig"
+        statement
+        for statement in source.body
+        if isinstance(statement, ast.ClassDef) and statement.name == "CheckpointConfig"
     ]
     defined = [
-        one.target.id
-        for one in config.body
-        if isinstance(one, ast.AnnAssign)
-        and isinstance(one.target, ast.Name)
-        and isinstance(one.value, ast.Constant)
+        statement.target.id
+        for statement in config.body
+        if isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+        and isinstance(statement.value, ast.Constant)
     ]
 
     assert sorted(shared.intersection(defined)) == []
@@ -129,8 +129,8 @@ def commands_shown() -> list[tuple[str, str]]:
         text = page.read_text(encoding="utf-8")
         lines = [line.strip().removeprefix("$ ") for line in text.splitlines()]
         quoted = re.findall(r"`(cutwater [^`]+)`", text)
-        shown = [one for one in (*lines, *quoted) if one.startswith("cutwater ")]
-        found += [(page.relative_to(ROOT).as_posix(), " ".join(one.split())) for one in shown]
+        shown = [entry for entry in (*lines, *quoted) if entry.startswith("cutwater ")]
+        found += [(page.relative_to(ROOT).as_posix(), " ".join(entry.split())) for entry in shown]
     return found
 
 
@@ -145,9 +145,9 @@ def option_unknown(text: str) -> str | None:
     if command is None:
         group = any(name.startswith(names[-1] + " ") for name in known)
         return None if group or words[1].startswith("-") else words[1]
-    options = {one for each in command.params for one in (*each.opts, *each.secondary_opts)}
+    options = {entry for each in command.params for entry in (*each.opts, *each.secondary_opts)}
     given = [word.partition("=")[0] for word in words if word.startswith("--")]
-    return next((one for one in given if one not in {*options, "--help", "--debug"}), None)
+    return next((text for text in given if text not in {*options, "--help", "--debug"}), None)
 
 
 @pytest.mark.parametrize(("page", "text"), commands_shown())

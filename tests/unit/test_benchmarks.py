@@ -378,10 +378,10 @@ def test_a_chart_is_well_formed_and_draws_what_it_was_given() -> None:
 
     root = ET.fromstring(svg(chart))
 
-    texts = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert texts[0] == 'Time & "place" < here'
     assert {"waits", "forced", "dots", "x", "y"} <= set(texts)
-    drawn = [one.get("d", "") for one in root.iter("{http://www.w3.org/2000/svg}path")]
+    drawn = [element.get("d", "") for element in root.iter("{http://www.w3.org/2000/svg}path")]
     # The axes end at 3 and 40, and the frame is 70..736 across and 368..78 up.
     assert "M292.0 295.5L736.0 150.5" in drawn
     assert "M736.0 165.0V128.8" in drawn

@@ -238,10 +238,6 @@ class Cut:
 def faults(topology: Topology, snapshots: Mapping[StepId, StepSnapshot]) -> tuple[str, ...]:
     """Check the cut equation.
 
-    Args:
-        topology: The pipeline.
-        snapshots: What the steps acknowledged.
-
     Returns:
         One sentence per contradiction; empty for a consistent cut.
     """

@@ -814,7 +814,9 @@ def test_every_sink_says_how_it_is_written_and_when_its_rows_are_seen() -> None:
     }
     written = {step["name"]: step["sink"] for step in as_dicts(planned.to_json()["steps"])}
     shown = ("format", "write", "keys", "commit_every_ms", "visibility")
-    assert {name: [one[field] for field in shown] for name, one in written.items() if one} == {
+    assert {
+        name: [entry[field] for field in shown] for name, entry in written.items() if entry
+    } == {
         "early": ["delta", "append", [], 90_000, "batch"],
         "keyed": ["delta", "upsert", ["shop", "day"], None, "checkpoint"],
         "shop": ["postgres", "upsert", ["id"], None, "checkpoint"],

@@ -110,9 +110,9 @@ def state_of(thing: object) -> object:
     if isinstance(thing, Mapping):
         plain = [(state_of(key), state_of(value)) for key, value in thing.items()]
     elif isinstance(thing, set | frozenset):
-        plain = sorted((state_of(one) for one in thing), key=repr)
+        plain = sorted((state_of(entry) for entry in thing), key=repr)
     elif isinstance(thing, tuple | list | deque):
-        plain = [state_of(one) for one in thing]
+        plain = [state_of(entry) for entry in thing]
     elif not isinstance(thing, None | bool | int | str | bytes | Enum) and not callable(thing):
         slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
         names = [*slots, *getattr(thing, "__dict__", ())]
@@ -458,7 +458,7 @@ def acknowledgements(
 ) -> tuple[events.Acknowledged, ...]:
     """What all steps of `LINE` acknowledge, or these snapshots."""
     given = snapshots or line_snapshots(checkpoint_id, batch=batch)
-    return tuple(acknowledged(one, now_ms) for one in given.values())
+    return tuple(acknowledged(snapshot, now_ms) for snapshot in given.values())
 
 
 def published(checkpoint_id: int = 1, now_ms: int = 0) -> events.Published:

@@ -393,7 +393,7 @@ def test_control_messages_are_told_once_and_however_far_behind_the_reader_is() -
 
     first, second = log.news(SLOW), log.news(SLOW)
 
-    assert [one.message for one in first] == [barrier(1), cancel(1)]
+    assert [row.message for row in first] == [barrier(1), cancel(1)]
     assert second == ()
 
 

@@ -223,7 +223,7 @@ def test_queue_limit_says_how_many_requests_may_wait() -> None:
 
     commands = tell(machine, requested(), requested(), requested())
 
-    assert [one.result for one in only(AnswerRequest, commands)] == [
+    assert [request.result for request in only(AnswerRequest, commands)] == [
         RequestResult.QUEUED,
         RequestResult.QUEUED,
         RequestResult.QUEUE_FULL,

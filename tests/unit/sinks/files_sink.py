@@ -98,7 +98,7 @@ def visible_files(root: Path) -> list[Path]:
 def ids_in(root: Path) -> list[int]:
     """Return the ids in the visible files, sorted."""
     return sorted(
-        one
+        entry
         for path in visible_files(root)
-        for one in pq.ParquetFile(path).read(columns=["id"])["id"].to_pylist()
+        for entry in pq.ParquetFile(path).read(columns=["id"])["id"].to_pylist()
     )

@@ -63,7 +63,7 @@ def sinks() -> dict[SinkId, OpenSink]:
 
 
 def named(groups: list[tuple[CommitSink, ...]]) -> list[str]:
-    return ["".join(one.sink for one in found) for found in groups]
+    return ["".join(sink.sink for sink in found) for found in groups]
 
 
 def test_commands_of_a_group_are_carried_out_together() -> None:

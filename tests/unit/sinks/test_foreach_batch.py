@@ -129,7 +129,7 @@ def test_a_console_prints_a_commit_once_and_counts_what_it_did_not_stage(
     sink = sinks.console(rows=2).open(CONTEXT)
     assert isinstance(sink, OpenConsole)
     sink._waiting[Generation(1), BatchId(1)] = (("id", "name"), [("1", "a"), ("22", "b")])
-    staged = [Committable(SINK, Generation(1), BatchId(one), 3, ()) for one in (0, 1)]
+    staged = [Committable(SINK, Generation(1), BatchId(number), 3, ()) for number in (0, 1)]
     assert sink.commit(permit(4), staged) == "4"
     assert sink.commit(permit(4), staged) == "4"
     assert capsys.readouterr().out.splitlines() == [

@@ -63,7 +63,7 @@ def test_what_is_over_is_read_once(backend: Counting) -> None:
     assert [checkpoint.id for checkpoint in first.checkpoints] == list(range(30, 0, -1))
     assert first.complete
     assert second == first
-    assert [one for one in read_again if "/manifests/" in one or "/reports/" in one] == []
+    assert [text for text in read_again if "/manifests/" in text or "/reports/" in text] == []
     assert third.version == first.version + 1
     assert [checkpoint.id for checkpoint in third.checkpoints[:2]] == [31, 30]
     assert [checkpoint.is_current for checkpoint in third.checkpoints[:2]] == [True, False]

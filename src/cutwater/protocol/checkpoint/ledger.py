@@ -46,12 +46,7 @@ class CommitPace:
         return last_ms is None or now_ms - last_ms >= self._every_ms
 
     def commits(self, attempt: Attempt, sources: Iterable[StepSnapshot]) -> bool:
-        """Return whether sinks commit at the cut of this attempt, as far as time is concerned.
-
-        Args:
-            attempt: The attempt.
-            sources: The snapshots of the sources in it.
-        """
+        """Return whether sinks commit at the cut of this attempt, as far as time is concerned."""
         request = attempt.request
         if request.flags or request.is_last or all(snapshot.finished for snapshot in sources):
             return True

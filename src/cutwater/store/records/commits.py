@@ -51,10 +51,6 @@ class Commits(PipelineRecords):
         return max(self.slots(near) or self.slots(), default=NO_SLOT)
 
     def newest(self, log: LogView | None = None) -> Committed | None:
-        """Read the record of the newest slot; None if nothing was ever committed.
-
-        Args:
-            log: The log, as for `through`.
-        """
+        """Read the record of the newest slot; None if nothing was ever committed."""
         slot = self.through(log)
         return self.read(slot) if slot else None

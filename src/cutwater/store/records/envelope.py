@@ -118,13 +118,7 @@ def digest(data: bytes) -> str:
 
 
 def encode(kind: RecordKind[Value, Any], path: ObjectPath, value: Value) -> bytes:
-    """Return the bytes of a record. The same value at the same path gives the same bytes.
-
-    Args:
-        kind: The kind of record.
-        path: The path of its object.
-        value: Its value.
-    """
+    """Return the bytes of a record. The same value at the same path gives the same bytes."""
     raw = msgspec.Raw(_ENCODER.encode(kind.pack(value)))
     body = _ENCODER.encode(_Record(FORMAT, kind.name, path, raw))
     return b"".join((_OPENING, digest(body).encode(), _MIDDLE, body, _CLOSING))

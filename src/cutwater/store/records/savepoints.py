@@ -106,9 +106,6 @@ class Savepoints(PipelineRecords):
 
         If a manifest cannot be read, the name is taken from the savepoint's report; the name is
         None if the report is lost too.
-
-        Args:
-            log: The log.
         """
         dropped = self.dropped()
         return {

@@ -286,7 +286,7 @@ def test_the_copy_is_a_query_of_its_own(query: Path, tmp_path: Path) -> None:
         offsets = query_log.read_batch(tmp_path / "c", BatchId(batch)).offsets
         assert offsets == (f'{{"logOffset":{batch}}}', None)
     assert read_streams(tmp_path / "c") == lines
-    ids = {json.loads((one / "metadata").read_text())["id"] for one in (query, tmp_path / "c")}
+    ids = {json.loads((path / "metadata").read_text())["id"] for path in (query, tmp_path / "c")}
     assert len(ids) == 2
 
 

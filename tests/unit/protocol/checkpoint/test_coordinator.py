@@ -108,7 +108,7 @@ INTOLERANT = replace(QUICK, tolerable_failed=0)
 
 def answers(machine: Coordinator, *told: CoordinatorEvent) -> list[AckResult]:
     """What became of the acknowledgements among these events."""
-    return [one.result for one in only(AnswerAck, tell(machine, *told))]
+    return [ack.result for ack in only(AnswerAck, tell(machine, *told))]
 
 
 def declined(
@@ -267,7 +267,7 @@ def test_an_attempt_is_complete_when_all_steps_have_acknowledged() -> None:
 
     assert first == (AnswerAck(ORDERS, ONE, AckResult.ACCEPTED),)
     assert last[0] == AnswerAck(TABLE, ONE, AckResult.ACCEPTED)
-    assert [one.cut.checkpoint_id for one in only(PublishManifest, last)] == [1]
+    assert [manifest.cut.checkpoint_id for manifest in only(PublishManifest, last)] == [1]
 
 
 def test_participants_are_fixed_when_the_attempt_starts() -> None:
@@ -715,7 +715,7 @@ def test_the_next_decision_waits_for_the_commit_of_the_last() -> None:
     committed = tell(machine, sink_committed(now_ms=13), recorded(now_ms=13))
 
     assert only(PublishManifest, waiting) == ()
-    assert [one.cut.checkpoint_id for one in only(PublishManifest, committed)] == [2]
+    assert [manifest.cut.checkpoint_id for manifest in only(PublishManifest, committed)] == [2]
 
 
 def test_a_cut_knows_what_was_visible_when_it_was_decided() -> None:
@@ -936,8 +936,8 @@ def test_one_attempt_is_decided_at_a_time_and_the_oldest_first() -> None:
 
     second = tell(machine, PublishFailed(TWO, 13))
 
-    assert [one.cut.checkpoint_id for one in only(PublishManifest, first)] == [2]
-    assert [one.cut.checkpoint_id for one in only(PublishManifest, second)] == [1]
+    assert [manifest.cut.checkpoint_id for manifest in only(PublishManifest, first)] == [2]
+    assert [manifest.cut.checkpoint_id for manifest in only(PublishManifest, second)] == [1]
 
 
 def test_an_attempt_that_expires_with_all_acknowledgements_blames_no_step() -> None:
@@ -961,8 +961,10 @@ def test_an_attempt_whose_snapshots_contradict_holds_up_no_other() -> None:
 
     commands = tell(machine, recorded(now_ms=25))
 
-    assert [one.reason for one in only(EndAttempt, commands)] == [FailureReason.INCONSISTENT_CUT]
-    assert [one.cut.checkpoint_id for one in only(PublishManifest, commands)] == [3]
+    assert [attempt.reason for attempt in only(EndAttempt, commands)] == [
+        FailureReason.INCONSISTENT_CUT
+    ]
+    assert [manifest.cut.checkpoint_id for manifest in only(PublishManifest, commands)] == [3]
 
 
 def test_every_open_attempt_expires_by_its_own_deadline() -> None:
@@ -971,8 +973,8 @@ def test_every_open_attempt_expires_by_its_own_deadline() -> None:
     first = tell(machine, Clock(100))
     second = tell(machine, Clock(110))
 
-    assert [one.checkpoint_id for one in only(EndAttempt, first)] == [1]
-    assert [one.checkpoint_id for one in only(EndAttempt, second)] == [2]
+    assert [attempt.checkpoint_id for attempt in only(EndAttempt, first)] == [1]
+    assert [attempt.checkpoint_id for attempt in only(EndAttempt, second)] == [2]
 
 
 # -- ending
@@ -996,7 +998,7 @@ def test_a_restart_ends_the_other_open_attempts_first() -> None:
     commands = tell(machine, Clock(1_000))
 
     assert [type(command) for command in commands] == [EndAttempt, EndAttempt, RestartPipeline]
-    assert [one.reason for one in only(EndAttempt, commands)] == [
+    assert [attempt.reason for attempt in only(EndAttempt, commands)] == [
         FailureReason.EXPIRED,
         FailureReason.STEP_FAILED,
     ]

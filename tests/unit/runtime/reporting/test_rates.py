@@ -32,7 +32,7 @@ class Joined:
     """A step that reads two channels, each with two Events of ten bytes, a barrier between."""
 
     def __init__(self, directory: Path) -> None:
-        self.channels = {one: self._channel(directory / one.channel, one) for one in (LEFT, RIGHT)}
+        self.channels = {row: self._channel(directory / row.channel, row) for row in (LEFT, RIGHT)}
         options = UnalignedOptions(alignment_timeout_ms=PATIENCE_MS)
         starts = {LEFT: START, RIGHT: START}
         self.aligner = Aligner(starts, options, generation=Generation(1))

@@ -44,9 +44,9 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PreparedPipelin
 def shown(prepared: PreparedPipeline) -> list[list[int]]:
     return [
         sorted(
-            one
+            entry
             for path in visible_files(prepared.table(sink))
-            for one in pq.ParquetFile(path).read()["value"].to_pylist()
+            for entry in pq.ParquetFile(path).read()["value"].to_pylist()
         )
         for sink in SINKS
     ]
@@ -102,5 +102,5 @@ def test_a_rewind_is_refused_before_it_begins_if_files_are_gone(prepared: Prepar
 
     preview = cutwater.rewind("orders", to="2", store=prepared.store)
 
-    assert [gone.name in one for one in preview.refused] == [True]
+    assert [gone.name in text for text in preview.refused] == [True]
     assert preview.refused[0].count("is gone from") == 1

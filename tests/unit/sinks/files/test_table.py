@@ -64,11 +64,11 @@ def test_a_manifest_names_every_file_of_its_commit(root: Path) -> None:
     assert (found["slot"], found["checkpoint_id"], found["rows"]) == (4, 104, 2)
     assert (found["operation"], found["data_format"]) == ("append", "parquet")
     assert [field["name"] for field in found["schema"]["fields"]] == ["id", "kind"]
-    named = [one["path"] for version in (1, 2) for one in manifest(root, version)["add"]]
+    named = [entry["path"] for version in (1, 2) for entry in manifest(root, version)["add"]]
     assert sorted(named) == [str(path.relative_to(root)) for path in visible_files(root)]
-    assert {Path(one).parent.name for one in named} == {"kind=0", "kind=1"}
-    for one in found["add"]:
-        assert (root / one["path"]).stat().st_size == one["size_bytes"]
+    assert {Path(entry).parent.name for entry in named} == {"kind=0", "kind=1"}
+    for entry in found["add"]:
+        assert (root / entry["path"]).stat().st_size == entry["size_bytes"]
     assert not list((root / "_cutwater" / PIPELINE).rglob("*.parquet"))
 
 
@@ -221,7 +221,7 @@ def retain(sink: OpenSink, *keep: Committable, generation: int = 1) -> None:
 def staged_files(root: Path) -> list[str]:
     """The batches of which rows are staged."""
     found = (root / "_cutwater" / PIPELINE).rglob("*.parquet")
-    return sorted("/".join(one.relative_to(root).parts[3:5]) for one in found)
+    return sorted("/".join(path.relative_to(root).parts[3:5]) for path in found)
 
 
 def test_results_of_one_commit_stay_staged_while_a_recovery_point_carries_them(root: Path) -> None:
@@ -475,11 +475,11 @@ def test_types_that_a_format_does_not_have_are_known_beforehand(
 ) -> None:
     rows = StructType().add("id", "long").add("odd", kind)
     said = {
-        one: sinks.files(str(root), one).check_rows(SINK, rows)
-        for one in ("parquet", "json", "csv")
+        text: sinks.files(str(root), text).check_rows(SINK, rows)
+        for text in ("parquet", "json", "csv")
     }
 
-    assert [one for one in said if said[one] is not None] == cannot
+    assert [text for text in said if said[text] is not None] == cannot
     for one in cannot:
         reason = f"column odd has the type {kind.simpleString()}, which {one} files cannot hold"
         assert said[one] == f"{reason}; cast it or leave it out"

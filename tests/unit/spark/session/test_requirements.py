@@ -102,4 +102,4 @@ def test_what_is_installed_with_cutwater_and_what_is_tested_is_let_in() -> None:
 
     assert f"pyspark{PYSPARK}" in project["project"]["dependencies"]
     assert PYSPARK == ">=4.3,<4.4"
-    assert [is_supported(one) for one in tested] == [True]
+    assert [is_supported(text) for text in tested] == [True]

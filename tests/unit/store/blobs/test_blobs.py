@@ -119,7 +119,8 @@ def test_refs_are_the_bundle_and_one_blob_for_every_big_file(
 
     paths = PipelinePaths(PIPELINE)
     assert big == sorted(
-        BlobRef(paths.blob(GENERATION, digest(one)), len(one), digest(one)) for one in (BIG, bigger)
+        BlobRef(paths.blob(GENERATION, digest(data)), len(data), digest(data))
+        for data in (BIG, bigger)
     )
     data = backend.read(ObjectPath(bundle.name))
     assert bundle == BlobRef(paths.blob(GENERATION, digest(data)), len(data), digest(data))

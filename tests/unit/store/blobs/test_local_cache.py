@@ -46,7 +46,7 @@ class Kept:
         self.query = directory / "old" / "query"
         before = stored_tree(self.blobs, self._planted(OLD), {}, memory)
         self.tree = stored_tree(
-            self.blobs, self._planted(NEW), {one.sha256: one for one in before}, memory
+            self.blobs, self._planted(NEW), {ref.sha256: ref for ref in before}, memory
         )
         self.event_file = directory / "old" / "channel" / "7.parquet"
         self.event_file.parent.mkdir(parents=True)
