@@ -129,7 +129,7 @@ def show_checkpoints(out: Path) -> None:
                 str(entry.generation),
                 "yes" if entry.checkpoint_id in kept else "pruned",
                 "yes" if entry.commit_point else "no",
-                *(versions.get(SinkId(one), "") for one in TABLES),
+                *(versions.get(SinkId(table), "") for table in TABLES),
             )
         else:
             shown.add_section()

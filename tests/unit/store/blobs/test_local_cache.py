@@ -150,7 +150,7 @@ def test_a_file_of_the_same_size_is_measured_once_and_not_taken(kept: Kept) -> N
     left = LeftFiles([kept.directory / "old"])
     wanted = [(4000, "0" * 64), (4000, "1" * 64)]
 
-    assert [left.take(*decision, kept.directory / "target") for decision in wanted] == [
+    assert [left.take(*pair, kept.directory / "target") for pair in wanted] == [
         False,
         False,
     ]
