@@ -124,7 +124,7 @@ class Analysis:
         try:
             frame = step.evaluate(self.internals.spark, frames, partial(self._note, names, made))
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises
-            self._add(*failing_place(step, error), first_line(error))
+            self._add(*failing_place(step, error), _describe_error(error))
             return None
         named = named_node(step)
         where = (str(named.place), named.title)
@@ -271,7 +271,7 @@ def _channels_below(node: PlanNode) -> list[ChannelSource]:
     return [source for source in found if isinstance(source, ChannelSource)]
 
 
-def first_line(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """Return an error in one line: its kind and the first line of its message."""
     text = str(error).strip().split("\n", 1)[0]
     if isinstance(error, PySparkException):
