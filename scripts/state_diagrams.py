@@ -21,6 +21,7 @@ from typing import Any, Final
 from cutwater.protocol.checkpoint.attempt import ATTEMPT
 from cutwater.protocol.checkpoint.events import COORDINATOR
 from cutwater.protocol.commit import COMMITTER
+from cutwater.protocol.run_state import RUN
 from cutwater.protocol.step.aligner_events import ALIGNMENT
 from cutwater.protocol.stopping import STOPPING
 from cutwater.protocol.transitions import TransitionTable, mermaid
@@ -56,6 +57,7 @@ MACHINES: Final = (
     Machine(COMMITTER, "COMMITTER"),
     Machine(COORDINATOR, "COORDINATOR"),
     Machine(STOPPING, "STOPPING"),
+    Machine(RUN, "RUN"),
 )
 
 

@@ -14,7 +14,7 @@ from cutwater.store.backends.backend import Backend
 from cutwater.store.backends.local import LocalBackend
 
 READS: Final = frozenset(
-    {"url", "read", "read_to_file", "exists", "size", "list", "problem", "look_back"}
+    {"at_once", "url", "read", "read_to_file", "exists", "size", "list", "problem", "look_back"}
 )
 """What changes nothing, of a backend and of a sink."""
 

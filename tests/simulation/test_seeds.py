@@ -4,11 +4,9 @@
 """
 
 import os
-from dataclasses import replace
 
 import pytest
 
-from cutwater.protocol.channel_log import Bound
 from cutwater.testing.simulation.__main__ import MODES
 from cutwater.testing.simulation.campaign import Choice, Summary, run_campaign
 from cutwater.testing.simulation.pipelines import SHAPES
@@ -45,23 +43,10 @@ def test_every_pipeline_is_drawn(summary: Summary) -> None:
 def test_a_calm_run_completes_checkpoints_in_every_pipeline_and_mode(shape: str, mode: str) -> None:
     world = World(1, shape=shape, mode=mode, calm=True)
 
-    counts = world.run(chaos_turns=600).counts
+    counts = world.run(chaos_ms=3_000).counts
 
     assert counts["commit points"] > 0
     assert [name for name in counts if name.startswith("fault: ")] == []
-
-
-def test_slow_news_does_not_outlast_the_healing() -> None:
-    # With news this slow most attempts miss this deadline, and a restart repeats what was done.
-    world = World(4, shape="skip-edges", mode="aligned", calm=True)
-    world.news_lag = 0.95
-    world.bound = Bound(1, 20)
-    world.options = replace(world.options, timeout_ms=1000, tolerable_failed=6)
-
-    counts = world.run(chaos_turns=600).counts
-
-    assert counts["commit points"] > 0
-    assert counts["restarts"] == 0
 
 
 def test_the_same_seed_gives_the_same_run_line_by_line() -> None:
@@ -77,5 +62,5 @@ def _trace(seed: int) -> list[str]:
     world = World(
         seed, tracer=lambda *what: lines.append(" ".join((*map(str, what[:3]), describe(what[3]))))
     )
-    world.run(chaos_turns=400)
+    world.run(chaos_ms=3_000)
     return lines

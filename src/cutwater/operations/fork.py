@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from cutwater.clock import SYSTEM_CLOCK, Clock
 from cutwater.errors import ConfigError, MoveRefused, OutcomeUnknown, StoreError
 from cutwater.ids import CheckpointId, PipelineId, SinkId
 from cutwater.operations.offline_pipeline import candidates, check_still_there
@@ -99,6 +100,25 @@ def fork(
     """
     backend = existing_backend(store)
     into = backend if new_store is None else backend_for_writing(new_store)
+    stores = (backend, into)
+    return make_fork(stores, pipeline, new, start_from=start_from, allow_forgotten=allow_forgotten)
+
+
+def make_fork(
+    stores: tuple[Backend, Backend],
+    pipeline: str,
+    new: str,
+    *,
+    start_from: str,
+    allow_forgotten: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Fork:
+    """Do what `fork` does, with the original's store and the fork's store opened.
+
+    Raises:
+        CutwaterError: As `fork` does.
+    """
+    backend, into = stores
     _check_name(into, new)
     pipeline, identity = identify(backend, pipeline)
     original = PipelineStore.of(backend, identity)
@@ -118,7 +138,7 @@ def fork(
     number = target.decision.checkpoint_id
     origin = Origin(original.pipeline, pipeline, backend.url, number, targets)
     record_origin(into, made.pipeline, origin)
-    _decide_first_cut(made, _rename_blobs(cut, copies))
+    _decide_first_cut(made, _rename_blobs(cut, copies), clock)
     if open_pipeline(into, new, lambda: uuid.UUID(made.pipeline)) != made.pipeline:
         raise ConfigError("NEW", f"{into.url} has got a pipeline {new} meanwhile")
     return Fork(
@@ -232,14 +252,14 @@ def _rename_blobs(cut: Cut, copies: Mapping[BlobRef, BlobRef]) -> Cut:
     )
 
 
-def _decide_first_cut(made: PipelineStore, cut: Cut) -> None:
+def _decide_first_cut(made: PipelineStore, cut: Cut, clock: Clock = SYSTEM_CLOCK) -> None:
     """Write the fork's first claim, number, manifest and decision; it has no name yet."""
 
     def first(attempt: Attempt) -> Cut:
         return replace(cut, started_at_ms=attempt.started_at_ms)
 
     try:
-        decide_cut(made, claim_next(made, LogView()), cut.kind, first)
+        decide_cut(made, claim_next(made, LogView()), cut.kind, first, clock)
     except OutcomeUnknown as error:
         # The uuid is new, so no other process can have written; only the response was lost.
         raise OutcomeUnknown(

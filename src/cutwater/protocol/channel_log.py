@@ -303,6 +303,11 @@ class ChannelLog:
         """End the protection of one attempt, if there is one."""
         self._protected.pop((checkpoint_id, reader), None)
 
+    @property
+    def is_protected(self) -> bool:
+        """Whether an attempt records or uploads Events of the channel."""
+        return bool(self._protected)
+
     def free(self) -> tuple[Event, ...]:
         """Drop and return the Events that are no longer needed."""
         floor = min(

@@ -10,7 +10,6 @@ position. Rows in flight were written by the code of their time; if today's code
 they lack, nothing starts.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +25,15 @@ from cutwater.protocol.messages import Event, Message, Place, Watermark
 from cutwater.runtime.channel_file import ChannelFile
 from cutwater.store.backends.directories import status, try_to_remove_tree
 from cutwater.store.blobs.blobs import Blobs
+from cutwater.tasks import THREADS, Tasks
 
 
 class Signal:
     """Wakes one step when an input has changed or the step must end."""
 
-    def __init__(self) -> None:
+    def __init__(self, tasks: Tasks = THREADS) -> None:
         """Start open, with a count of zero."""
-        self._changed = threading.Condition()
+        self._changed = tasks.condition()
         self._count = 0
         self._closed = False
 
@@ -60,9 +60,13 @@ class Signal:
             self._changed.notify_all()
 
     def wait(self, seen: int, timeout_s: float) -> None:
-        """Return when the count is no longer `seen`, when closed, or after the timeout."""
+        """Return when the count is no longer `seen`, when closed, or after the timeout.
+
+        May return early; the caller checks its inputs again in any case.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._count != seen, timeout_s)
+            if not self._closed and self._count == seen:
+                self._changed.wait(timeout_s)
 
 
 class Columns(Protocol):
@@ -100,6 +104,8 @@ class Channel:
         form: ChannelSchema,
         bound: Bound,
         on_control: Callable[[ChannelId], None],
+        *,
+        tasks: Tasks = THREADS,
     ) -> None:
         """Open a channel in a directory of its own.
 
@@ -108,7 +114,9 @@ class Channel:
             directory: Where its files are.
             form: The schema of its rows.
             bound: The max lag of the slowest reader.
-            on_control: Called with the channel's name after every control message; must not block.
+            on_control: Called with the channel's name after every control message, and after every
+                Event that an attempt may record; must not block.
+            tasks: Makes what producer and readers wait for.
         """
         self.id = log.channel
         self.form = form
@@ -118,7 +126,7 @@ class Channel:
         self._log = log
         self._bound = bound
         self._on_control = on_control
-        self._lock = threading.Condition()
+        self._lock = tasks.condition()
         self._signals: dict[ReaderId, Signal] = {}
         entries = directory / "log"
         for needed in (self.data, entries, self.empty):
@@ -152,7 +160,8 @@ class Channel:
             self._file.append(place, message)
             if isinstance(message, Event):
                 self._rows += message.rows
-        if not isinstance(message, Event):
+            noticed = self._log.is_protected or not isinstance(message, Event)
+        if noticed:
             self._on_control(self.id)
         for signal in self._signals.values():
             signal.notify()

@@ -1,12 +1,13 @@
-"""What a pipeline runs with: the session, its store, its sinks, its options.
+"""What a pipeline runs with: its engine, store, sinks, options, and the ports to time and threads.
 
 Created once per process, when the pipeline is started; all generations share it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cutwater.clock import SYSTEM_CLOCK, Clock
 from cutwater.ids import PipelineId, SinkId
 from cutwater.planning.physical_plan import PhysicalPlan
 from cutwater.protocol.channel_log import Bound
@@ -17,6 +18,7 @@ from cutwater.sinks.base import OpenSink
 from cutwater.store.blobs.local_cache import BlobCache
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.targets import SinkTargets
+from cutwater.tasks import THREADS, Tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,9 @@ class RunContext:
         is_fork: Whether the pipeline started from a cut of another one, which may run as well.
         allowed: What a restore into changed code may do.
         blob_cache: The objects that recovery has fetched for the next generation.
+        clock: Tells the time.
+        tasks: Starts threads, and makes what they wait for.
+        observe: Called with every event and command of the coordinator; must not block.
     """
 
     plan: PhysicalPlan
@@ -50,6 +55,9 @@ class RunContext:
     is_fork: bool = False
     allowed: Allowances = field(default_factory=Allowances)
     blob_cache: BlobCache | None = None
+    clock: Clock = SYSTEM_CLOCK
+    tasks: Tasks = THREADS
+    observe: Callable[[object], None] = lambda _: None
 
     @property
     def pipeline(self) -> PipelineId:

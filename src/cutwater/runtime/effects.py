@@ -6,17 +6,13 @@ forever.
 """
 
 import logging
-import threading
-import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from typing import Final
 
-from cutwater.clock import now_ms
 from cutwater.errors import (
     CutwaterError,
     OutcomeUnknown,
@@ -48,7 +44,7 @@ from cutwater.store.records.codecs import Attempt, Committed
 _LOG: Final = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5
 _TRIES: Final = 6
-_TRYING_S: Final = 3.0
+_TRYING_MS: Final = 3_000
 """No further try begins after this: an object store has its own timeouts, which would add up."""
 
 _WORKERS: Final = 8
@@ -78,11 +74,12 @@ class Effects:
         self._generation = generation
         self._post = post
         self._failed = failed
-        self._closed = threading.Event()
+        self._clock = context.clock
+        self._closed = context.tasks.event()
         self._asked: list[CommitSink] = []
         self._recording: set[Slot] = set()
         self._groups = Groups(context.sinks)
-        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="effect")
+        self._pool = context.tasks.pool(_WORKERS, "effect")
         self.collector = Collector(context.store, generation, context.options.retained)
         self._retention = SinkRetention(self.collector, context.sinks)
         # By attempt: uploads of an aborted attempt may still run when the next attempt begins.
@@ -103,7 +100,7 @@ class Effects:
     def close(self) -> None:
         """Start nothing more, and wait for the running tasks."""
         self._closed.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.close()
 
     def start(self, command: events.CoordinatorCommand) -> None:
         """Start a task that carries out a command of the coordinator."""
@@ -140,7 +137,8 @@ class Effects:
     # -- attempts
 
     def _reserve(self, command: events.ReserveId) -> None:
-        attempt = Attempt(command.checkpoint_id, self._generation, command.kind, now_ms())
+        at_ms = self._clock.now_ms()
+        attempt = Attempt(command.checkpoint_id, self._generation, command.kind, at_ms)
         why = ""
         for _ in self._tries():
             try:
@@ -149,16 +147,16 @@ class Effects:
                 _LOG.info("checkpoint %s: %s", command.checkpoint_id, error)
                 why = _why(error)
             else:
-                self._post(events.Reserved(command.checkpoint_id, won, now_ms()))
+                self._post(events.Reserved(command.checkpoint_id, won, self._clock.now_ms()))
                 return
         # A full or unavailable store stays so for a while: the status must show it.
-        self._post(events.ReserveFailed(command.checkpoint_id, now_ms(), why))
+        self._post(events.ReserveFailed(command.checkpoint_id, self._clock.now_ms(), why))
 
     def _tries(self) -> Iterator[None]:
         """Yield once for each try of an operation that may be repeated, with pauses between."""
-        end_s = time.monotonic() + _TRYING_S
+        end_ms = self._clock.now_ms() + _TRYING_MS
         for number in range(_TRIES):
-            if number and (time.monotonic() >= end_s or self._closed.wait(_RETRY_S)):
+            if number and (self._clock.now_ms() >= end_ms or self._closed.wait(_RETRY_S)):
                 return
             yield
 
@@ -213,10 +211,11 @@ class Effects:
         except (StoreError, OSError, CutwaterError) as error:
             # Also raised if the attempt is over and its files are unpinned; the decline is ignored.
             _LOG.info("checkpoint %s of %s: %s", checkpoint_id, step.name, error)
-            reason, why = FailureReason.SNAPSHOT_FAILED, _why(error)
-            self._post(
-                events.Declined(step.name, self._generation, checkpoint_id, reason, now_ms(), why)
+            reason, at_ms = FailureReason.SNAPSHOT_FAILED, self._clock.now_ms()
+            declined = events.Declined(
+                step.name, self._generation, checkpoint_id, reason, at_ms, _why(error)
             )
+            self._post(declined)
             return
         refs = [
             *state,
@@ -234,9 +233,9 @@ class Effects:
             sha256 = self._context.store.manifests.publish(cut)
         except StoreError as error:
             _LOG.warning("checkpoint %s: %s", cut.checkpoint_id, error)
-            self._post(events.PublishFailed(cut.checkpoint_id, now_ms(), _why(error)))
+            self._post(events.PublishFailed(cut.checkpoint_id, self._clock.now_ms(), _why(error)))
             return
-        self._post(events.Published(cut.checkpoint_id, sha256, now_ms()))
+        self._post(events.Published(cut.checkpoint_id, sha256, self._clock.now_ms()))
 
     def _decide(self, command: events.CreateDecision) -> None:
         cut = command.cut
@@ -259,7 +258,7 @@ class Effects:
             self.collector.know(cut)
         elif outcome is DecisionOutcome.UNKNOWN:
             self.doubt = self.doubt or log.doubt(command.slot)
-        self._post(events.DecisionMade(cut.checkpoint_id, outcome, now_ms()))
+        self._post(events.DecisionMade(cut.checkpoint_id, outcome, self._clock.now_ms()))
 
     # -- sinks
 
@@ -288,7 +287,7 @@ class Effects:
     def _refuse(self, slot: Slot, error: TargetBehind) -> None:
         self.behind = error
         _LOG.error("slot %s: %s", slot, error)
-        self._post(events.SinkBehind(slot, error.sink, now_ms()))
+        self._post(events.SinkBehind(slot, error.sink, self._clock.now_ms()))
 
     def _commit(self, together: tuple[CommitSink, ...]) -> None:
         slot = together[0].permit.slot
@@ -296,14 +295,14 @@ class Effects:
             versions = commit_in_store(self._context.store, self._context.sinks, together)
         except Superseded as error:
             self.superseded = error
-            self._post(events.SinkFenced(slot, error.sink, now_ms()))
+            self._post(events.SinkFenced(slot, error.sink, self._clock.now_ms()))
         except TargetBehind as error:
             self._refuse(slot, error)
         except Exception as error:  # noqa: BLE001 - a user's sink may raise anything; retried
             self._report_failed_group(together, error)
         else:
             for sink, version in versions.items():
-                self._post(events.SinkCommitted(slot, sink, version, now_ms()))
+                self._post(events.SinkCommitted(slot, sink, version, self._clock.now_ms()))
 
     def _report_failed_group(self, together: tuple[CommitSink, ...], error: Exception) -> None:
         slot, sink = together[0].permit.slot, together[0].sink
@@ -313,7 +312,7 @@ class Effects:
         waiting = sorted((commit.sink for commit in together), key=lambda name: name != culprit)
         for member in waiting:
             prefix = "" if member == culprit else f"it acts together with sink {culprit}: "
-            self._post(events.SinkFailed(slot, member, f"{prefix}{error}", now_ms()))
+            self._post(events.SinkFailed(slot, member, f"{prefix}{error}", self._clock.now_ms()))
 
     def _record(self, command: RecordCommit) -> None:
         slot, why = command.permit.slot, ""
@@ -328,22 +327,23 @@ class Effects:
             else:
                 self.collector.committed_through = slot
                 self._recording.discard(slot)
-                self._post(events.CommitRecorded(slot, now_ms()))
+                self._post(events.CommitRecorded(slot, self._clock.now_ms()))
                 return
         self._recording.discard(slot)
-        self._post(events.RecordFailed(slot, why, now_ms()))
+        self._post(events.RecordFailed(slot, why, self._clock.now_ms()))
 
     # -- garbage
 
     def _collect(self) -> None:
-        began = time.monotonic()
+        began_ms = self._clock.now_ms()
         try:
             self._retention.collect()
         except StoreError as error:
             _LOG.warning("retention: %s", error)
         finally:
-            _LOG.debug("retention took %.3f s", time.monotonic() - began)
-            self._post(events.GarbageCollected(now_ms()))
+            at_ms = self._clock.now_ms()
+            _LOG.debug("retention took %s ms", at_ms - began_ms)
+            self._post(events.GarbageCollected(at_ms))
 
 
 def _why(error: CutwaterError | OSError) -> str:

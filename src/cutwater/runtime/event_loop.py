@@ -7,17 +7,12 @@ passes the time to them. The loop ends with an outcome. The supervisor decides w
 """
 
 import logging
-import queue
-import threading
-import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from cutwater.clock import now_ms
 from cutwater.errors import RunError
 from cutwater.ids import BatchId, ChannelId, StepId
 from cutwater.protocol import stopping
@@ -37,13 +32,19 @@ from cutwater.runtime.reporting.attempt_history import AttemptHistory
 from cutwater.runtime.reporting.recovery_timing import FirstBatch, Phase, Phases
 from cutwater.runtime.step import DriverCallbacks, RunningStep
 from cutwater.store.records.reports import RecoveryReport
+from cutwater.tasks import Inbox
 
 _LOG: Final = logging.getLogger(__name__)
-_TICK_S: Final = 0.1
-_LOOK_S: Final = 0.5
-"""How often the loop checks whether steps are done."""
+_LOOK_MS: Final = 500
+"""How often the loop checks whether steps are done. It wakes earlier for a deadline."""
 
-_ASK_S: Final = 2.0
+_PAUSE_MS: Final = 20
+"""The min time between two deadlines: they must not starve the inbox."""
+
+_FIRST_BATCH_MS: Final = 100
+"""How exactly the report of a recovery knows when the first batch was finished."""
+
+_HEALTH_MS: Final = 2_000
 """How often the loop checks that queries are alive: one call into the JVM each. A failure inside a
 batch is reported at once."""
 
@@ -93,7 +94,8 @@ class Generation:
         self.phases = phases
         self.blocked = ""
         self.on_resume: Callable[[], None] = lambda: None
-        self._inbox: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._clock = context.clock
+        self._inbox: Inbox[_Item] = context.tasks.inbox()
         self._effects = Effects(context, restore.generation, self._inbox.put, self._report_defect)
         callbacks = DriverCallbacks(
             post=self._inbox.put,
@@ -101,6 +103,8 @@ class Generation:
             failed=self._report_step_failure,
             generation=restore.generation,
             pipeline=context.pipeline,
+            clock=context.clock,
+            tasks=context.tasks,
         )
         try:
             with phases.during(Phase.START):
@@ -127,7 +131,7 @@ class Generation:
         self._failure: _Failed | None = None
         self._stopping = Stopping()
         self._batches: list[BatchId] = []
-        self._asked_s = 0.0
+        self._woken_ms = self._look_at_ms = self._health_at_ms = 0
         self.recovery = FirstBatch(phases, restore, self.built.steps.values(), tell)
 
     # -- from any thread
@@ -143,7 +147,7 @@ class Generation:
 
     def request(self, request: CheckpointRequest) -> None:
         """Request a checkpoint; the history reports its result."""
-        self._inbox.put(events.Requested(request, now_ms()))
+        self._inbox.put(events.Requested(request, self._clock.now_ms()))
 
     def cancel(self, cancel: events.Cancelled) -> None:
         """Abort an attempt; the history reports the result."""
@@ -163,7 +167,7 @@ class Generation:
             with self.phases.during(Phase.START):
                 for step in self.built.steps.values():
                     step.start()
-            self._coordinate(events.Clock(now_ms()))
+            self._coordinate(events.Clock(self._clock.now_ms()))
             self._loop()
         except BaseException as error:  # noqa: BLE001 - the loop's own defects end a generation
             self._outcome = Outcome(End.FAILED, error=error, detail="the driver failed")
@@ -172,23 +176,27 @@ class Generation:
         return self._outcome
 
     def _loop(self) -> None:
-        next_tick = next_look = 0.0
         while self._outcome is None:
-            wait_s = max(0.0, next_tick - time.monotonic())
-            try:
-                item: _Item | None = self._inbox.get(timeout=wait_s) if wait_s else None
-            except queue.Empty:
-                item = None
+            wait_ms = self._wake_at_ms() - self._clock.now_ms()
+            item = self._inbox.get(wait_ms / 1000) if wait_ms > 0 else None
             if item is not None:
                 self._take(item)
-            elif self._outcome is None:
-                now = time.monotonic()
-                self._tick()
-                if now >= next_look:
-                    next_look = now + _LOOK_S
-                    self._look()
-                # Counted from the end of the tick: slow ticks must not starve the inbox.
-                next_tick = time.monotonic() + _TICK_S
+            else:
+                self._wake()
+
+    def _wake_at_ms(self) -> int:
+        """Return when the loop must act without an item: at a deadline, or for its next look."""
+        times = [self._look_at_ms]
+        if self.recovery.waits:
+            times.append(self._woken_ms + _FIRST_BATCH_MS)
+        if self._coordinator.wake_at_ms is not None:
+            times.append(self._coordinator.wake_at_ms)
+        times += [
+            deadline_ms
+            for step in self.built.steps.values()
+            if (deadline_ms := step.deadline_ms) is not None
+        ]
+        return max(min(times), self._woken_ms + _PAUSE_MS)
 
     def _take(self, item: _Item) -> None:
         match item:
@@ -202,33 +210,35 @@ class Generation:
             case _:
                 self._coordinate(item)
 
-    def _tick(self) -> None:
-        at_ms = now_ms()
+    def _wake(self) -> None:
+        at_ms = self._clock.now_ms()
         self._coordinate(events.Clock(at_ms))
         for step in self.built.steps.values():
-            step.poll()
-            step.notice()
-            if step.machine.aligner is not None:
+            if step.deadline_ms is not None:
                 step.tell(Tick(at_ms))
+        if self._outcome is None and at_ms >= self._look_at_ms:
+            self._look_at_ms = at_ms + _LOOK_MS
+            self._look()
         self.recovery.look()
+        self._woken_ms = self._clock.now_ms()
 
     def _look(self) -> None:
         """Check which steps have failed or are done, and whether all channels are drained."""
-        now = time.monotonic()
-        asks = now - self._asked_s >= _ASK_S
-        if asks:
-            self._asked_s = now
+        now_ms = self._clock.now_ms()
+        checks = now_ms >= self._health_at_ms
+        if checks:
+            self._health_at_ms = now_ms + _HEALTH_MS
         for step in self.built.steps.values():
             if step.machine.finished:
                 continue
-            error = step.problem() if asks else None
+            error = step.problem() if checks else None
             if error is not None and self._failure is None:
                 self._fail(_Failed(step.name, error))
                 return
             if step.try_to_end():
                 # The engine is not needed any more; a query that only polls would waste resources.
                 step.wiring.signal.close()
-                threading.Thread(target=step.try_to_halt, name="halt", daemon=True).start()
+                self._context.tasks.start(partial(_halt, step), "halt")
         self._stop(stopping.RetryDue())
         if all(step.machine.finished for step in self.built.steps.values()):
             self._stop(stopping.InputEnded(self.blocked))
@@ -236,7 +246,7 @@ class Generation:
         still, self._batches = batches == self._batches, batches
         idle = still and not any(step.busy for step in self.built.steps.values())
         drained = self._output_waits and idle and not self.built.has_backlog
-        self._coordinate(events.Drained(drained, now_ms()))
+        self._coordinate(events.Drained(drained, now_ms))
 
     @property
     def _output_waits(self) -> bool:
@@ -249,14 +259,14 @@ class Generation:
             return
         self._failure = failure
         name = failure.step or StepId("driver")
-        self._coordinate(events.StepFailed(name, now_ms()))
+        self._coordinate(events.StepFailed(name, self._clock.now_ms()))
 
     def _stop(self, event: stopping.StopEvent) -> None:
         """Pass an event to the stop machine and carry out the commands it returns."""
         for command in self._stopping.handle(event):
             match command:
                 case stopping.RequestLast(request, at_once):
-                    self._coordinate(events.Requested(request, now_ms(), at_once))
+                    self._coordinate(events.Requested(request, self._clock.now_ms(), at_once))
                 case stopping.RefuseStop(request, why):
                     self.history.refuse(request, why)
                 case stopping.ResumePipeline():
@@ -265,7 +275,7 @@ class Generation:
                 case stopping.EndPipeline(unsaved):
                     if unsaved and not self._stopping.is_saved:
                         _LOG.warning("stopping without a last checkpoint: %s", unsaved)
-                    self._coordinate(events.Stop(now_ms()))
+                    self._coordinate(events.Stop(self._clock.now_ms()))
                 case stopping.FailPipeline(why):
                     self._fail(_Failed(None, RunError(why)))
 
@@ -276,11 +286,12 @@ class Generation:
             step.close()
         for channel in self.built.channels.values():
             channel.close()
-        steps = list(self.built.steps.values())
-        with ThreadPoolExecutor(max(1, len(steps)), thread_name_prefix="halt") as pool:
-            for step, error in zip(steps, pool.map(RunningStep.try_to_halt, steps), strict=True):
-                if error is not None:
-                    _LOG.warning("step %s did not end cleanly: %s", step.name, error)
+        halts = [
+            self._context.tasks.start(partial(_halt, step), "halt")
+            for step in self.built.steps.values()
+        ]
+        for halt in halts:
+            halt.join()
         self.built.close()
         self._effects.close()
 
@@ -296,11 +307,14 @@ class Generation:
             self._pending_events.popleft()
 
     def _handle(self, event: events.CoordinatorEvent) -> None:
+        self._context.observe(event)
         self.history.on_event(event)
         if isinstance(event, events.Acknowledged):
             snapshot = event.snapshot
-            report = partial(self.built.steps[snapshot.step].times.report, snapshot)
-            self.history.on_acknowledged(snapshot.checkpoint_id, snapshot.step, report)
+            step = self.built.steps.get(snapshot.step)
+            if step is not None:
+                report = partial(step.times.report, snapshot)
+                self.history.on_acknowledged(snapshot.checkpoint_id, snapshot.step, report)
         for command in self._coordinator.handle(event):
             self._carry_out(command)
         self._effects.commit_requested_sinks()
@@ -308,6 +322,7 @@ class Generation:
             self.blocked = ""
 
     def _carry_out(self, command: events.CoordinatorCommand) -> None:
+        self._context.observe(command)
         self.history.on_command(command, self._effects.uploaded)
         match command:
             case events.StartAttempt(barrier):
@@ -368,3 +383,9 @@ class Generation:
             error = RunError(f"{self.blocked or 'a sink has not committed'}.")
             return Outcome(End.FAILED, error=error)
         return Outcome(End.FINISHED if stop.is_saved else End.STOPPED)
+
+
+def _halt(step: RunningStep) -> None:
+    error = step.try_to_halt()
+    if error is not None:
+        _LOG.warning("step %s did not end cleanly: %s", step.name, error)

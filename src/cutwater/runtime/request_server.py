@@ -7,15 +7,13 @@ report or answer is lost.
 """
 
 import logging
-import queue
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from msgspec import UNSET
 
-from cutwater.clock import wall_ms
+from cutwater.clock import SYSTEM_CLOCK, Clock
 from cutwater.errors import CutwaterError, StoreError
 from cutwater.ids import CheckpointId
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
@@ -33,6 +31,7 @@ from cutwater.store.records.requests import (
     Wish,
     choose_treatment,
 )
+from cutwater.tasks import THREADS, Inbox, Task, Tasks
 
 _LOG: Final = logging.getLogger(__name__)
 _OTHER: Final = "it was meant for another process, or taken by one that has ended; ask again"
@@ -84,27 +83,39 @@ class RunControl(Protocol):
 class RequestServer:
     """Serves the requests of one run of one pipeline."""
 
-    def __init__(self, store: PipelineStore, holder: str, control: RunControl) -> None:
+    def __init__(
+        self,
+        store: PipelineStore,
+        holder: str,
+        control: RunControl,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        tasks: Tasks = THREADS,
+    ) -> None:
         """Prepare to serve.
 
         Args:
             store: The pipeline in its store.
             holder: The nonce of this process's lease, to which requests are addressed.
             control: Carries out the requests.
+            clock: Tells the time.
+            tasks: Starts the threads.
         """
         self._store = store
         self._holder = holder
         self._control = control
-        self._reports: queue.SimpleQueue[AttemptReport | RecoveryReport] = queue.SimpleQueue()
-        self._served: dict[str, threading.Thread] = {}
+        self._clock = clock
+        self._tasks = tasks
+        self._reports: Inbox[AttemptReport | RecoveryReport] = tasks.inbox()
+        self._served: dict[str, Task] = {}
         self._left_until_ms: dict[str, int] = {}
         self._problems: dict[str, str] = {}
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="desk", daemon=True)
+        self._closing = tasks.event()
+        self._task: Task | None = None
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._task = self._tasks.start(self._run, "requests")
 
     def report(self, report: AttemptReport | RecoveryReport) -> None:
         """Queue a report to be written; may be called from any thread, never blocks."""
@@ -113,7 +124,8 @@ class RequestServer:
     def close(self) -> None:
         """Answer the remaining requests, write the remaining reports, and wait for both."""
         self._closing.set()
-        self._thread.join()
+        if self._task is not None:
+            self._task.join()
 
     # -- the thread
 
@@ -123,15 +135,14 @@ class RequestServer:
             self._write()
             self._quietly("requests", self._look)
         self._quietly("requests", self._look)
-        for thread in list(self._served.values()):
-            thread.join(_CLOSING_S)
+        for task in list(self._served.values()):
+            task.join(_CLOSING_S)
         self._write()
 
     def _write(self) -> None:
         while True:
-            try:
-                report = self._reports.get_nowait()
-            except queue.Empty:
+            report = self._reports.get(0)
+            if report is None:
                 return
             self._quietly("report", partial(self._store.reports.write, report))
 
@@ -147,7 +158,7 @@ class RequestServer:
             self._problems.pop(what, None)
 
     def _look(self) -> None:
-        requests, at_ms = self._store.requests, wall_ms()
+        requests, at_ms = self._store.requests, self._clock.wall_ms()
         for token in requests.tokens():
             if token in self._served or at_ms < self._left_until_ms.get(token, 0):
                 continue
@@ -173,9 +184,7 @@ class RequestServer:
             return
         self._answer(request.token, _Result(AnswerState.TAKEN))
         name = f"request-{request.token[:8]}"
-        thread = threading.Thread(target=self._serve, args=(request,), name=name, daemon=True)
-        self._served[request.token] = thread
-        thread.start()
+        self._served[request.token] = self._tasks.start(partial(self._serve, request), name)
 
     def _serve(self, request: Request) -> None:
         try:
@@ -187,7 +196,7 @@ class RequestServer:
         self._quietly("answer", lambda: self._answer(request.token, result))
 
     def _carry_out(self, request: Request) -> "_Result":
-        timeout_s = max(0.0, (request.expires_at_ms - wall_ms()) / 1000)
+        timeout_s = max(0.0, (request.expires_at_ms - self._clock.wall_ms()) / 1000)
         abort = request.abort
         if request.wish is Wish.ABORT:
             if abort is UNSET:
@@ -229,7 +238,7 @@ class RequestServer:
                 token=token,
                 state=result.state,
                 holder=self._holder,
-                answered_at_ms=wall_ms(),
+                answered_at_ms=self._clock.wall_ms(),
                 message=result.message,
                 report=report.record() if report is not None and report.id else None,
             )

@@ -6,15 +6,13 @@ F1). Waiting for room happens outside of it, so that barriers and a stop always 
 engine decides how batches run (`RunningStep` is the engine's port for one step).
 """
 
-import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cutwater.clock import now_ms
+from cutwater.clock import SYSTEM_CLOCK, Clock
 from cutwater.ids import BatchId, CheckpointId, Generation, InputId, PipelineId, ReaderId
 from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.checkpoint.events import Acknowledged, CoordinatorEvent, Declined
@@ -50,6 +48,7 @@ from cutwater.runtime.channel import Channel, Signal
 from cutwater.runtime.output import Output, Written
 from cutwater.runtime.reporting.failed_batch import FailedBatch
 from cutwater.runtime.reporting.status import StepTimes
+from cutwater.tasks import THREADS, Tasks
 
 _ROOM_POLL_S: Final = 0.2
 
@@ -68,6 +67,8 @@ class DriverCallbacks:
         failed: Reports that a step has failed.
         generation: The generation.
         pipeline: The pipeline's uuid, for names that must differ from those of other pipelines.
+        clock: Tells the time.
+        tasks: Starts threads, and makes what they wait for.
     """
 
     post: Callable[[CoordinatorEvent], None]
@@ -75,6 +76,8 @@ class DriverCallbacks:
     failed: Callable[["RunningStep", BaseException], None]
     generation: Generation
     pipeline: PipelineId
+    clock: Clock = SYSTEM_CLOCK
+    tasks: Tasks = THREADS
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +126,13 @@ class RunningStep(ABC):
         self.machine = machine
         self.wiring = wiring
         self.callbacks = callbacks
-        self.lock = threading.RLock()
+        self.lock = callbacks.tasks.lock()
         self.rows = 0
         self.busy = False
         self.failure: BaseException | None = None
         self.last_bytes: int | None = None
         self.late_rows = 0
-        self.times = StepTimes()
+        self.times = StepTimes(callbacks.clock)
 
     # -- engines
 
@@ -201,20 +204,20 @@ class RunningStep(ABC):
             case Protect(checkpoint_id, source, start):
                 self.wiring.inputs[source].protect(checkpoint_id, self.reader(source), start)
             case Pin(checkpoint_id, batch):
-                began_s = time.monotonic()
+                began_ms = self.callbacks.clock.now_ms()
                 self.pin(checkpoint_id, batch)
-                self.times.on_pinned(checkpoint_id, began_s)
+                self.times.on_pinned(checkpoint_id, began_ms)
             case Upload(snapshot, ranges):
                 self.times.on_storing(snapshot.checkpoint_id)
                 self.callbacks.upload(self, snapshot, ranges)
             case Acknowledge(snapshot):
-                self.callbacks.post(Acknowledged(snapshot, now_ms()))
+                self.callbacks.post(Acknowledged(snapshot, self.callbacks.clock.now_ms()))
             case Decline(checkpoint_id, reason):
                 callbacks = self.callbacks
-                declined = Declined(
-                    self.name, callbacks.generation, checkpoint_id, reason, now_ms()
+                at_ms = callbacks.clock.now_ms()
+                callbacks.post(
+                    Declined(self.name, callbacks.generation, checkpoint_id, reason, at_ms)
                 )
-                callbacks.post(declined)
             case Forget(checkpoint_id):
                 self.unpin(checkpoint_id)
                 self.times.forget(checkpoint_id)
@@ -260,6 +263,8 @@ class RunningStep(ABC):
                 channel.wait_for_change(_ROOM_POLL_S)
             else:
                 self.wiring.signal.wait(self.wiring.signal.count, _ROOM_POLL_S)
+        # A source that had no place to return to before its first batch has one now.
+        self.poll()
         # Outside the critical section: barriers do not wait for a table.
         self.wiring.output.appended(written)
 
@@ -308,6 +313,15 @@ class RunningStep(ABC):
                         self.tell(BarrierSeen(source, placed.message, placed.place))
                     elif isinstance(placed.message, EndOfInput):
                         self.tell(EndSeen(source, placed.place))
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the alignment timeout of a held barrier ends; None if no barrier is held."""
+        aligner = self.machine.aligner
+        if aligner is None:
+            return None
+        with self.lock:
+            return aligner.deadline_ms
 
     def try_to_end(self) -> bool:
         """End the step if no more input will follow; return whether it ended now."""

@@ -10,7 +10,6 @@ authoritative: a newer claim means that this driver is fenced, whatever error ca
 """
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -18,7 +17,6 @@ from typing import Final
 
 import msgspec
 
-from cutwater.clock import now_ms
 from cutwater.config.options import RestartConfig
 from cutwater.errors import (
     ConfigError,
@@ -41,6 +39,7 @@ from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import Claim
 from cutwater.protocol.evolution.mapping import Change
+from cutwater.protocol.run_state import Lifecycle, RunState, RunTrigger
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.event_loop import Generation
 from cutwater.runtime.outcome import End, Outcome, is_starved
@@ -75,26 +74,27 @@ class Supervisor:
         self._restart = restart
         self.lease = lease
         leases = Leases(context.store.backend, context.pipeline)
-        self._heartbeat = Heartbeat(leases, lease)
-        self._requests = RequestServer(context.store, lease.nonce, self)
+        clock, tasks = context.clock, context.tasks
+        self._heartbeat = Heartbeat(leases, lease, clock=clock, tasks=tasks)
+        self._requests = RequestServer(context.store, lease.nonce, self, clock=clock, tasks=tasks)
         self._event_log = EventLog(context.plan.pipeline, context.pipeline)
-        self._history = AttemptHistory(self._store_report, self._event_log)
-        self._late_rows = LateRows(self._running_steps)
-        self._takes_requests = False
+        self._history = AttemptHistory(
+            self._store_report, self._event_log, clock=clock, tasks=tasks
+        )
+        self._late_rows = LateRows(self._running_steps, tasks=tasks)
         self._named: dict[str, Waiter] = {}
-        self._named_lock = threading.Lock()
+        self._named_lock = tasks.lock()
         self._generation: Generation | None = None
-        self._state = "STARTING"
+        self._lifecycle = Lifecycle()
         self._detail = ""
         self._restarts = 0
         self._failures_ms: deque[int] = deque(maxlen=_FAILURES_KEPT)
         self._repeated = Failures()
-        self._stop: bool | None = None
         self._claims: list[Claim] = []
-        self._wake = threading.Event()
-        self._over = threading.Event()
-        self._rates = Rates()
-        self.started = threading.Event()
+        self._wake = tasks.event()
+        self._over = tasks.event()
+        self._rates = Rates(clock, tasks)
+        self.started = tasks.event()
 
     @property
     def change(self) -> Change | None:
@@ -119,9 +119,9 @@ class Supervisor:
             self._requests.start()
             self._late_rows.start()
             result = self._run()
-            self._enter("FINISHED")
+            self._move(RunTrigger.FINISH)
         except BaseException as error:
-            self._enter("FAILED", str(error))
+            self._move(RunTrigger.FAIL, str(error))
             end = str(error)
             raise
         finally:
@@ -148,12 +148,11 @@ class Supervisor:
             if isinstance(outcome.error, TargetBehind):
                 # A restart would fail in the same way, and a rewind needs a stopped pipeline.
                 raise outcome.error
-            # In this order: a request that arrives after this sees the flag (`_ask`).
-            self._takes_requests = False
-            self._history.abandon(outcome.detail or "the generation failed")
             pause_ms = self._pause_ms(outcome)
             self._restarts += 1
-            self._enter("RESTARTING", self._detail)
+            self._move(RunTrigger.RESTART, self._detail)
+            # In this order: a request that arrives after this sees the state (`_ask`).
+            self._history.abandon(outcome.detail or "the generation failed")
             _LOG.warning("%s; restarting in %s ms", self._detail, pause_ms)
             if self._wake.wait(pause_ms / 1000):
                 break
@@ -168,7 +167,7 @@ class Supervisor:
 
     def _outlives(self, error: BaseException) -> bool:
         """Return whether the process that has fenced this one is known to have ended."""
-        if not isinstance(error, Fenced) or self._stop is not None:
+        if not isinstance(error, Fenced) or self._lifecycle.stop_requested:
             return False
         store = self._context.store
         try:
@@ -183,17 +182,17 @@ class Supervisor:
 
     def _succeed(self, fenced: BaseException) -> None:
         """Prepare to claim the pipeline again, after another process has claimed it and died."""
-        self._takes_requests = False
-        self._history.abandon(str(fenced))
         self._claims.clear()
         self._restarts += 1
-        self._enter("RESTARTING", f"a process that has died had claimed the pipeline: {fenced}")
+        why = f"a process that has died had claimed the pipeline: {fenced}"
+        self._move(RunTrigger.RESTART, why)
+        self._history.abandon(str(fenced))
         _LOG.warning("%s", self._detail)
         self._heartbeat.begin_again()
 
     def _stop_problem(self, outcome: Outcome) -> str:
         """Return what a stop with a last checkpoint has left undone; empty for nothing."""
-        if not self._stop or outcome.end is End.FINISHED:
+        if not self._lifecycle.saves or outcome.end is End.FINISHED:
             return ""
         # A failed generation took no last checkpoint; the stop prevented the next generation.
         return self._detail if outcome.end is End.FAILED else outcome.detail
@@ -210,7 +209,7 @@ class Supervisor:
             return max(_STARVED_PAUSE_MS, self._restart.delay_ms)
         self._repeated.note(self._failed_batch(outcome))
         self._detail = str(error)
-        self._failures_ms.append(now_ms())
+        self._failures_ms.append(self._context.clock.now_ms())
         pause_ms = self._restart.pause_ms(tuple(self._failures_ms))
         if pause_ms is None:
             raise self._repeated.explain(error)
@@ -245,7 +244,7 @@ class Supervisor:
         return StepError(step.name, f"{title}, {where or place}", reason)
 
     def _run_generation(self) -> Outcome:
-        phases = Phases(self._detail if self._restarts else "")
+        phases = Phases(self._detail if self._restarts else "", self._context.clock)
         try:
             nonce = claim_nonce(self.lease.nonce)
             recovery = Recovery(self._context, self._claims, nonce, phases=phases)
@@ -274,10 +273,9 @@ class Supervisor:
         generation.on_resume = self._resume
         self._generation = generation
         self._rates.clear()
-        if self._stop is not None:
+        if self._lifecycle.stop_requested:
             generation.ask_to_stop(None)
-        self._enter("RUNNING")
-        self._takes_requests = True
+        self._move(RunTrigger.RUN)
         self.started.set()
         return generation.run()
 
@@ -307,9 +305,13 @@ class Supervisor:
             EventName.RECOVERED, text, generation=number, checkpoint=checkpoint, **phases
         )
 
-    def _enter(self, state: str, detail: str = "") -> None:
-        """Change the state, and log the change."""
-        self._state, self._detail = state, detail
+    def _move(self, trigger: RunTrigger, detail: str = "") -> None:
+        """Follow a trigger, and log the new state."""
+        self._lifecycle.move(trigger)
+        self._note_state(detail)
+
+    def _note_state(self, detail: str = "") -> None:
+        self._detail, state = detail, self._lifecycle.state.value
         self._event_log.note(
             EventName.STATE,
             f"{self._context.plan.pipeline} is {state}" + (f": {detail}" if detail else ""),
@@ -325,7 +327,7 @@ class Supervisor:
 
     def _running_steps(self) -> tuple[RunningStep, ...]:
         generation = self._generation
-        if generation is None or self._state != "RUNNING":
+        if generation is None or self._lifecycle.state is not RunState.RUNNING:
             return ()
         return tuple(generation.built.steps.values())
 
@@ -333,10 +335,9 @@ class Supervisor:
 
     def stop(self, *, checkpoint: bool) -> None:
         """Request a stop; does not wait for it."""
-        self._stop = checkpoint
+        if self._lifecycle.stop(saves=checkpoint):
+            self._note_state()
         self._wake.set()
-        if self._state in {"RUNNING", "STARTING"}:
-            self._enter("STOPPING")
         if self._generation is not None:
             last = CheckpointRequest(is_last=True) if checkpoint else None
             self._generation.ask_to_stop(last)
@@ -355,8 +356,8 @@ class Supervisor:
         request = replace(request, is_last=True)
 
         def ask(generation: Generation) -> None:
-            if self._state == "RUNNING":
-                self._enter("STOPPING")
+            if self._lifecycle.move(RunTrigger.STOP):
+                self._note_state()
             generation.ask_to_stop(request, insists=True)
 
         report = self._ask(request, timeout_s, ask)
@@ -366,8 +367,8 @@ class Supervisor:
 
     def _resume(self) -> None:
         """Return to running: the checkpoint to stop with failed."""
-        if self._stop is None and self._state == "STOPPING":
-            self._enter("RUNNING")
+        if self._lifecycle.move(RunTrigger.RESUME):
+            self._note_state()
 
     def wait_for_end(self, timeout_s: float | None) -> bool:
         """Wait until the pipeline has ended; return whether it has."""
@@ -403,10 +404,10 @@ class Supervisor:
             ConfigError: If the reason cannot be stored.
             RequestFailed: If nothing was aborted; the message says why.
         """
-        cancel = events.Cancelled(checkpoint_id, now_ms(), abort_reason(reason))
+        cancel = events.Cancelled(checkpoint_id, self._context.clock.now_ms(), abort_reason(reason))
         waiter = self._history.wait_for_abort(cancel)
         generation = self._generation
-        if generation is None or self._over.is_set() or not self._takes_requests:
+        if generation is None or self._over.is_set() or not self._lifecycle.takes_requests:
             self._history.refuse_abort(waiter, "the pipeline does not run now")
         else:
             generation.cancel(cancel)
@@ -423,7 +424,7 @@ class Supervisor:
     ) -> CheckpointReport | None:
         waiter = self._waiter(request)
         generation = self._generation
-        if generation is None or self._over.is_set() or not self._takes_requests:
+        if generation is None or self._over.is_set() or not self._lifecycle.takes_requests:
             self._history.refuse(request, "the pipeline does not run now")
         else:
             ask(generation)
@@ -449,10 +450,10 @@ class Supervisor:
     @property
     def state(self) -> tuple[str, str]:
         """The state and its detail; takes no lock."""
-        state, generation = self._state, self._generation
-        if generation is not None and generation.blocked and state == "RUNNING":
+        state, generation = self._lifecycle.state, self._generation
+        if generation is not None and generation.blocked and state is RunState.RUNNING:
             return "COMMIT_BLOCKED", generation.blocked
-        return state, self._detail
+        return state.value, self._detail
 
     def status(self) -> RunStatus:
         """Return the current status."""
@@ -481,7 +482,7 @@ class Supervisor:
 def run_in_background(
     supervisor: Supervisor, done: Callable[[RunResult | BaseException], None]
 ) -> None:
-    """Run in a new thread and pass the result or error to `done`."""
+    """Run in a new task and pass the result or error to `done`."""
 
     def run() -> None:
         try:
@@ -489,7 +490,7 @@ def run_in_background(
         except BaseException as error:  # noqa: BLE001 - the waiting thread gets it
             done(error)
 
-    threading.Thread(target=run, name="supervisor", daemon=True).start()
+    supervisor.context.tasks.start(run, "supervisor")
 
 
 def find_fencing_error(

@@ -103,7 +103,11 @@ class History:
         end_s = time.monotonic() + _BUDGET_S
         while missing:
             chunk, missing = missing[:_CHUNK], missing[_CHUNK:]
-            for view in each(lambda checkpoint_id: inspector.view(checkpoint_id, overview), chunk):
+            for view in each(
+                self.store.backend,
+                lambda checkpoint_id: inspector.view(checkpoint_id, overview),
+                chunk,
+            ):
                 if view is not None:
                     self._keep(view, is_old=view.id not in newest)
             if time.monotonic() >= end_s:
@@ -154,7 +158,7 @@ class History:
             for generation in generations
             if generation not in self._recoveries or generation == generations[-1]
         ]
-        for report in each(self.store.reports.recovery, new):
+        for report in each(self.store.backend, self.store.reports.recovery, new):
             if report is not None:
                 self._recoveries[report.generation] = recovery_of(report)
         for generation in self._recoveries.keys() - set(generations):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from scripts.state_diagrams import DOCUMENT, MACHINES, Machine, main, render, sentences
 
-from cutwater.protocol import commit, stopping
+from cutwater.protocol import commit, run_state, stopping
 from cutwater.protocol.checkpoint import attempt as pending
 from cutwater.protocol.checkpoint import events as coordinator_events
 from cutwater.protocol.checkpoint.attempt import AckResult
@@ -20,7 +20,7 @@ def test_the_document_of_the_state_machines_is_current() -> None:
 
 
 def test_every_table_of_the_protocol_is_drawn() -> None:
-    modules = (alignment_events, pending, commit, coordinator_events, stopping)
+    modules = (alignment_events, pending, commit, coordinator_events, stopping, run_state)
     tables = [
         value
         for module in modules

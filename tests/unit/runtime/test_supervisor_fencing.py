@@ -22,6 +22,7 @@ from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Version
 from cutwater.protocol.decisions import Claim
 from cutwater.protocol.options import CheckpointOptions
+from cutwater.protocol.run_state import RunTrigger
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.outcome import End, Outcome
 from cutwater.runtime.supervisor import Supervisor, find_fencing_error
@@ -78,8 +79,9 @@ def test_a_pipeline_that_goes_on_is_not_stopping_any_more_unless_somebody_stops_
 ) -> None:
     one = supervisor(start_pipeline([False]), tmp_path)
     states = []
+    one._move(RunTrigger.RUN)
     for _ in range(2):
-        one._enter("STOPPING")
+        one._move(RunTrigger.STOP)
         one._resume()
         states.append(one.status().state)
         one.stop(checkpoint=True)

@@ -92,6 +92,7 @@ class Standstill:
 
     name = StepId("orders")
     busy = False
+    deadline_ms = None
 
     def __init__(self) -> None:
         self.machine = SimpleNamespace(aligner=None, finished=False, staged=(), last=0, committed=0)
@@ -100,7 +101,7 @@ class Standstill:
     def nothing(self, *_: object) -> None:
         pass
 
-    start = poll = notice = tell = problem = try_to_end = close = halt = nothing
+    start = poll = notice = tell = problem = try_to_end = try_to_halt = close = nothing
 
 
 @pytest.fixture
@@ -178,7 +179,7 @@ def test_a_store_that_is_patient_itself_is_not_asked_many_times(
     command: events.CoordinatorCommand,
 ) -> None:
     """A bucket tries for a minute before it says no; six times that is too late for people."""
-    monkeypatch.setattr(effects, "_TRYING_S", 0.0)
+    monkeypatch.setattr(effects, "_TRYING_MS", 0)
     backend.full = True
 
     working.start(command)

@@ -8,6 +8,7 @@ after the decision the next run, or the next rewind, finishes the rest. Upholds 
 from dataclasses import replace
 from pathlib import Path
 
+from cutwater.clock import SYSTEM_CLOCK, Clock
 from cutwater.errors import ConfigError, MoveRefused, SinkError, Superseded
 from cutwater.operations.offline_pipeline import (
     OfflinePipeline,
@@ -114,7 +115,12 @@ def find_target(offline: OfflinePipeline, log: LogView, text: str, option: str) 
 
 
 def perform(
-    offline: OfflinePipeline, log: LogView, target: Candidate, *, leave_sinks: bool
+    offline: OfflinePipeline,
+    log: LogView,
+    target: Candidate,
+    *,
+    leave_sinks: bool,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Rewind:
     """Rewind a pipeline that this process holds.
 
@@ -123,6 +129,7 @@ def perform(
         log: Its log as it was just read: if another process writes to it, the claim fails.
         target: The checkpoint to rewind to.
         leave_sinks: Whether the sinks are left unchanged.
+        clock: Tells the time.
 
     Raises:
         MoveRefused: If it cannot be done; nothing was changed.
@@ -146,7 +153,7 @@ def perform(
         assert isinstance(cut, Cut), cut
         return replace(cut, started_at_ms=attempt.started_at_ms)
 
-    decision, cut = decide_cut(offline.store, claim, CheckpointKind.REWIND, plan)
+    decision, cut = decide_cut(offline.store, claim, CheckpointKind.REWIND, plan, clock)
     if leave_sinks and offline.unopened:
         # These sinks have nothing to do; the next run, which can open them, records that.
         return done(preview, cut.checkpoint_id)

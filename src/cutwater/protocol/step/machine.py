@@ -380,6 +380,11 @@ class Step:
         return self._committed
 
     @property
+    def awaits_commit(self) -> bool:
+        """Whether an attempt waits until the engine has made the last batch durable."""
+        return self._book.awaits_commit
+
+    @property
     def finished(self) -> bool:
         """Whether the step has reached its end of input."""
         return self._finished

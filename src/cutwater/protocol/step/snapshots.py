@@ -39,6 +39,11 @@ class SnapshotBook:
     def __contains__(self, checkpoint_id: CheckpointId) -> bool:
         return checkpoint_id in self._pending
 
+    @property
+    def awaits_commit(self) -> bool:
+        """Whether a snapshot waits for the commit of its batch."""
+        return any(not pending.committed for pending in self._pending.values())
+
     def note(self, snapshot: StepSnapshot, *, committed: bool, captured: bool) -> Commands:
         """Add a snapshot.
 

@@ -5,15 +5,14 @@ restart. The loop's thread writes it; any thread may read it.
 """
 
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
-from cutwater.clock import now_ms
+from cutwater.clock import SYSTEM_CLOCK, Clock
 from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, SinkId, StepId
 from cutwater.protocol.checkpoint import events
 from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest, RequestResult
@@ -23,6 +22,7 @@ from cutwater.protocol.decisions import DecisionOutcome
 from cutwater.runtime.reporting.event_log import EventLog, EventName
 from cutwater.runtime.reporting.status import CheckpointReport
 from cutwater.store.records.reports import StepReport
+from cutwater.tasks import THREADS, Event, Tasks
 
 KEPT: Final = 20
 _REFUSALS: Final = {
@@ -37,15 +37,15 @@ class Waiter:
 
     Attributes:
         request: The request.
+        done: Set when the result is known.
         id: The attempt that serves the request; None before it has started.
         report: The result, once it is known.
-        done: Set when the result is known.
     """
 
     request: CheckpointRequest
+    done: Event
     id: CheckpointId | None = None
     report: CheckpointReport | None = None
-    done: threading.Event = field(default_factory=threading.Event)
 
     def fail(self, reason: str) -> None:
         """End the wait: the request has failed."""
@@ -66,15 +66,15 @@ class AbortWaiter:
 
     Attributes:
         cancel: The abort, as it is passed to the coordinator.
+        done: Set when the report or the refusal is known.
         report: The aborted attempt, once it is known.
         refusal: Why nothing was aborted; empty otherwise.
-        done: Set when the report or the refusal is known.
     """
 
     cancel: events.Cancelled
+    done: Event
     report: CheckpointReport | None = None
     refusal: str = ""
-    done: threading.Event = field(default_factory=threading.Event)
 
     def refuse(self, reason: str) -> None:
         """End the wait: nothing was aborted."""
@@ -89,11 +89,16 @@ class AttemptHistory:
         self,
         report: Callable[[CheckpointReport], None] = lambda _: None,
         event_log: EventLog | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        tasks: Tasks = THREADS,
     ) -> None:
         """Start empty; `report` gets the report of each ended attempt and must not block."""
         self._report = report
         self._event_log = event_log or EventLog("", "")
-        self._lock = threading.Lock()
+        self._clock = clock
+        self._tasks = tasks
+        self._lock = tasks.lock()
         self._reports: OrderedDict[CheckpointId, CheckpointReport] = OrderedDict()
         self._cuts: dict[CheckpointId, Cut] = {}
         self._slots: dict[int, CheckpointId] = {}
@@ -110,7 +115,7 @@ class AttemptHistory:
         """The newest attempts, oldest first."""
         with self._lock:
             return tuple(
-                replace(report, duration_ms=now_ms() - report.started_at_ms)
+                replace(report, duration_ms=self._clock.now_ms() - report.started_at_ms)
                 if report.status == "IN_PROGRESS"
                 else report
                 for report in self._reports.values()
@@ -120,14 +125,14 @@ class AttemptHistory:
 
     def wait_for(self, request: CheckpointRequest) -> Waiter:
         """Create a waiter for the next attempt that serves a request; send the request after."""
-        waiter = Waiter(request)
+        waiter = Waiter(request, self._tasks.event())
         with self._lock:
             self._waiters.append(waiter)
         return waiter
 
     def wait_for_abort(self, cancel: events.Cancelled) -> AbortWaiter:
         """Create a waiter for the result of an abort; send the abort after."""
-        waiter = AbortWaiter(cancel)
+        waiter = AbortWaiter(cancel, self._tasks.event())
         with self._lock:
             self._aborts.append(waiter)
         return waiter
@@ -309,7 +314,7 @@ class AttemptHistory:
             "IN_PROGRESS",
             0,
             request.kind.name,
-            started_at_ms=now_ms(),
+            started_at_ms=self._clock.now_ms(),
             name=request.name,
             generation=self.generation,
         )
@@ -328,7 +333,7 @@ class AttemptHistory:
             return
         self.completed += 1
         self.last_completed = checkpoint_id
-        took = now_ms() - report.started_at_ms
+        took = self._clock.now_ms() - report.started_at_ms
         report = replace(report, status="COMPLETED", duration_ms=took)
         self._reports[checkpoint_id] = report
         self._note(
@@ -351,14 +356,14 @@ class AttemptHistory:
         report = self._reports.get(checkpoint_id) if checkpoint_id is not None else None
         if report is None:
             return
-        took = now_ms() - report.started_at_ms
+        took = self._clock.now_ms() - report.started_at_ms
         self._reports[report.id] = replace(report, committed_ms=took)
         self._note(EventName.COMMITTED, report, f"committed after {took} ms", committed_ms=took)
         self._publish(report.id)
         self._resolve(report.id)
 
     def _end(self, checkpoint_id: CheckpointId, report: CheckpointReport) -> None:
-        took = now_ms() - report.started_at_ms
+        took = self._clock.now_ms() - report.started_at_ms
         self.failed += 1
         self._reports[checkpoint_id] = replace(report, duration_ms=took)
         why = report.failure

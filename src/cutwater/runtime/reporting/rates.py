@@ -6,12 +6,11 @@ depends on the numbers.
 """
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from cutwater.clock import now_ms
+from cutwater.clock import SYSTEM_CLOCK, Clock
 from cutwater.ids import CheckpointId, StepId
 from cutwater.protocol.step.aligner_events import AlignmentState
 from cutwater.runtime.engine import Built
@@ -23,6 +22,7 @@ from cutwater.runtime.reporting.status import (
     StepStatus,
 )
 from cutwater.runtime.step import RunningStep
+from cutwater.tasks import THREADS, Tasks
 
 _WINDOW_MS: Final = 10_000
 """Longer than most batches, so that a rate does not fall to zero between two batches."""
@@ -35,9 +35,10 @@ _LOG: Final = logging.getLogger(__name__)
 class Rates:
     """Samples of rows by step. May be used from any thread: a terminal, an API and a program."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, tasks: Tasks = THREADS) -> None:
         """Start without samples."""
-        self._lock = threading.Lock()
+        self._clock = clock
+        self._lock = tasks.lock()
         self._seen: dict[StepId, deque[tuple[int, int]]] = {}
 
     def clear(self) -> None:
@@ -47,7 +48,7 @@ class Rates:
 
     def of(self, step: StepId, rows: int) -> float:
         """Record how many rows a step has emitted, and return its rows per second."""
-        at_ms = now_ms()
+        at_ms = self._clock.now_ms()
         with self._lock:
             seen = self._seen.setdefault(step, deque(maxlen=_SAMPLES_MAX))
             seen.append((at_ms, rows))
@@ -135,17 +136,20 @@ class LateRows:
     """
 
     def __init__(
-        self, steps: Callable[[], Iterable[CountsLateRows]], every_s: float = _LATE_ROWS_EVERY_S
+        self,
+        steps: Callable[[], Iterable[CountsLateRows]],
+        every_s: float = _LATE_ROWS_EVERY_S,
+        tasks: Tasks = THREADS,
     ) -> None:
         """Prepare; `steps` returns the steps that run now."""
         self._steps = steps
         self._every_s = every_s
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="late-rows", daemon=True)
+        self._tasks = tasks
+        self._over = tasks.event()
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._tasks.start(self._run, "late-rows")
 
     def close(self) -> None:
         """End the thread; does not wait for it."""

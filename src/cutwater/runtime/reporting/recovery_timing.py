@@ -4,13 +4,11 @@ Recovery, the build and the start of a generation write into one stopwatch, one 
 The times are only reported; nothing else depends on them.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
-from typing import Final
 
-from cutwater.clock import now_ms
+from cutwater.clock import SYSTEM_CLOCK, Clock
 from cutwater.ids import Generation
 from cutwater.protocol.recovery import Restore
 from cutwater.runtime.step import RunningStep
@@ -32,19 +30,17 @@ class Phase(Enum):
     """From the start to the first finished batch."""
 
 
-_MS_PER_S: Final = 1000
-
-
 class Phases:
     """The stopwatch of one recovery. A nested phase does not count for the outer phase."""
 
-    def __init__(self, reason: str = "") -> None:
+    def __init__(self, reason: str = "", clock: Clock = SYSTEM_CLOCK) -> None:
         """Start; the reason is empty for the start of a process."""
         self._reason = reason
-        self._started_at_ms = now_ms()
-        self._spent_s: dict[Phase, float] = {}
+        self._clock = clock
+        self._started_at_ms = clock.now_ms()
+        self._spent_ms: dict[Phase, int] = {}
         self._open: list[Phase] = []
-        self._since_s = 0.0
+        self._since_ms = 0
         self.repeated_commits = 0
         self.linked_bytes = 0
         self.fetched_bytes = 0
@@ -62,20 +58,19 @@ class Phases:
 
     def _turn(self) -> None:
         """Add the time since the last call to the innermost phase."""
-        at_s = time.monotonic()
+        at_ms = self._clock.now_ms()
         if self._open:
             phase = self._open[-1]
-            self._spent_s[phase] = self._spent_s.get(phase, 0.0) + at_s - self._since_s
-        self._since_s = at_s
+            self._spent_ms[phase] = self._spent_ms.get(phase, 0) + at_ms - self._since_ms
+        self._since_ms = at_ms
 
     def first_batch(self) -> None:
         """Record that the first batch is finished, counted from the end of the last phase."""
-        self._spent_s[Phase.FIRST_BATCH] = time.monotonic() - self._since_s
+        self._spent_ms[Phase.FIRST_BATCH] = self._clock.now_ms() - self._since_ms
 
     def report(self, restore: Restore) -> RecoveryReport:
         """Return the report so far."""
         cut = restore.cut
-        first = self._spent_s.get(Phase.FIRST_BATCH)
         return RecoveryReport(
             generation=Generation(restore.generation),
             checkpoint_id=None if cut is None else cut.checkpoint_id,
@@ -85,7 +80,7 @@ class Phases:
             commit_replay_ms=self._ms(Phase.COMMIT_REPLAY),
             fetch_ms=self._ms(Phase.FETCH),
             start_ms=self._ms(Phase.START),
-            first_batch_ms=None if first is None else round(first * _MS_PER_S),
+            first_batch_ms=self._spent_ms.get(Phase.FIRST_BATCH),
             repeated_commits=self.repeated_commits,
             state_bytes=0 if cut is None else cut.size_bytes,
             linked_bytes=self.linked_bytes,
@@ -93,7 +88,7 @@ class Phases:
         )
 
     def _ms(self, phase: Phase) -> int:
-        return round(self._spent_s.get(phase, 0.0) * _MS_PER_S)
+        return self._spent_ms.get(phase, 0)
 
 
 class FirstBatch:
@@ -116,6 +111,11 @@ class FirstBatch:
     def report(self) -> RecoveryReport:
         """The report so far."""
         return self._phases.report(self._restore)
+
+    @property
+    def waits(self) -> bool:
+        """Whether no batch was finished yet."""
+        return bool(self._before)
 
     def look(self) -> None:
         """Check whether a batch is finished; cheap, and free after the first batch."""

@@ -6,12 +6,11 @@ and the thread that stores its snapshot writes it too. It is read when the step 
 Nothing depends on the times.
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cutwater.clock import now_ms
+from cutwater.clock import SYSTEM_CLOCK, Clock
 from cutwater.ids import CheckpointId, Generation, StepId
 from cutwater.notebook import table
 from cutwater.protocol.cut import StepSnapshot
@@ -287,7 +286,7 @@ class RunResult:
 class _Times:
     seen_at_ms: int | None = None
     emitted_at_ms: int | None = None
-    sync_s: float = 0.0
+    sync_ms: int = 0
     stored_from_ms: int | None = None
     uploaded_bytes: int = 0
     rows: int | None = None
@@ -296,8 +295,9 @@ class _Times:
 class StepTimes:
     """The times of one step's open attempts."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         """Start without attempts."""
+        self._clock = clock
         self._open: dict[CheckpointId, _Times] = {}
 
     def _of(self, checkpoint_id: CheckpointId) -> _Times:
@@ -306,21 +306,21 @@ class StepTimes:
     def on_seen(self, checkpoint_id: CheckpointId) -> None:
         """Record that a barrier has arrived; only the first arrival counts."""
         times = self._of(checkpoint_id)
-        times.seen_at_ms = times.seen_at_ms or now_ms()
+        times.seen_at_ms = times.seen_at_ms or self._clock.now_ms()
 
     def on_emitted(self, checkpoint_id: CheckpointId, rows: int) -> None:
         """Record that the barrier was emitted, after this many rows of the generation."""
         times = self._of(checkpoint_id)
-        times.emitted_at_ms = now_ms()
+        times.emitted_at_ms = self._clock.now_ms()
         times.rows = rows
 
-    def on_pinned(self, checkpoint_id: CheckpointId, since_s: float) -> None:
-        """Record how long pinning took; `since_s` is a time of `time.monotonic`."""
-        self._of(checkpoint_id).sync_s += time.monotonic() - since_s
+    def on_pinned(self, checkpoint_id: CheckpointId, since_ms: int) -> None:
+        """Record how long pinning took."""
+        self._of(checkpoint_id).sync_ms += self._clock.now_ms() - since_ms
 
     def on_storing(self, checkpoint_id: CheckpointId) -> None:
         """Record that storing the snapshot begins."""
-        self._of(checkpoint_id).stored_from_ms = now_ms()
+        self._of(checkpoint_id).stored_from_ms = self._clock.now_ms()
 
     def on_uploaded(self, checkpoint_id: CheckpointId, size_bytes: int) -> None:
         """Record how much was newly stored, if the attempt is still open."""
@@ -343,13 +343,13 @@ class StepTimes:
     def report(self, snapshot: StepSnapshot, started_at_ms: int) -> StepReport:
         """Return the step's part of an attempt that it has just acknowledged."""
         times = self._open.get(snapshot.checkpoint_id, _Times())
-        at_ms = now_ms()
+        at_ms = self._clock.now_ms()
         emitted = times.emitted_at_ms or times.seen_at_ms or started_at_ms
         seen = times.seen_at_ms or emitted
         return StepReport(
             start_delay_ms=max(0, seen - started_at_ms),
             alignment_ms=max(0, emitted - seen),
-            sync_ms=round(times.sync_s * 1000),
+            sync_ms=times.sync_ms,
             async_ms=max(0, at_ms - (times.stored_from_ms or at_ms)),
             end_to_end_ms=max(0, at_ms - started_at_ms),
             uploaded_bytes=times.uploaded_bytes,

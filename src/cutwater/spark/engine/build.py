@@ -190,7 +190,7 @@ class Build:
             if step.output is not None:
                 self._channels[step.output.id] = self._channel(step, analyzed_step.rows)
                 for reader in step.output.readers:
-                    signal = self._signals.setdefault(reader.step, Signal())
+                    signal = self._signals.setdefault(reader.step, Signal(self.context.tasks))
                     self._channels[step.output.id].subscribe(reader, signal)
         if self.context.available_now:
             analysis.problems += _endless(self.context.plan.steps, self._analyzed)
@@ -206,7 +206,7 @@ class Build:
 
     def _frames(self, step: PhysicalStep) -> Mapping[InputId, DataFrame] | None:
         """Return the step's inputs as streams; None if a producer could not be evaluated."""
-        signal = self._signals.setdefault(step.name, Signal())
+        signal = self._signals.setdefault(step.name, Signal(self.context.tasks))
         frames = {}
         for step_input in step.inputs:
             channel = self._channels.get(step_input.id.channel)
@@ -250,7 +250,14 @@ class Build:
         assert step.output is not None
         log = ChannelLog(step.output.id, dict.fromkeys(step.output.readers, START))
         directory = self.directory / step.name / "channel"
-        return Channel(log, directory, form, self.context.bound, self.on_control)
+        return Channel(
+            log,
+            directory,
+            form,
+            self.context.bound,
+            self.on_control,
+            tasks=self.context.tasks,
+        )
 
     def _restore(self, step: PhysicalStep) -> None:
         if step.output is None or self._cut is None:
@@ -349,7 +356,7 @@ class Build:
             return BatchStep(plan, machine, wiring, self.callbacks, analyzed_step)
         query = QueryStep(plan, machine, wiring, self.callbacks, analyzed_step)
         query.available_now = self.context.available_now
-        query.connect(self._sources.get(spec.step, ()), watch.watch)
+        query.connect(self._sources.get(spec.step, ()), watch)
         return query
 
     def _output(self, spec: StepSpec, channel: Channel | None) -> Output:

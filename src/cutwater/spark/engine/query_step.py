@@ -6,7 +6,8 @@ offsets/N, never from what a source last reported (rule F1), and a batch is comm
 exists.
 
 Spark sends no notice when commits/N appears, and its listener bus can be late or lose events. So
-`CommitWatch` polls for the file every few milliseconds, only while a batch waits for it.
+`CommitWatch` looks for the file: every few milliseconds while a snapshot waits for that batch, and
+otherwise rarely, since the next batch shows that the last one is committed.
 """
 
 import threading
@@ -20,7 +21,7 @@ from cutwater.errors import RunError
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, InputId, StepId
 from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.messages import Place
-from cutwater.protocol.step.events import BatchAppended
+from cutwater.protocol.step.events import BatchAppended, StepEvent
 from cutwater.protocol.step.machine import Step
 from cutwater.runtime.output import SMALL_BYTES
 from cutwater.runtime.reporting.failed_batch import FailedBatch, FailedInput, drop_unread, events_of
@@ -50,6 +51,10 @@ _OWES_BATCH: Final = (
 )
 
 _POLL_S: Final = 0.005
+"""How often the watch looks while a snapshot waits for a commit."""
+
+_REST_S: Final = 0.1
+"""How often it looks otherwise."""
 
 
 class _Ended(ExpectedCallbackError):
@@ -85,7 +90,7 @@ class QueryStep(RunningStep):
         self._query: StreamingQuery | None = None
         self._started = threading.Event()
         self._sources: tuple[ChannelSource, ...] = ()
-        self._watch: Callable[[QueryStep, BatchId], None] = lambda *_: None
+        self._watch: CommitWatch | None = None
         self.available_now = False
         self.checkpoint = wiring.directory / "query"
         self._pins = wiring.directory / "pins"
@@ -136,16 +141,22 @@ class QueryStep(RunningStep):
     def connect(
         self,
         sources: Sequence[ChannelSource],
-        watch: Callable[["QueryStep", BatchId], None],
+        watch: "CommitWatch",
     ) -> None:
         """Connect the query before it starts.
 
         Args:
             sources: Its channel sources, in the order of the step's inputs.
-            watch: Calls `note_if_committed` once Spark has committed a batch; does not block.
+            watch: Calls `note_if_committed` once Spark has committed a batch.
         """
         self._sources = tuple(sources)
         self._watch = watch
+
+    def tell(self, event: StepEvent) -> None:
+        """Pass an event to the machine; look for a commit at once if a snapshot waits for it."""
+        super().tell(event)
+        if self._watch is not None and self.machine.awaits_commit:
+            self._watch.hurry()
 
     def _new_query(self) -> NewQuery:
         return NewQuery(
@@ -282,7 +293,8 @@ class QueryStep(RunningStep):
             ),
         )
         self._offsets = log.offsets
-        self._watch(self, batch)
+        if self._watch is not None:
+            self._watch.watch(self, batch)
 
     def _running_query(self) -> StreamingQuery:
         """Return the query; its first batch may start before `start_query` has returned."""
@@ -408,6 +420,11 @@ class CommitWatch:
             self._waiting[step.name] = (step, batch)
             self._changed.notify()
 
+    def hurry(self) -> None:
+        """Look again now: a snapshot waits."""
+        with self._changed:
+            self._changed.notify()
+
     def close(self) -> None:
         """Stop polling, and wait for the thread."""
         with self._changed:
@@ -427,7 +444,10 @@ class CommitWatch:
                 self._look(step, batch)
             with self._changed:
                 if self._waiting and not self._closed:
-                    self._changed.wait(_POLL_S)
+                    waited_for = any(
+                        step.machine.awaits_commit for step, _ in self._waiting.values()
+                    )
+                    self._changed.wait(_POLL_S if waited_for else _REST_S)
 
     def _look(self, step: QueryStep, batch: BatchId) -> None:
         try:

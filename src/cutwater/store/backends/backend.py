@@ -5,8 +5,8 @@ The protocol relies on two promises: an object is visible as a whole or not at a
 lets exactly one of any number of writers win (rule F5). An acknowledged call survives a crash.
 `NotFound` means that the store answered and has no such object; anything else is `Unavailable`.
 
-`each` makes several calls at once, because a single call to an object store is slow. Its thread
-pool limits one caller; a backend has its own limit for all callers together.
+`each` makes several calls at once, because a single call to an object store is slow. The backend
+says how many one caller may make; it has its own limit for all callers together.
 """
 
 from collections.abc import Callable, Collection
@@ -21,7 +21,8 @@ T = TypeVar("T")
 Result = TypeVar("Result")
 
 AT_ONCE: Final = 8
-"""How many calls one caller makes at the same time."""
+"""How many calls one caller makes at the same time, unless the backend has a reason for another
+number."""
 
 
 class Backend(Protocol):
@@ -39,6 +40,11 @@ class Backend(Protocol):
     @property
     def url(self) -> str:
         """The store's address, for messages."""
+        ...
+
+    @property
+    def at_once(self) -> int:
+        """How many calls one caller should make at the same time."""
         ...
 
     def create(self, path: ObjectPath, data: bytes) -> bool:
@@ -130,13 +136,14 @@ def write_once(backend: Backend, path: ObjectPath, data: bytes) -> None:
         raise Conflict(path, "is written once, and has other content already")
 
 
-def each(call: Callable[[T], Result], items: Collection[T]) -> list[Result]:
-    """Call a function with each item, several at a time; return the results in order.
+def each(backend: Backend, call: Callable[[T], Result], items: Collection[T]) -> list[Result]:
+    """Call a function that uses a backend with each item; return the results in order.
 
     After the first error, no further call is started, the running calls are awaited, and the error
     is raised.
     """
-    if len(items) < 2:
+    workers = min(backend.at_once, len(items))
+    if workers < 2:
         return [call(item) for item in items]
-    with ThreadPoolExecutor(min(AT_ONCE, len(items)), thread_name_prefix="store") as pool:
+    with ThreadPoolExecutor(workers, thread_name_prefix="store") as pool:
         return list(pool.map(call, items))

@@ -28,6 +28,7 @@ from cutwater.errors import (
     StoreError,
     Unavailable,
 )
+from cutwater.store.backends.backend import AT_ONCE
 from cutwater.store.backends.directories import ABSENT, is_directory, is_file
 from cutwater.store.backends.files import (
     make_lasting,
@@ -73,6 +74,11 @@ class LocalBackend:
     def url(self) -> str:
         """The root as a `file:` address."""
         return self._root.as_uri()
+
+    @property
+    def at_once(self) -> int:
+        """How many calls one caller should make at the same time."""
+        return AT_ONCE
 
     # -- writing
 

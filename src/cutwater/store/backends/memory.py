@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Lock
 
 from cutwater.errors import Conflict, NotFound
+from cutwater.store.backends.backend import AT_ONCE
 from cutwater.store.paths import ObjectPath, object_path
 
 
@@ -23,6 +24,11 @@ class MemoryBackend:
     def url(self) -> str:
         """Always `memory:`."""
         return "memory:"
+
+    @property
+    def at_once(self) -> int:
+        """How many calls one caller should make at the same time."""
+        return AT_ONCE
 
     def create(self, path: ObjectPath, data: bytes) -> bool:
         """Write an object unless there is one of that name."""

@@ -21,6 +21,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 
 from cutwater.errors import NotFound, OutcomeUnknown, StoreError, Unavailable
+from cutwater.store.backends.backend import AT_ONCE
 from cutwater.store.backends.object_store_errors import (
     Failed,
     Failure,
@@ -132,6 +133,11 @@ class ObjectBackend:
     def url(self) -> str:
         """The bucket's address, and the prefix in it."""
         return self._url
+
+    @property
+    def at_once(self) -> int:
+        """How many calls one caller should make at the same time."""
+        return AT_ONCE
 
     # -- writing
 

@@ -64,7 +64,7 @@ class Blobs:
 
         What the cache holds is not fetched.
         """
-        self._backend = backend
+        self.backend = backend
         self._paths = PipelinePaths(pipeline)
         self._generation = generation
         self._cache = cache
@@ -124,7 +124,7 @@ class Blobs:
                     file.write(local_file.read_bytes())
             sent = [(target, *size_and_hash(target))]
             sent += [item for sha, item in big.items() if sha not in small]
-            first, *others = each(lambda item: self._store(*item, reusable), sent)
+            first, *others = each(self.backend, lambda item: self._store(*item, reusable), sent)
         if memory is not None:
             held = {sha: (at, size) for sha, (at, size, _) in packed.items()}
             memory.remember(Held(first.sha256, held))
@@ -135,7 +135,11 @@ class Blobs:
         self, local_files: Collection[Path], reusable: Mapping[str, BlobRef]
     ) -> tuple[BlobRef, ...]:
         """Store files, several at a time; return their blobs in the same order."""
-        return tuple(each(lambda local_file: self.store_file(local_file, reusable), local_files))
+        return tuple(
+            each(
+                self.backend, lambda local_file: self.store_file(local_file, reusable), local_files
+            )
+        )
 
     def store_file(self, local_file: Path, reusable: Mapping[str, BlobRef]) -> BlobRef:
         """Store one file, unless it is reusable; return its blob."""
@@ -148,7 +152,7 @@ class Blobs:
         if known is not None:
             return known
         path = self._paths.blob(self._generation, sha256, self._attempt)
-        self._backend.put_file(path, local_file)
+        self.backend.put_file(path, local_file)
         return BlobRef(path, size_bytes, sha256)
 
     # -- fetching
@@ -212,7 +216,7 @@ class Blobs:
             local_file.parent.mkdir(parents=True, exist_ok=True)
             self.fetch_file(refs[local_file], local_file)
 
-        each(fetch, refs)
+        each(self.backend, fetch, refs)
 
     def fetch_file(self, ref: BlobRef, local_file: Path) -> None:
         """Write a blob's content to a local file, replacing what was there.
@@ -225,7 +229,7 @@ class Blobs:
 
     def problems(self, refs: Collection[BlobRef]) -> dict[BlobRef, str]:
         """Describe the problem of each damaged or missing blob; check several at a time."""
-        found = zip(refs, each(self.problem, refs), strict=True)
+        found = zip(refs, each(self.backend, self.problem, refs), strict=True)
         return {ref: problem for ref, problem in found if problem is not None}
 
     def problem(self, ref: BlobRef) -> str | None:
@@ -242,7 +246,7 @@ class Blobs:
     def absence(self, ref: BlobRef) -> str | None:
         """Check as `problem` does, but only existence and size, without reading the blob."""
         try:
-            size_bytes = self._backend.size(ObjectPath(ref.name))
+            size_bytes = self.backend.size(ObjectPath(ref.name))
         except NotFound:
             return _MISSING
         return None if size_bytes == ref.size_bytes else _other_size(ref, size_bytes)
@@ -252,7 +256,7 @@ class Blobs:
         if self._cache is not None and self._cache.give(ref.sha256, local_file):
             return None
         try:
-            self._backend.read_to_file(ObjectPath(ref.name), local_file)
+            self.backend.read_to_file(ObjectPath(ref.name), local_file)
         except NotFound:
             return _MISSING
         size_bytes, sha256 = size_and_hash(local_file)

@@ -160,7 +160,7 @@ class BlobCache:
                 return blobs.absence(ref)
             return self._fetch(blobs, ref)
 
-        found = zip(ordered, each(take, ordered), strict=True)
+        found = zip(ordered, each(blobs.backend, take, ordered), strict=True)
         return {ref: problem for ref, problem in found if problem is not None}
 
     def _find(self, size_bytes: int, sha256: str) -> bool:

@@ -13,7 +13,7 @@ pipeline, and `fenced_out` reports that (PROTOCOL.md section 10).
 import uuid
 from collections.abc import Callable, Collection
 
-from cutwater.clock import wall_ms
+from cutwater.clock import SYSTEM_CLOCK, Clock
 from cutwater.errors import Fenced, OutcomeUnknown
 from cutwater.ids import CheckpointId, Generation, Slot
 from cutwater.protocol.cut import CheckpointKind, Cut
@@ -40,7 +40,11 @@ def claim_next(store: PipelineStore, log: LogView) -> Claim:
 
 
 def decide_cut(
-    store: PipelineStore, claim: Claim, kind: CheckpointKind, make: Callable[[Attempt], Cut]
+    store: PipelineStore,
+    claim: Claim,
+    kind: CheckpointKind,
+    make: Callable[[Attempt], Cut],
+    clock: Clock = SYSTEM_CLOCK,
 ) -> tuple[Decision, Cut]:
     """Reserve a number, create the cut with it, publish its manifest and write its decision.
 
@@ -49,12 +53,13 @@ def decide_cut(
         claim: The claim of this process; the decision gets the slot after it.
         kind: What is decided.
         make: Creates the cut, and stores its objects, after its number is reserved.
+        clock: Tells the time.
 
     Raises:
         Fenced: If another process has claimed the pipeline since; nothing was decided.
         OutcomeUnknown: If it is unknown whether the decision was written.
     """
-    cut = make(_take_number(store, claim.generation, kind))
+    cut = make(_take_number(store, claim.generation, kind, clock))
     decision = Decision(
         slot=Slot(claim.slot + 1),
         generation=claim.generation,
@@ -69,13 +74,15 @@ def decide_cut(
     return decision, cut
 
 
-def _take_number(store: PipelineStore, generation: Generation, kind: CheckpointKind) -> Attempt:
+def _take_number(
+    store: PipelineStore, generation: Generation, kind: CheckpointKind, clock: Clock
+) -> Attempt:
     """Reserve the next free number, as every attempt does (docs/adr/0003)."""
     decided = store.log.read().highest_id
     number = max(store.attempts.highest(decided), decided)
     while True:
         number = CheckpointId(number + 1)
-        attempt = Attempt(number, generation, kind, wall_ms())
+        attempt = Attempt(number, generation, kind, clock.wall_ms())
         if store.attempts.reserve(attempt):
             return attempt
 

@@ -69,7 +69,7 @@ class LogSegments:
         listed = self._backend.list(self._paths.log_segments)
         last_slots = [self._paths.slot_of_log_segment(path) for path in listed]
         compacted: list[LogEntry] = []
-        for found in each(self._segment, last_slots):
+        for found in each(self._backend, self._segment, last_slots):
             if found is None or found[0].slot != len(compacted) + 1:
                 break
             compacted += found
@@ -143,7 +143,11 @@ class DecisionLog:
             # List before reading: a listed slot was created after all slots before it.
             last = max(last, self._last_listed(self._compacted))
         # Listed slots are read several at a time, because a log grows with every checkpoint.
-        new = each(self._entry, [Slot(number) for number in range(len(entries) + 1, last + 1)])
+        new = each(
+            self._backend,
+            self._entry,
+            [Slot(number) for number in range(len(entries) + 1, last + 1)],
+        )
         while True:
             entry = new.pop(0) if new else self._entry(Slot(len(entries) + 1))
             if entry is None:

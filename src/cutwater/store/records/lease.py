@@ -13,7 +13,6 @@ holds no secret, only the name of the file with the token.
 import logging
 import os
 import socket
-import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -23,12 +22,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cutwater.clock import wall_ms
+from cutwater.clock import SYSTEM_CLOCK, Clock
 from cutwater.errors import Corrupt, HolderUnknown, NewerFormat, NotFound, PipelineHeld, StoreError
 from cutwater.ids import PipelineId
 from cutwater.store.backends.backend import Backend
 from cutwater.store.paths import ObjectPath, PipelinePaths
 from cutwater.store.records.envelope import decode, encode, plain_record
+from cutwater.tasks import THREADS, Task, Tasks
 
 BEAT_MS: Final = 3_000
 """The interval between two heartbeats of a running process."""
@@ -185,7 +185,7 @@ class Hold(NamedTuple):
     problem: str = ""
 
 
-def look(backend: Backend, pipeline: PipelineId) -> Hold:
+def look(backend: Backend, pipeline: PipelineId, clock: Clock = SYSTEM_CLOCK) -> Hold:
     """Find out whether a process holds a pipeline now; with a damaged lease it is unknown.
 
     Raises:
@@ -195,7 +195,7 @@ def look(backend: Backend, pipeline: PipelineId) -> Hold:
         lease = Leases(backend, pipeline).read()
     except (Corrupt, NewerFormat) as error:
         return Hold(None, Holding.UNKNOWN, 0, error.reason)
-    at_ms = wall_ms()
+    at_ms = clock.wall_ms()
     held = holding(lease, at_ms, is_dead=lease is not None and process_is_dead(lease, _LIVE))
     age_s = 0 if lease is None else max(0, at_ms - lease.beat_at_ms) // 1000
     return Hold(lease, held, age_s)
@@ -222,7 +222,14 @@ def _held_by(
     return PipelineHeld(name, found.lease.host, found.lease.process, found.age_s)
 
 
-def take_lease(backend: Backend, pipeline: PipelineId, name: str, *, takeover: bool) -> Lease:
+def take_lease(
+    backend: Backend,
+    pipeline: PipelineId,
+    name: str,
+    *,
+    takeover: bool,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Lease:
     """Create a lease for this process, unless another one holds the pipeline; write nothing yet.
 
     Raises:
@@ -230,13 +237,13 @@ def take_lease(backend: Backend, pipeline: PipelineId, name: str, *, takeover: b
         HolderUnknown: If the holder is unknown, without a takeover.
         StoreError: If the store does not answer.
     """
-    found = look(backend, pipeline)
+    found = look(backend, pipeline, clock)
     held = _held_by(found, backend, pipeline, name)
     if held is not None and not takeover:
         raise held
     if held is None and found.lease is not None:
         _GONE.add(found.lease.nonce)
-    lease = Lease(socket.gethostname(), os.getpid(), uuid.uuid4().hex, wall_ms())
+    lease = Lease(socket.gethostname(), os.getpid(), uuid.uuid4().hex, clock.wall_ms())
     _LIVE.add(lease.nonce)
     return lease
 
@@ -282,44 +289,52 @@ def is_gone(
 class Heartbeat:
     """Renews a lease periodically, so that other processes see that its holder is alive."""
 
-    def __init__(self, leases: Leases, lease: Lease, every_ms: int = BEAT_MS) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        lease: Lease,
+        every_ms: int = BEAT_MS,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        tasks: Tasks = THREADS,
+    ) -> None:
         """Prepare; nothing is written yet."""
         self._leases = leases
         self._lease = lease
         self._every_s = every_ms / 1000
-        self._over = threading.Event()
+        self._clock = clock
+        self._tasks = tasks
+        self._over = tasks.event()
         self._has_beaten = False
         self._problem = ""
-        self._thread = threading.Thread(
-            target=self._beat_until_stopped, name="heartbeat", daemon=True
-        )
+        self._task: Task | None = None
 
     def start(self) -> None:
         """Send one heartbeat, before anything else is done; then continue in a thread."""
         self._beat()
-        self._thread.start()
+        self._task = self._tasks.start(self._beat_until_stopped, "heartbeat")
 
     def begin_again(self) -> None:
         """Restart the heartbeat, even if another process has written the lease since."""
-        self._over.set()
-        self._thread.join()
-        self._over = threading.Event()
+        self._end_task()
+        self._over = self._tasks.event()
         self._has_beaten = False
-        self._thread = threading.Thread(
-            target=self._beat_until_stopped, name="heartbeat", daemon=True
-        )
         self.start()
 
     def stop(self) -> None:
         """Stop, and release the lease if the store answers."""
-        self._over.set()
-        self._thread.join()
+        self._end_task()
         # Even if the release cannot be written, this process may start the pipeline again.
         _LIVE.discard(self._lease.nonce)
         try:
-            self._leases.release(replace(self._lease, beat_at_ms=wall_ms()))
+            self._leases.release(replace(self._lease, beat_at_ms=self._clock.wall_ms()))
         except StoreError as error:
             _LOG.warning("heartbeat: %s", error)
+
+    def _end_task(self) -> None:
+        self._over.set()
+        if self._task is not None:
+            self._task.join()
 
     def _beat_until_stopped(self) -> None:
         while not self._over.wait(self._every_s):
@@ -334,7 +349,7 @@ class Heartbeat:
                 # Another process has taken over; this process is fenced at its next decision.
                 _LOG.warning("process %s on %s has taken over", found.process, found.host)
                 return False
-            self._leases.beat(replace(self._lease, beat_at_ms=wall_ms()))
+            self._leases.beat(replace(self._lease, beat_at_ms=self._clock.wall_ms()))
             self._has_beaten = True
         except StoreError as error:
             self._tell(str(error))
@@ -363,7 +378,13 @@ class Heartbeat:
 
 @contextmanager
 def hold_pipeline(
-    backend: Backend, pipeline: PipelineId, name: str, *, takeover: bool
+    backend: Backend,
+    pipeline: PipelineId,
+    name: str,
+    *,
+    takeover: bool,
+    clock: Clock = SYSTEM_CLOCK,
+    tasks: Tasks = THREADS,
 ) -> Iterator[None]:
     """Hold a pipeline while working on it.
 
@@ -372,8 +393,8 @@ def hold_pipeline(
         HolderUnknown: If the holder is unknown, without a takeover.
         StoreError: If the store does not answer.
     """
-    lease = take_lease(backend, pipeline, name, takeover=takeover)
-    heartbeat = Heartbeat(Leases(backend, pipeline), lease)
+    lease = take_lease(backend, pipeline, name, takeover=takeover, clock=clock)
+    heartbeat = Heartbeat(Leases(backend, pipeline), lease, clock=clock, tasks=tasks)
     heartbeat.start()
     try:
         yield

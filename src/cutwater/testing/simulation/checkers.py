@@ -1,26 +1,35 @@
 """Independent checkers: what must be true, judged by the record of what really happened.
 
-The checkers never call the code under test. A decided cut is compared with the history of every
-step; a commit is compared with the result of the whole computation over the cut's source prefix;
-the end of a run is compared with the fault-free result.
+The checkers decode what is in the store and call nothing else of the code under test. A decided cut
+is compared with the history of every step; a commit is compared with the result of the whole
+computation over the cut's source prefix; the end of a run is compared with the fault-free result.
 """
 
+# Checkers look inside.
+# ruff: noqa: SLF001
+
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, ReaderId, SinkId, Slot, StepId
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.checkpoint.failure import FailureReason
-from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
+from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
 from cutwater.protocol.decisions import Decision
-from cutwater.protocol.recovery import Refuse
 from cutwater.protocol.step.aligner_events import BarrierSeen
-from cutwater.protocol.step.machine import Step
 from cutwater.protocol.topology import StepSpec
+from cutwater.runtime.outcome import End, Outcome
+from cutwater.store.paths import ObjectPath
+from cutwater.store.records.codecs import COMMITTED, LOG_ENTRY
+from cutwater.store.records.envelope import decode
+from cutwater.testing.simulation.engine import SimulatedStep, files_digest
 from cutwater.testing.simulation.history import BatchRecord, Wrong
 from cutwater.testing.simulation.process import Process
 from cutwater.testing.simulation.rows import Row, Token, without_tokens
-from cutwater.testing.simulation.store import blob_name, committed_name, unpack
+from cutwater.testing.simulation.sinks import unpack
 from cutwater.testing.simulation.tables import is_ours
 
 if TYPE_CHECKING:
@@ -48,7 +57,48 @@ class Checkers:
         self.world = world
         self.last_decided = NO_CHECKPOINT
         self.seen_attempts: set[CheckpointId] = set()
+        self.aborted_attempts: set[CheckpointId] = set()
         self.gave_rows_at_ms: dict[Generation, int] = {}
+
+    # -- the store
+
+    def written(self, name: str, data: bytes) -> None:
+        """An object was written: judge decisions and commits at once."""
+        _, _, rest = name.partition(f"{self.world.pipeline}/")
+        if rest.startswith("log/"):
+            entry = decode(LOG_ENTRY, ObjectPath(name), data)
+            if isinstance(entry, Decision):
+                self.world.judge(lambda: self.decided(entry))
+        elif rest.startswith("committed/"):
+            slot = decode(COMMITTED, ObjectPath(name), data).slot
+            self.world.judge(lambda: self.committed(slot))
+
+    def deleted(self, name: str) -> None:
+        """An object was deleted."""
+        self.world.history.counts["objects deleted"] += "/blobs/" in name
+
+    def problem(self, blob: BlobRef) -> str | None:
+        """Return what is wrong with an object; None if it is intact."""
+        data = self.world.store.by_name.get(blob.name)
+        if data is None:
+            return "missing"
+        return None if hashlib.sha256(data).hexdigest() == blob.sha256 else "damaged"
+
+    def _tree(self, refs: Sequence[BlobRef]) -> dict[str, bytes]:
+        """Read the files of a snapshot as the format of bundles describes them."""
+        objects = self.world.store.by_name
+        first, others = refs[0], {ref.sha256: ref.name for ref in refs[1:]}
+        line, _, body = objects[first.name].partition(b"\n")
+        files = {}
+        for file in json.loads(line)["files"]:
+            if file["offset"] is None:
+                files[file["path"]] = objects[others[file["sha256"]]]
+                continue
+            held = body
+            if "bundle" in file:
+                _, _, held = objects[others[file["bundle"]]].partition(b"\n")
+            files[file["path"]] = held[file["offset"] : file["offset"] + file["size_bytes"]]
+        return files
 
     # -- attempts
 
@@ -63,22 +113,63 @@ class Checkers:
         """The cut equation may protect users, but here it must never have to."""
         require(reason is not FailureReason.INCONSISTENT_CUT, f"inconsistent cut: {detail}")
 
-    def barrier_seen(self, process: Process, machine: Step, event: BarrierSeen) -> None:
+    def barrier_seen(self, step: SimulatedStep, event: BarrierSeen) -> None:
         """A barrier that has overtaken is never held (rule F18b)."""
-        reader = ReaderId(machine.spec.step, event.input)
-        held = process.logs[event.input.channel].holds(reader, event.barrier.checkpoint_id)
+        reader = ReaderId(step.spec.step, event.input)
+        log = step.wiring.inputs[event.input]._log
+        held = log.holds(reader, event.barrier.checkpoint_id)
         require(
             not (event.barrier.is_unaligned and held),
             f"{reader} holds the overtaking barrier {event.barrier.checkpoint_id}",
         )
 
-    def recovery_refused(self, action: Refuse) -> None:
+    def recovery_refused(self, error: Exception) -> None:
         """Recovery may refuse only where something was damaged from outside."""
-        require(self.world.damaged, f"recovery refused without damage: {action}")
+        require(self.world.damaged, f"recovery refused without damage: {error}")
 
-    def target_refused(self, sink: SinkId) -> None:
-        """No table is ever replaced by another table here; only its name may change."""
-        raise Wrong(f"{sink} is taken for another table")
+    # -- requests
+
+    def completed(self, checkpoint_id: CheckpointId, request: CheckpointRequest | None) -> None:
+        """A request was answered as completed: its checkpoint is decided, with its name."""
+        decisions = {
+            decision.checkpoint_id: decision for decision in self.world.judged.log.read().decisions
+        }
+        require(checkpoint_id in decisions, f"{checkpoint_id} is completed and not decided")
+        if request is not None and request.name is not None:
+            cut = self.world.read_cut(decisions[checkpoint_id])
+            name = None if cut is None else cut.name
+            require(
+                cut is None or name == request.name,
+                f"savepoint {request.name} is checkpoint {checkpoint_id}, which is {name}",
+            )
+
+    def aborted(self, checkpoint_id: CheckpointId) -> None:
+        """A checkpoint was aborted: it is not decided."""
+        decided = {entry.checkpoint_id for entry in self.world.judged.log.read().decisions}
+        require(checkpoint_id not in decided, f"{checkpoint_id} is aborted, and decided")
+        self.aborted_attempts.add(checkpoint_id)
+
+    def commit_recorded(self, slot: Slot) -> None:
+        """The driver takes a commit for recorded: the record is in the store."""
+        there = self.world.paths.committed(slot) in self.world.store.by_name
+        require(there or self.world.damaged, f"the commit of slot {slot} was never recorded")
+
+    def generation_ended(self, process: Process, outcome: Outcome) -> None:
+        """A stop ends the pipeline with its checkpoint, or because it did not insist on one.
+
+        With a drain, nothing is appended after the last checkpoint. A pipeline that has finished
+        has read all input.
+        """
+        if outcome.end is End.STOPPED:
+            self.stopped(process)
+            saved = process.last_attempts & process.decided_attempts
+            require(
+                process.plain_stop or bool(saved),
+                f"{process} has stopped without the checkpoint that it was to stop with",
+            )
+        if outcome.end is End.FINISHED:
+            unread = [name for name in self.world.streams if not process.steps[name].is_at_end]
+            require(not unread, f"{process} has finished without all input of {unread}")
 
     # -- cuts
 
@@ -89,20 +180,28 @@ class Checkers:
             f"decision {entry.checkpoint_id} follows {self.last_decided}",
         )
         self.last_decided = entry.checkpoint_id
-        cut = self.world.judged.read_cut(entry.checkpoint_id, entry.manifest_sha256)
+        require(
+            entry.checkpoint_id not in self.aborted_attempts,
+            f"{entry.checkpoint_id} was aborted, and is decided",
+        )
+        cut = self.world.read_cut(entry)
         require(cut is not None, f"decision {entry.checkpoint_id} names no readable manifest")
         assert cut is not None
         counts = self.world.history.counts
         if entry.kind is CheckpointKind.REWIND:
             return
         require(
-            entry.generation == self.world.judged.read_log().generation,
+            entry.generation == self.world.judged.log.read().generation,
             f"generation {entry.generation} decided after it was fenced",
         )
         counts["checkpoints aligned" if cut.is_aligned else "checkpoints unaligned"] += 1
         counts["savepoints"] += entry.kind is CheckpointKind.SAVEPOINT
         for spec in self.world.topology.steps:
             self._check_snapshot(spec, cut)
+            counts["objects reused"] += sum(
+                f"/{cut.checkpoint_id:012d}-" not in blob.name
+                for blob in cut.snapshots[spec.step].blobs
+            )
         self._check_pace(cut)
         self.world.faults.decision_written(cut)
 
@@ -110,8 +209,12 @@ class Checkers:
         snapshot = cut.snapshots[spec.step]
         record = self._record(cut, spec.step)
         where = f"checkpoint {cut.checkpoint_id}, {spec.step} at batch {snapshot.batch}"
+        for blob in snapshot.blobs:
+            problem = self.problem(blob)
+            require(problem is None or self.world.damaged, f"{where}: {blob.name} is {problem}")
         require(
-            " ".join(blob.sha256 for blob in snapshot.state) == record.state_sha256,
+            any(map(self.problem, snapshot.state))
+            or files_digest(self._tree(snapshot.state)) == record.state_sha256,
             f"{where}: the stored state is not the state after that batch",
         )
         require(
@@ -128,9 +231,6 @@ class Checkers:
             snapshot.in_flight_bytes <= limit,
             f"{where}: {snapshot.in_flight_bytes} bytes in flight, allowed {limit}",
         )
-        for blob in snapshot.blobs:
-            problem = self.world.judged.problem(blob)
-            require(problem is None or self.world.damaged, f"{where}: {blob.name} is {problem}")
         self._check_stands_alone(cut, snapshot)
         self._check_channels(spec, cut, snapshot)
 
@@ -139,7 +239,7 @@ class Checkers:
         if cut.kind not in {CheckpointKind.SAVEPOINT, CheckpointKind.FULL}:
             return
         for blob in snapshot.blobs:
-            own = blob_name(cut.generation, cut.checkpoint_id, blob.sha256)
+            own = self.world.paths.blob(cut.generation, blob.sha256, cut.checkpoint_id)
             require(
                 blob.name == own,
                 f"{cut.kind.name.lower()} {cut.checkpoint_id} needs {blob.name} of another one",
@@ -153,7 +253,7 @@ class Checkers:
             events = history.events.get((cut.generation, source.channel), {})
             lost = [events.get(number) for number in range(position, sent)]
             kept = [
-                unpack(self.world.judged.objects.get(recorded.blobs[0].name, b"N."))
+                unpack(self.world.store.by_name.get(recorded.blobs[0].name, b"N."))
                 for part in snapshot.in_flight
                 if part.input == source
                 for recorded in part.events
@@ -178,7 +278,7 @@ class Checkers:
         last_ms = self.gave_rows_at_ms.get(cut.generation)
         early = last_ms is not None and cut.started_at_ms < last_ms + options.every_ms
         where = f"checkpoint {cut.checkpoint_id}, {options.every_ms} ms between commits"
-        drained = any(process.stop_after == cut.checkpoint_id for process in world.processes)
+        drained = any(cut.checkpoint_id in process.last_attempts for process in world.processes)
         sources = [cut.snapshots[StepId(name)] for name in world.shape.sources()]
         ends = drained or cut.kind is not CheckpointKind.CHECKPOINT
         ends = ends or all(source.finished for source in sources)
@@ -196,9 +296,9 @@ class Checkers:
         kept = [table for table in world.tables.values() if not table.shows_batches]
         if any(table.last_slot != slot for table in kept):
             return
-        entry = world.judged.read_log().at(slot)
+        entry = world.judged.log.read().at(slot)
         assert isinstance(entry, Decision)
-        cut = world.judged.read_cut(entry.checkpoint_id)
+        cut = world.read_cut(entry)
         if cut is None:
             return
         world.history.counts["commit points"] += 1
@@ -215,7 +315,7 @@ class Checkers:
 
     def _tables_at(self, slot: Slot) -> Tables:
         """What the tables held at a commit; a table that shows batches may show more by now."""
-        recorded = unpack(self.world.store.objects[committed_name(slot)])
+        recorded = self.world.judged.commits.read(slot).versions
         return {
             sink: table.versions[int(recorded[sink])] if table.shows_batches else table.rows
             for sink, table in self.world.tables.items()
@@ -271,29 +371,27 @@ class Checkers:
         options = self.world.options
         # An Event that lets a held barrier be emitted may exceed the bound.
         most = bound.messages + 1
-        for spec in self.world.topology.steps:
-            log = process.logs.get(spec.output)
-            if log is None:
-                continue
-            for reader in self.world.topology.readers(spec.output):
-                backlog = log.backlog(reader).messages
+        for channel in {} if process.built is None else process.built.channels.values():
+            for reader, backlog in channel.backlogs().items():
                 # An overtaking step reads on while it records, so a restored backlog may be
                 # longer than the bound; it only shrinks.
-                restored = process.restored_ends[spec.output] - log.position(reader).position
-                require(backlog <= max(most, restored), f"{reader} lies {backlog} Events behind")
-            require(log.controls < 400, f"{log.channel} keeps {log.controls} control messages")
-        if process.coordinator is not None:
-            opened = len(process.coordinator.open_attempts)
-            require(opened <= options.max_concurrent, f"{opened} attempts are open")
+                restored = process.restored_ends.get(channel.id, 0)
+                longest = max(most, restored - channel.position(reader).position)
+                behind = backlog.messages
+                require(behind <= longest, f"{reader} lies {behind} Events behind")
+            controls = channel._log.controls
+            require(controls < 400, f"{channel.id} keeps {controls} control messages")
+        opened = len(process.open_attempts)
+        require(opened <= options.max_concurrent, f"{opened} attempts are open")
 
     def stopped(self, process: Process) -> None:
         """A pipeline stopped with a savepoint has appended nothing after it."""
-        head = self.world.judged.read_log().head
-        cut = None if head is None else self.world.judged.read_cut(head.checkpoint_id)
+        head = self.world.judged.log.read().head
+        cut = None if head is None else self.world.read_cut(head)
         if cut is None or process.stop_after != cut.checkpoint_id:
             return
         for name, offset in self._prefix(cut).items():
-            appended = process.engines[StepId(name)].offset
+            appended = process.steps[name].offset
             require(appended == offset, f"{name} went on to {appended} behind the drain {offset}")
 
     def final(self, process: Process) -> None:

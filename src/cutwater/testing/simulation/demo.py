@@ -31,7 +31,7 @@ def _collect(mode: str, seed: int) -> tuple[World, list[Line]]:
 
     world = World(seed, shape="diamond", mode=mode, calm=True, tracer=tracer)
     world.slow = True
-    world.run(chaos_turns=700)
+    world.run(chaos_ms=3_000)
     return world, lines
 
 

@@ -7,14 +7,15 @@ reverse. A fault counts as delivered only when it changed something.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from cutwater.ids import BatchId, ChannelId, CheckpointId, StepId
+from cutwater.ids import BatchId, StepId
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
-from cutwater.protocol.checkpoint.events import Acknowledged, Cancelled, Requested, StepFailed
+from cutwater.protocol.checkpoint.events import Acknowledged, CoordinatorEvent
 from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
+from cutwater.store.backends.directories import exists
+from cutwater.store.records.requests import Request, Wish
 from cutwater.testing.simulation import mishaps
 from cutwater.testing.simulation.mishaps import RequestFaults
 from cutwater.testing.simulation.process import Process
-from cutwater.testing.simulation.store import committed_name, manifest_name
 
 if TYPE_CHECKING:
     from cutwater.testing.simulation.world import World
@@ -27,7 +28,6 @@ KINDS: Final = (
     "step failure",
     "pause",
     "store out of reach",
-    "response lost",
     "ack lost",
     "ack repeated late",
     "ack from a stranger",
@@ -39,6 +39,8 @@ KINDS: Final = (
     "savepoint requested",
     "full checkpoint requested",
     "stop with savepoint",
+    "stop requested",
+    "request through the store",
     "rewind",
     "end of input",
     "slow step",
@@ -63,9 +65,10 @@ class Faults:
         rng = world.rng
         drawn = {kind for kind in KINDS if rng.random() < 0.5}
         self.enabled = set() if world.calm else drawn
-        self.rate = rng.choice((0.001, 0.003, 0.006, 0.012))
+        self.rate = rng.choice((0.0003, 0.0008, 0.0015, 0.003))
         self.ack_loss = rng.choice((0.0, 0.02, 0.1))
-        self.late: list[tuple[int, Process, Acknowledged]] = []
+        self.late: list[tuple[int, Acknowledged]] = []
+        self._posts: dict[int, Callable[[CoordinatorEvent], None]] = {}
         self.requests = RequestFaults(world, self.enabled)
         self._actions: dict[str, Callable[[], bool]] = {
             "crash": self._crash,
@@ -83,6 +86,8 @@ class Faults:
             "savepoint requested": lambda: self._request(CheckpointKind.SAVEPOINT),
             "full checkpoint requested": lambda: self._request(CheckpointKind.FULL),
             "stop with savepoint": lambda: self._request(CheckpointKind.SAVEPOINT, drain=True),
+            "stop requested": self._stop,
+            "request through the store": self._request_through_store,
             "rewind": self._rewind,
             "end of input": self._end_of_input,
             "slow step": self._slow,
@@ -100,12 +105,12 @@ class Faults:
         self.world.history.counts[f"fault: {kind}"] += 1
         self.world.trace(None, "fault", kind)
 
-    def maybe(self) -> None:
-        """Inject a fault, at random."""
+    def maybe(self, elapsed_ms: int) -> None:
+        """Inject a fault, at random, as often as the time that has passed wants."""
         rng = self.world.rng
         self._deliver_late()
         self.requests.arrive()
-        if rng.random() >= self.rate:
+        if rng.random() >= self.rate * elapsed_ms:
             return
         kind = rng.choice(sorted(self.enabled & set(self._actions)) or ["crash"])
         if self._actions[kind]():
@@ -129,7 +134,10 @@ class Faults:
 
     def _crash_during_effect(self) -> bool:
         process = self.world.current
-        if process is None or not process.running or not process.tasks:
+        if process is None or not process.running:
+            return False
+        effects = [task for task in self.world.scheduler.tasks_of(process) if task.name == "effect"]
+        if not effects:
             return False
         process.die()
         return True
@@ -138,8 +146,7 @@ class Faults:
         process = self.world.current
         if process is None or not process.running:
             return False
-        step = self.world.rng.choice(sorted(process.steps))
-        process.inbox.append(StepFailed(step, self.world.now_ms))
+        process.steps[self.world.rng.choice(sorted(process.steps))].fails = True
         return True
 
     def _pause(self) -> bool:
@@ -147,7 +154,9 @@ class Faults:
         if process is None or process.paused or not process.alive:
             return False
         process.paused = True
-        self.world.wake_at[process.number] = self.world.now_ms + self.world.rng.randint(20, 900)
+        longest_ms = self.world.rng.choice((900, 900, 30_000))
+        pause_ms = self.world.rng.randint(20, longest_ms)
+        self.world.wake_at[process.number] = self.world.now_ms + pause_ms
         return True
 
     def decision_written(self, cut: Cut) -> None:
@@ -165,25 +174,37 @@ class Faults:
 
     # -- messages
 
-    def send_ack(self, process: Process, ack: Acknowledged) -> None:
-        """Send an acknowledgement; it may be lost, or arrive twice."""
+    def post(
+        self, process: Process, post: Callable[[CoordinatorEvent], None]
+    ) -> Callable[[CoordinatorEvent], None]:
+        """Return what the steps of a process report through: acknowledgements may be lost."""
+        self._posts[process.number] = post
+
+        def send(event: CoordinatorEvent) -> None:
+            if not isinstance(event, Acknowledged) or not self._ack_lost(event):
+                post(event)
+
+        return send
+
+    def _ack_lost(self, ack: Acknowledged) -> bool:
+        """Return whether an acknowledgement is lost; it may also arrive twice."""
         rng = self.world.rng
         if not self.world.healing and rng.random() < self.ack_loss:
             if "ack lost" in self.enabled:
                 self.count("ack lost")
-                return
+                return True
             if "ack repeated late" in self.enabled:
-                self.late.append((self.world.now_ms + rng.randint(5, 1500), process, ack))
-        process.inbox.append(ack)
+                self.late.append((self.world.now_ms + rng.randint(5, 1500), ack))
+        return False
 
     def _stranger(self) -> bool:
         """Send an acknowledgement of a step that does not take part."""
         process = self.world.current
-        if process is None or process.coordinator is None or not process.coordinator.open_attempts:
+        if process is None or not process.running or not process.open_attempts:
             return False
-        attempt = self.world.rng.choice(sorted(process.coordinator.open_attempts))
+        attempt = self.world.rng.choice(sorted(process.open_attempts))
         snapshot = StepSnapshot(StepId("stranger"), attempt, process.generation, BatchId(0))
-        process.inbox.append(Acknowledged(snapshot, self.world.now_ms))
+        self._posts[process.number](Acknowledged(snapshot, self.world.clock.now_ms()))
         return True
 
     def _deliver_late(self) -> None:
@@ -192,22 +213,11 @@ class Faults:
         if not due:
             return
         self.late = [delayed for delayed in self.late if delayed[0] > self.world.now_ms]
-        for _, _, ack in due:
+        for _, ack in due:
             process = self.world.current
             if process is not None and process.running:
-                process.inbox.append(ack)
+                self._posts[process.number](ack)
                 self.count("ack repeated late")
-
-    def response_lost(self) -> bool:
-        """Return whether the response to a create is lost."""
-        world = self.world
-        lost = "response lost" in self.enabled and world.rng.random() < 0.15
-        if lost and not world.healing:
-            self.count("response lost")
-            if world.rng.random() < 0.3:
-                world.reach_again(out_of_reach_ms=world.rng.randint(10, 200))
-            return True
-        return False
 
     # -- the store and the tables
 
@@ -228,15 +238,21 @@ class Faults:
         process = self.world.current
         if process is None or not process.running:
             return False
+        assert process.built is not None
         unread = sorted(
-            event.files[0]
-            for channel, log in process.logs.items()
-            for reader in self.world.topology.readers(ChannelId(channel))
-            for event in log.read(log.position(reader), log.end)
+            file
+            for channel in process.built.channels.values()
+            for reader in channel.backlogs()
+            for file in channel.paths(
+                channel.events(channel.position(reader).position, channel.limit(reader))
+            )
         )
         if not unread:
             return False
-        return process.files.pop(self.world.rng.choice(unread), None) is not None
+        file = self.world.rng.choice(unread)
+        was_there = exists(file)
+        file.unlink(missing_ok=True)
+        return was_there
 
     def _stop_query(self) -> bool:
         """Stop the query of a source, as `query.stop()` in the user's program does."""
@@ -244,11 +260,13 @@ class Faults:
         if process is None or not process.running:
             return False
         sources = [
-            source for source in self.world.topology.sources if not process.steps[source].finished
+            source
+            for source in self.world.topology.sources
+            if not process.steps[source].machine.finished
         ]
         if not sources:
             return False
-        process.engines[self.world.rng.choice(sources)].stopped = True
+        process.steps[self.world.rng.choice(sources)].stopped = True
         return True
 
     def _foreign_commit(self) -> bool:
@@ -296,27 +314,28 @@ class Faults:
         if world.store.out_of_reach:
             return False
         sound = world.sound_decisions()
-        head = world.judged.read_log().head
+        head = world.judged.log.read().head
         if len(sound) < 2 or head is None or sound[-1].slot != head.slot:
             return False
-        cut = world.judged.read_cut(head.checkpoint_id)
-        spared = world.judged.read_cut(sound[-2].checkpoint_id)
+        cut = world.read_cut(head)
+        spared = world.read_cut(sound[-2])
         assert cut is not None
         assert spared is not None
         names = {blob.name for blob in cut.blobs(committed=False)}
         names -= {blob.name for blob in spared.blobs(committed=False)}
-        names |= {manifest_name(head.checkpoint_id), committed_name(head.slot)}
-        name = rng.choice(sorted(names & set(world.store.objects)))
-        self._break(name, how)
+        committed = world.paths.committed(head.slot)
+        names |= {world.paths.manifest(head.checkpoint_id), committed}
+        name = rng.choice(sorted(names & set(world.store.by_name)))
+        self._break(name, "missing" if name == committed else how)
         world.damaged = True
         for process in world.processes:
             process.die()
         return True
 
     def _break(self, name: str, how: str) -> None:
-        objects, rng = self.world.store.objects, self.world.rng
+        objects, rng = self.world.store.by_name, self.world.rng
         data = objects[name]
-        if how == "missing" or name.startswith("committed/"):
+        if how == "missing":
             del objects[name]
         elif how == "torn":
             objects[name] = data[: rng.randrange(len(data))]
@@ -338,10 +357,9 @@ class Faults:
 
     def _cancel(self) -> bool:
         process = self.world.current
-        if process is None or process.coordinator is None or not process.coordinator.open_attempts:
+        if process is None or not process.running or not process.open_attempts:
             return False
-        attempt = self.world.rng.choice(sorted(process.coordinator.open_attempts))
-        process.inbox.append(Cancelled(CheckpointId(attempt), self.world.now_ms))
+        process.abort(self.world.rng.choice((None, *sorted(process.open_attempts))))
         return True
 
     def _request(self, kind: CheckpointKind, *, drain: bool = False) -> bool:
@@ -349,12 +367,47 @@ class Faults:
         if process is None or not process.running:
             return False
         name = f"n{self.world.now_ms}" if kind is CheckpointKind.SAVEPOINT else None
-        request = CheckpointRequest(kind, name, drain)
-        process.inbox.append(Requested(request, self.world.now_ms, at_once=drain))
+        process.request(CheckpointRequest(kind, name, drain), stop=drain)
+        return True
+
+    def _stop(self) -> bool:
+        """Request a stop, with a last checkpoint or without."""
+        process = self.world.current
+        if process is None or not process.running:
+            return False
+        supervisor = process.supervisor
+        assert supervisor is not None
+        checkpoint = self.world.rng.random() < 0.7
+        process.plain_stop = True
+        process.tasks.start(lambda: supervisor.stop(checkpoint=checkpoint), "operator")
+        return True
+
+    def _request_through_store(self) -> bool:
+        """Let a client send a request through the store, as the command line does."""
+        world, rng = self.world, self.world.rng
+        process = world.current
+        if process is None or not process.running or process.supervisor is None:
+            return False
+        wish = rng.choice((Wish.CHECKPOINT, Wish.SAVEPOINT, Wish.STOP))
+        named = wish is Wish.SAVEPOINT or (wish is Wish.STOP and rng.random() < 0.5)
+        request = Request(
+            token=f"{len(world.processes):032x}",
+            wish=wish,
+            holder=process.supervisor.lease.nonce,
+            asked_by="an operator",
+            asked_at_ms=world.clock.wall_ms(),
+            expires_at_ms=world.clock.wall_ms() + rng.choice((300, 3_000, 20_000)),
+            full=wish is Wish.CHECKPOINT and rng.random() < 0.5,
+            name=f"r{world.now_ms}" if named else None,
+            drain=wish is Wish.STOP and rng.random() < 0.5,
+        )
+        # A plain stop ends the pipeline also if its checkpoint fails.
+        process.plain_stop |= wish is Wish.STOP and not (request.name or request.drain)
+        world.start_client(request)
         return True
 
     def _rewind(self) -> bool:
-        if not self.world.judged.read_log().decisions or self.world.store.out_of_reach:
+        if not self.world.judged.log.read().decisions or self.world.store.out_of_reach:
             return False
         self.world.start_rewind()
         return True
@@ -373,6 +426,6 @@ class Faults:
         self.world.slow = not self.world.slow
         process = self.world.current
         if process is not None and process.running:
-            for engine in process.engines.values():
-                engine.slow = self.world.is_slow(engine.spec.step)
+            for step in process.steps.values():
+                step.slow = self.world.is_slow(step.spec.step)
         return True

@@ -40,48 +40,40 @@ class History:
     started: list[tuple[Generation, CheckpointId]] = field(default_factory=list)
     ended: Counter[tuple[Generation, CheckpointId]] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
+    verdict: Wrong | None = None
+
+    def object(self, message: str) -> None:
+        """Note a broken promise; the first one counts.
+
+        Nothing is raised: this may be called inside the driver, which handles most exceptions.
+        """
+        self.verdict = self.verdict or Wrong(message)
 
     def begin(self, generation: Generation, step: StepId, record: BatchRecord) -> None:
         """Note where a step begins in a generation."""
         self.batches[(generation, step)] = {record.batch: record}
 
     def batch(self, generation: Generation, step: StepId, record: BatchRecord) -> None:
-        """Note an appended batch.
-
-        Raises:
-            Wrong: If the step had appended a batch of that number before.
-        """
+        """Note an appended batch; object if the step had appended one of that number before."""
         known = self.batches[(generation, step)]
         if record.batch in known:
-            message = f"{step} appended batch {record.batch} twice in generation {generation}"
-            raise Wrong(message)
+            self.object(f"{step} appended batch {record.batch} twice in generation {generation}")
         known[record.batch] = record
 
     def event(
         self, generation: Generation, channel: ChannelId, position: int, rows: tuple[Row, ...]
     ) -> None:
-        """Note an Event in a channel.
-
-        Raises:
-            Wrong: If it has no rows, or its ordinal was used before for other rows.
-        """
+        """Note an Event; object if it has no rows, or its ordinal was used for other rows."""
         known = self.events.setdefault((generation, channel), {})
         if not rows:
-            message = f"{channel} got an Event without rows"
-            raise Wrong(message)
+            self.object(f"{channel} got an Event without rows")
         if known.get(position, rows) != rows:
-            message = f"{channel} has two Events at @{position}"
-            raise Wrong(message)
+            self.object(f"{channel} has two Events at @{position}")
         known[position] = rows
 
     def read(
         self, generation: Generation, channel: ChannelId, position: int, rows: tuple[Row, ...]
     ) -> None:
-        """Compare what a consumer reads with what was appended.
-
-        Raises:
-            Wrong: If they differ.
-        """
+        """Compare what a consumer reads with what was appended."""
         if self.events[(generation, channel)].get(position) != rows:
-            message = f"the Event at @{position} of {channel} was not read as it was appended"
-            raise Wrong(message)
+            self.object(f"the Event at @{position} of {channel} was not read as it was appended")

@@ -9,9 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cutwater.protocol.decisions import Decision
-from cutwater.testing.simulation.store import unpack
-
 if TYPE_CHECKING:
     from cutwater.testing.simulation.world import World
 
@@ -19,8 +16,9 @@ LATE_WRITE: Final = "late write"
 LATE_DELETE: Final = "late delete"
 LOST_DELETE: Final = "lost delete"
 FAILED_LISTING: Final = "failed listing"
+RESPONSE_LOST: Final = "response lost"
 
-KINDS: Final = (LATE_WRITE, LATE_DELETE, LOST_DELETE, FAILED_LISTING)
+KINDS: Final = (LATE_WRITE, LATE_DELETE, LOST_DELETE, FAILED_LISTING, RESPONSE_LOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class RequestFaults:
     def write_hangs(self, name: str, data: bytes, *, create: bool, failed: bool) -> bool:
         """Return whether a write gets no response in time; it may still arrive later."""
         # The log is rarely written, and a late entry there matters most.
-        chance = 0.05 if name.startswith("log/") else 0.003
+        chance = 0.05 if "/log/" in name else 0.001
         hangs = self._happens(LATE_WRITE, 0.3 if failed else chance)
         if hangs:
             self._later(lambda: self._write(name, data, create=create))
@@ -84,24 +82,30 @@ class RequestFaults:
 
     def _write(self, name: str, data: bytes, *, create: bool) -> None:
         world = self._world
-        if not create:
-            world.judged.put(name, data)
-        elif not world.judged.create(name, data):
+        if create and name in world.store.by_name:
             return
+        world.store.by_name[name] = data
         world.faults.count(LATE_WRITE)
-        kind = name.split("/", maxsplit=1)[0]
+        kind = (
+            name.split("/")[2] if name.startswith("pipelines/") else name.split("/", maxsplit=1)[0]
+        )
         world.history.counts[f"late writes: {kind}"] += 1
         world.trace(None, "store", f"{name} arrives late")
-        if kind == "log":
-            self._entry_written(data)
+        world.checkers.written(name, data)
 
-    def _entry_written(self, data: bytes) -> None:
-        """Judge a late entry of the log as any other, and fence processes if it is a claim."""
-        entry = unpack(data)
-        if isinstance(entry, Decision):
-            self._world.checkers.decided(entry)
+    def response_lost(self, name: str) -> bool:
+        """Return whether the response to a write is lost."""
+        world = self._world
+        records = ("/log/", "/attempts/", "/committed/", "/manifests/")
+        chance = 0.15 if any(part in name for part in records) else 0.005
+        if not self._happens(RESPONSE_LOST, chance):
+            return False
+        world.faults.count(RESPONSE_LOST)
+        if world.rng.random() < 0.3:
+            world.reach_again(out_of_reach_ms=world.rng.randint(10, 200))
+        return True
 
     def _delete(self, name: str) -> None:
-        if self._world.judged.objects.pop(name, None) is not None:
+        if self._world.store.by_name.pop(name, None) is not None:
             self._world.faults.count(LATE_DELETE)
             self._world.trace(None, "store", f"{name} is deleted late")

@@ -1,247 +1,341 @@
-"""One driver process of the simulated world: a generation of the pipeline and its effects.
+"""One process of the simulated world: a driver that runs the pipeline, or an operator's command.
 
-It feeds the machines and carries out their commands. What happens inside a step's critical section
-happens at once; everything durable is a task of single writes, and the process may die between
-any two. Acknowledgements and results travel through an inbox in any order; control messages reach
-each step in order but at different times.
+A driver is the real supervisor with simulated ports: engine, store, sinks, clock and tasks. A
+rewind is the real rewind. This module starts them as `cutwater.run` and the command line do, and
+notes how they end.
 """
 
-from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from cutwater.ids import CheckpointId, Generation, ReaderId, Slot, StepId
-from cutwater.protocol.channel_log import ChannelLog, Placed
-from cutwater.protocol.checkpoint.coordinator import Coordinator
-from cutwater.protocol.checkpoint.events import (
-    Acknowledged,
-    Clock,
-    CoordinatorEvent,
-    Declined,
-    Drained,
+from cutwater.config.options import RestartConfig
+from cutwater.errors import (
+    ConfigError,
+    Corrupt,
+    CutwaterError,
+    InvariantBroken,
+    MoveRefused,
+    ProtocolViolation,
+    RecoveryError,
+    SinkError,
+    TargetBehind,
 )
-from cutwater.protocol.cut import BlobRef, Cut
-from cutwater.protocol.messages import Barrier, EndOfInput, Event
-from cutwater.protocol.step.aligner_events import (
-    Announced,
-    BarrierSeen,
-    Decline,
-    EndSeen,
-    LogGrew,
-    Protect,
-    Release,
-    Tick,
-)
-from cutwater.protocol.step.events import (
-    Acknowledge,
-    Append,
-    CloseGate,
-    Ended,
-    Forget,
-    OpenGate,
-    Pin,
-    StepCommand,
-    StepEvent,
-    Upload,
-)
-from cutwater.protocol.step.machine import Step
-from cutwater.testing.simulation.engine import Engine, FileGone
+from cutwater.ids import CheckpointId, Generation
+from cutwater.operations.offline_pipeline import OfflinePipeline
+from cutwater.operations.rewind.rewind import find_target, perform
+from cutwater.protocol.checkpoint import events
+from cutwater.protocol.checkpoint.attempt import CheckpointRequest
+from cutwater.protocol.commit import CommitBlocked
+from cutwater.protocol.recovery import Restore
+from cutwater.runtime.context import RunContext
+from cutwater.runtime.engine import Built
+from cutwater.runtime.outcome import Outcome
+from cutwater.runtime.reporting.status import CheckpointReport
+from cutwater.runtime.scratch import Scratch
+from cutwater.runtime.supervisor import Supervisor
+from cutwater.store.backends.directories import try_to_remove_tree
+from cutwater.store.pipeline_store import PipelineStore
+from cutwater.store.records.lease import hold_pipeline, take_lease
+from cutwater.store.records.requests import AnswerState, Request
+from cutwater.testing.simulation.engine import BatchFailed, SimulatedEngine, SimulatedStep
+from cutwater.testing.simulation.scheduler import SimulatedTasks
+from cutwater.testing.simulation.sinks import open_sink, target_of
 
 if TYPE_CHECKING:
-    from cutwater.testing.simulation.rows import Row
     from cutwater.testing.simulation.world import World
 
-Task = Iterator[None]
+RESTART: Final = RestartConfig(strategy="fixed", attempts=None, delay="50ms")
+NAME: Final = "simulated"
+_DEFECTS: Final = (ProtocolViolation, InvariantBroken)
+_POLL_MS: Final = 200
+
+
+class ObservedSupervisor(Supervisor):
+    """The real supervisor; shows how each generation ended."""
+
+    ended: Callable[[Outcome], None]
+
+    def _run_generation(self) -> Outcome:
+        outcome = super()._run_generation()
+        self.ended(outcome)
+        return outcome
 
 
 class Process:
-    """A process: dead, paused, recovering or running."""
+    """A process: alive, paused or dead."""
 
     def __init__(self, world: "World", number: int) -> None:
-        """Start a process; what it does first is a task of the world's."""
+        """Create a process that does nothing yet."""
         self.world = world
         self.number = number
-        self.store = world.store
-        self.history = world.history
-        self.generation = Generation(0)
-        self.claim = Slot(0)
         self.alive = True
         self.paused = False
-        self.coordinator: Coordinator | None = None
-        self.steps: dict[StepId, Step] = {}
-        self.engines: dict[StepId, Engine] = {}
-        self.logs: dict[str, ChannelLog] = {}
+        self.tasks = SimulatedTasks(world.scheduler, self)
+        self.backend = world.connect(self)
+        self.store = PipelineStore.of(self.backend, world.pipeline)
+        self.generation = Generation(0)
+        self.supervisor: ObservedSupervisor | None = None
+        self.built: Built | None = None
         self.restored_ends: dict[str, int] = {}
-        self.files: dict[str, tuple[Row, ...]] = {}
-        self.tasks: list[tuple[str, Task]] = []
-        self.inbox: list[CoordinatorEvent] = []
-        self.control: dict[StepId, deque[StepEvent]] = {}
-        self.news: dict[ReaderId, deque[Placed]] = {}
-        self.cuts: dict[CheckpointId, Cut] = {}
-        self.reusable: dict[CheckpointId, Mapping[str, BlobRef]] = {}
+        self.open_attempts: set[CheckpointId] = set()
         self.stop_after: CheckpointId | None = None
+        self.last_attempts: set[CheckpointId] = set()
+        self.decided_attempts: set[CheckpointId] = set()
+        self.plain_stop = False
+        self._scratch: Scratch | None = None
 
     def __str__(self) -> str:
         """Give the name used in traces."""
         return f"p{self.number}g{self.generation}"
 
+    def start(self, main: Callable[[], None], name: str) -> None:
+        """Start the process with its first task; it ends with that task."""
+
+        def run() -> None:
+            try:
+                main()
+            except CutwaterError as error:
+                self._ended_with(error)
+            self.world.end_soon(self)
+
+        self.tasks.start(run, name)
+
+    def switch(self) -> None:
+        """Let other tasks run, of this process or another; called in its tasks."""
+        self.world.scheduler.switch()
+
     def die(self) -> None:
-        """End at once; nothing of it but the store remains."""
-        self.alive = False
-        self.tasks.clear()
-
-    def read_file(self, event: Event) -> tuple["Row", ...]:
-        """Read the rows of an Event.
-
-        Raises:
-            FileGone: If its file is not there.
-        """
-        rows = self.files.get(event.files[0])
-        if rows is None:
-            raise FileGone
-        return rows
-
-    def start_task(self, name: str, task: Task) -> None:
-        """Add a task of single effects to the running tasks."""
-        self.tasks.append((name, task))
-
-    # -- what can happen next; each returns whether anything did
-
-    def run_task(self) -> bool:
-        """Carry out one effect of some task."""
-        if not self.tasks:
-            return False
-        index = self.world.rng.randrange(len(self.tasks))
-        name, task = self.tasks[index]
-        try:
-            next(task)
-        except StopIteration:
-            self.tasks = [entry for entry in self.tasks if entry[1] is not task]
-        self.world.trace(self, "task", name)
-        return True
-
-    def deliver_inbox(self) -> bool:
-        """Deliver a random message to the coordinator."""
-        if not self.inbox or self.coordinator is None:
-            return False
-        event = self.inbox.pop(self.world.rng.randrange(len(self.inbox)))
-        self.coordinate(event)
-        return True
-
-    def deliver_control(self, step: StepId) -> bool:
-        """Deliver the next control message to a step."""
-        waiting = self.control[step]
-        if not waiting:
-            return False
-        self.tell(self.steps[step], waiting.popleft())
-        return True
-
-    def deliver_news(self, step: StepId) -> bool:
-        """Pass the next control message of an input to a step's aligner."""
-        machine = self.steps[step]
-        inputs = machine.spec.inputs
-        if not inputs or self.world.rng.random() < self.world.news_lag:
-            return False
-        source = self.world.rng.choice(inputs)
-        reader = ReaderId(step, source)
-        log, told = self.logs[source.channel], self.news[reader]
-        end = log.recordable(reader) if not told else None
-        told += log.news(reader)
-        assert machine.aligner is not None
-        if end is not None and machine.aligner.is_recording(source):
-            self.tell(machine, LogGrew(source, end))
-        while told:
-            placed = told.popleft()
-            if isinstance(placed.message, Barrier):
-                self.tell(machine, BarrierSeen(source, placed.message, placed.place))
-                return True
-            if isinstance(placed.message, EndOfInput):
-                self.tell(machine, EndSeen(source, placed.place))
-                return True
-        return False
-
-    def tick(self) -> None:
-        """Pass the time to all machines."""
-        now_ms = self.world.now_ms
-        if self.coordinator is not None:
-            self.coordinate(Clock(now_ms))
-        for machine in self.steps.values():
-            if machine.aligner is not None and self.alive:
-                self.tell(machine, Tick(now_ms))
-
-    def notice_drained(self) -> None:
-        """Notify the coordinator when sinks wait and nothing else happens."""
-        if self.coordinator is None or any(engine.busy for engine in self.engines.values()):
+        """End at once; nothing of it but the store and its scratch remains."""
+        if not self.alive:
             return
-        waiting = any(step.staged for step in self.steps.values())
-        if waiting or self.coordinator.carries_output:
-            self.coordinate(Drained(True, self.world.now_ms))
+        self.alive = False
+        self.world.scheduler.kill(self)
+        if self._scratch is not None:
+            self._scratch.lock.close()
 
-    # -- feeding the machines
+    # -- a driver
 
-    def coordinate(self, event: CoordinatorEvent) -> None:
-        """Pass an event to the coordinator and carry out the commands it returns."""
-        assert self.coordinator is not None
-        self.world.trace(self, "coordinator", event)
-        for command in self.coordinator.handle(event):
-            self.world.effects.carry_out(self, command)
+    def drive(self) -> None:
+        """Run the pipeline until it ends."""
+        world = self.world
+        clock = world.clock
+        takeover = world.rng.random() < 0.9
+        lease = take_lease(self.backend, world.pipeline, NAME, takeover=takeover, clock=clock)
+        self._scratch = Scratch.make(world.directory, world.pipeline, shared=False)
+        context = RunContext(
+            plan=world.plan,
+            engine=SimulatedEngine(self),
+            store=self.store,
+            sinks={
+                sink: open_sink(table, self.backend, self.switch, world.history)
+                for sink, table in world.tables.items()
+            },
+            options=world.options,
+            bound=world.bound,
+            scratch=self._scratch.path,
+            targets={sink: target_of(table) for sink, table in world.tables.items()},
+            clock=clock,
+            tasks=self.tasks,
+            observe=self._observe,
+        )
+        self.supervisor = ObservedSupervisor(context, RESTART, lease)
+        self.supervisor.ended = self._generation_ended
+        result = self.supervisor.run()
+        try_to_remove_tree(self._scratch.path)
+        world.trace(self, "process", f"ends: {result}")
+        if result.finished:
+            world.finished(self)
 
-    def tell(self, machine: Step, event: StepEvent) -> None:
-        """Pass an event to a step, in its critical section, and carry out its commands."""
-        self.world.trace(self, machine.spec.step, event)
-        for command in machine.handle(event):
-            self._carry_out(machine, command)
-        if isinstance(event, BarrierSeen):
-            self.world.checkers.barrier_seen(self, machine, event)
-
-    def _carry_out(self, machine: Step, command: StepCommand) -> None:
-        step = machine.spec.step
-        self.world.trace(self, f"{step} !", command)
-        match command:
-            case Append(message):
-                if machine.spec.output in self.logs:
-                    self.logs[machine.spec.output].append(message)
-            case Release(checkpoint_id):
-                for source in machine.spec.inputs:
-                    self.logs[source.channel].release(ReaderId(step, source), checkpoint_id)
-            case Protect(checkpoint_id, source, start):
-                self.logs[source.channel].protect(checkpoint_id, ReaderId(step, source), start)
-            case Pin(checkpoint_id, _):
-                self.engines[step].pins[checkpoint_id] = self.engines[step].state
-            case Upload(snapshot, ranges):
-                task = self.world.effects.upload(self, machine, snapshot, ranges)
-                self.start_task(f"upload {snapshot.checkpoint_id} of {step}", task)
-            case Acknowledge(snapshot):
-                self.world.faults.send_ack(self, Acknowledged(snapshot, self.world.now_ms))
-            case Decline(checkpoint_id, reason):
-                self.inbox.append(
-                    Declined(step, self.generation, checkpoint_id, reason, self.world.now_ms)
-                )
-            case Forget(checkpoint_id):
-                self.engines[step].pins.pop(checkpoint_id, None)
-                for source in machine.spec.inputs:
-                    self.logs[source.channel].unprotect(checkpoint_id, ReaderId(step, source))
-            case CloseGate() | OpenGate():
-                pass
-
-    def announce(self, barrier: Barrier) -> None:
-        """Queue the start of an attempt for every step."""
-        for waiting in self.control.values():
-            waiting.append(Announced(barrier))
-
-    def tell_ended(self, checkpoint_id: CheckpointId, *, decided: bool) -> None:
-        """Queue the end of an attempt for every step."""
-        for waiting in self.control.values():
-            waiting.append(Ended(checkpoint_id, decided))
+    def begin(self, restore: Restore) -> None:
+        """Note the start of a generation."""
+        self.generation = restore.generation
+        self.built = None
+        self.open_attempts.clear()
+        self.restored_ends.clear()
+        self.stop_after = None
 
     @property
     def running(self) -> bool:
         """Whether recovery is over and the pipeline runs."""
-        return self.alive and self.coordinator is not None
+        return self.alive and self.built is not None
 
     @property
-    def finished(self) -> bool:
-        """Whether every step has ended and nothing waits to be committed."""
-        if not self.running or self.coordinator is None or self.coordinator.carries_output:
-            return False
-        return all(step.finished and not step.staged for step in self.steps.values())
+    def steps(self) -> dict[str, SimulatedStep]:
+        """The steps of its generation."""
+        found = {} if self.built is None else self.built.steps
+        return {name: step for name, step in found.items() if isinstance(step, SimulatedStep)}
+
+    def _observe(self, seen: object) -> None:
+        """Note an event or a command of the coordinator."""
+        if not self.alive:
+            return
+        world, counts = self.world, self.world.history.counts
+        is_event = isinstance(seen, events.CoordinatorEvent)
+        world.trace(self, "coordinator" if is_event else "coordinator !", seen)
+        match seen:
+            case events.ReserveId(checkpoint_id, _, request):
+                if request.is_last:
+                    self.last_attempts.add(checkpoint_id)
+            case events.StartAttempt(barrier):
+                self.open_attempts.add(barrier.checkpoint_id)
+                world.history.started.append((self.generation, barrier.checkpoint_id))
+                world.judge(
+                    lambda: world.checkers.attempt_started(self.generation, barrier.checkpoint_id)
+                )
+                counts["overlapping attempts"] += len(self.open_attempts) > 1
+                if barrier.is_drain:
+                    self.stop_after = barrier.checkpoint_id
+            case events.EndAttempt(checkpoint_id, decided, reason, detail):
+                self.open_attempts.discard(checkpoint_id)
+                world.history.ended[self.generation, checkpoint_id] += 1
+                if reason is not None:
+                    counts[f"failed: {reason.name.lower()}"] += 1
+                world.judge(lambda: world.checkers.attempt_ended(reason, detail))
+                if decided:
+                    self.decided_attempts.add(checkpoint_id)
+                elif self.stop_after == checkpoint_id:
+                    self.stop_after = None
+            case events.CommitRecorded(slot):
+                world.judge(lambda: world.checkers.commit_recorded(slot))
+            case CommitBlocked():
+                counts["commit blocked"] += 1
+            case events.Halt(why):
+                counts[f"halted: {why.name.lower()}"] += 1
+            case events.AnswerAck(_, _, result):
+                counts[f"ack {result.name.lower()}"] += 1
+            case _:
+                pass
+
+    def _generation_ended(self, outcome: Outcome) -> None:
+        """Note how a generation ended; an error that nobody injected is a defect."""
+        world = self.world
+        world.trace(self, "supervisor", f"generation ended: {outcome.end.name} {outcome.detail}")
+        world.judge(lambda: world.checkers.generation_ended(self, outcome))
+        self.built = None
+        error = outcome.error
+        expected = isinstance(error, CutwaterError | BatchFailed | OSError) or error is None
+        if not expected or isinstance(error, _DEFECTS):
+            world.history.object(f"a generation ended with {type(error).__name__}: {error}")
+
+    def _ended_with(self, error: CutwaterError) -> None:
+        world, counts = self.world, self.world.history.counts
+        world.trace(self, "process", f"ends with {type(error).__name__}: {error.message}")
+        counts[f"process ended: {type(error).__name__}"] += 1
+        match error:
+            case ProtocolViolation() | InvariantBroken():
+                world.history.object(f"a process ended with {type(error).__name__}: {error}")
+            case TargetBehind():
+                counts["targets found behind"] += 1
+                world.needs_rewind = True
+            case RecoveryError() | Corrupt():
+                world.judge(lambda: world.checkers.recovery_refused(error))
+                counts["recovery refused"] += 1
+                world.needs_rewind = True
+            case _:
+                pass
+
+    # -- an operator's rewind
+
+    def rewind(self) -> None:
+        """Rewind to an older cut, as an operator would, and exit."""
+        world = self.world
+        offline = OfflinePipeline(
+            NAME,
+            self.store,
+            {sink: target_of(table) for sink, table in world.tables.items()},
+            {
+                sink: open_sink(table, self.backend, self.switch, world.history)
+                for sink, table in world.tables.items()
+            },
+        )
+        with hold_pipeline(
+            self.backend,
+            world.pipeline,
+            NAME,
+            takeover=True,
+            clock=world.clock,
+            tasks=self.tasks,
+        ):
+            self._rewind(offline)
+
+    def _rewind(self, offline: OfflinePipeline) -> None:
+        world = self.world
+        log = self.store.log.read()
+        candidates = list(reversed(log.decisions))
+        if not world.needs_rewind:
+            world.rng.shuffle(candidates)
+        for decision in candidates:
+            try:
+                target = find_target(offline, log, str(decision.checkpoint_id), "--to")
+                perform(offline, log, target, leave_sinks=False, clock=world.clock)
+            except (ConfigError, MoveRefused):
+                continue
+            except SinkError:
+                # The rewind is decided; the next run finishes it.
+                world.history.counts["rewinds interrupted"] += 1
+            world.needs_rewind = False
+            world.history.counts["rewinds"] += 1
+            return
+        if world.needs_rewind and not world.store.out_of_reach:
+            world.lost = True
+
+    # -- requests to a driver
+
+    def request(self, request: CheckpointRequest, *, stop: bool) -> None:
+        """Ask this driver for a checkpoint, as its API does; runs in a task of the driver."""
+        supervisor = self.supervisor
+        assert supervisor is not None
+
+        def ask() -> None:
+            asked = supervisor.stop_with if stop else supervisor.checkpoint
+            try:
+                self.answered(request, asked(request, 30.0))
+            except CutwaterError as error:
+                self.world.trace(self, "operator", error.message)
+
+        self.tasks.start(ask, "operator")
+
+    def abort(self, checkpoint_id: CheckpointId | None) -> None:
+        """Abort a checkpoint, as the API of this driver does."""
+        supervisor = self.supervisor
+        assert supervisor is not None
+
+        def ask() -> None:
+            try:
+                report = supervisor.abort_checkpoint(checkpoint_id, "an operator aborts it", 30.0)
+            except CutwaterError as error:
+                self.world.trace(self, "operator", error.message)
+                return
+            if report is not None:
+                world = self.world
+                world.history.counts["checkpoints aborted"] += 1
+                world.judge(lambda: world.checkers.aborted(report.id))
+
+        self.tasks.start(ask, "operator")
+
+    def answered(self, request: CheckpointRequest, report: CheckpointReport | None) -> None:
+        """Judge the answer to a request."""
+        world = self.world
+        status = "unknown" if report is None else report.status.lower()
+        world.history.counts[f"requests {status}"] += 1
+        if report is not None and report.status == "COMPLETED":
+            world.judge(lambda: world.checkers.completed(report.id, request))
+
+    def ask(self, request: Request) -> None:
+        """Send a request through the store and wait for its answer, as the command line does."""
+        requests, world = self.store.requests, self.world
+        requests.ask(request)
+        while world.clock.wall_ms() < request.expires_at_ms:
+            world.scheduler.sleep(_POLL_MS)
+            answer = requests.answer(request.token)
+            if answer is None or answer.state is AnswerState.TAKEN:
+                continue
+            world.history.counts[f"requests through the store {answer.state.value}"] += 1
+            report = answer.report
+            if answer.state is AnswerState.DONE and report is not None:
+                world.judge(partial(world.checkers.completed, report.checkpoint_id, None))
+            break
+        else:
+            world.history.counts["requests through the store expired"] += 1
+        requests.remove(request.token)

@@ -1,108 +1,27 @@
-"""The durable store of the simulated world: objects that survive crashes, and their faults.
+"""The durable store of the simulated world, and each process's connection to it.
 
-Puts are atomic and creates are create-if-absent; `faults` damages objects from outside. A store
-that is out of reach never responds. Names follow one layout, which only this module knows.
+`Objects` survive crashes; `faults` damages them from outside. `SimulatedBackend` is the store as
+one process sees it (the port `store.backends.backend.Backend`): before and after every call another
+task may run, the process may be killed, the store may be out of reach or full, and an answer may be
+lost. A write whose answer is lost has happened, has not happened, or happens later.
 """
 
-import hashlib
-import pickle
-from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
 
-from cutwater.ids import CheckpointId, Generation, SinkId, Slot
-from cutwater.protocol.cut import BlobRef, Cut
-from cutwater.protocol.decisions import LogEntry, LogView
-from cutwater.protocol.retention import StoredObject
-
-_BLOBS: Final = "blobs"
-_STAGED: Final = "staged"
+from cutwater.errors import NotFound, OutcomeUnknown, Unavailable
+from cutwater.store.paths import ObjectPath, object_path
 
 
-class OutOfReach(Exception):
-    """The store does not answer at the moment."""
+class Objects:
+    """All objects, by name."""
 
-
-class StoreFull(OutOfReach):
-    """The store has no room: it answers reads and deletes, and certainly takes no write."""
-
-
-class ListingFailed(OutOfReach):
-    """A listing failed midway; the names found so far are not complete."""
-
-
-class Damaged(Exception):
-    """An object is missing or is not what it should be."""
-
-
-def pack(value: object) -> bytes:
-    """Turn a value into bytes."""
-    return pickle.dumps(value, protocol=5)
-
-
-def unpack(data: bytes) -> Any:  # noqa: ANN401 - the caller knows what it wrote
-    """Turn bytes back into a value."""
-    return pickle.loads(data)
-
-
-def digest(data: bytes) -> str:
-    """Return the content hash."""
-    return hashlib.sha256(data).hexdigest()[:24]
-
-
-def files_of(state: bytes) -> tuple[bytes, ...]:
-    """Split a step's state into its files, one for each of its parts."""
-    parts: dict[str, Any] = unpack(state)
-    return tuple(pack((name, parts[name])) for name in sorted(parts))
-
-
-def state_from(files: Iterable[bytes]) -> bytes:
-    """Put a step's state together from its files."""
-    return pack(dict(unpack(file) for file in files))
-
-
-def state_digest(state: bytes) -> str:
-    """Return the content hash of a step's state, as the hashes of its files."""
-    return " ".join(digest(file) for file in files_of(state))
-
-
-def log_name(slot: Slot) -> str:
-    """Return the name of a decision log entry."""
-    return f"log/{slot:06d}"
-
-
-def manifest_name(checkpoint_id: CheckpointId) -> str:
-    """Return the name of a manifest."""
-    return f"manifests/{checkpoint_id:06d}"
-
-
-def attempt_name(checkpoint_id: CheckpointId) -> str:
-    """Return the name that reserves an attempt's number."""
-    return f"attempts/{checkpoint_id:06d}"
-
-
-def committed_name(slot: Slot) -> str:
-    """Return the name of the record of a commit."""
-    return f"committed/{slot:06d}"
-
-
-def blob_name(generation: Generation, checkpoint_id: CheckpointId, sha256: str) -> str:
-    """Return the name of a state or in-flight object.
-
-    The name includes the generation, so a fenced process can never delete an object that its
-    successor has just written (docs/adr/0004). It also includes the attempt, so a late delete never
-    removes the same content written again (docs/adr/0039).
-    """
-    return f"{_BLOBS}/{generation:04d}/{checkpoint_id:06d}-{sha256}"
-
-
-def target_name(sink: SinkId) -> str:
-    """Return the name of the record of which table a sink writes to."""
-    return f"targets/{sink}"
-
-
-def staged_name(generation: Generation, sink: SinkId, batch: int) -> str:
-    """Return the name of the staged rows of one batch of a sink."""
-    return f"{_STAGED}/{generation:04d}/{sink}/{batch:06d}"
+    def __init__(self) -> None:
+        """Start empty and in reach."""
+        self.by_name: dict[str, bytes] = {}
+        self.out_of_reach = False
+        self.full = False
 
 
 class Mishaps(Protocol):
@@ -119,6 +38,10 @@ class Mishaps(Protocol):
         """
         ...
 
+    def response_lost(self, name: str) -> bool:
+        """Return whether the response to a write that has happened is lost."""
+        ...
+
     def delete_astray(self, name: str) -> bool:
         """Return whether an acknowledged delete is lost, or happens later."""
         ...
@@ -128,136 +51,154 @@ class Mishaps(Protocol):
         ...
 
 
-class SimulatedStore:
-    """All objects, by name."""
+class SimulatedBackend:
+    """The store as one process sees it."""
 
-    def __init__(self) -> None:
-        """Begin empty and in reach."""
-        self.objects: dict[str, bytes] = {}
-        self.out_of_reach = False
-        self.full = False
-        self.mishaps: Mishaps | None = None
-        self.writes = 0
-        # What was once written as a manifest: a reader never unpickles anything else.
-        self.known_manifests: dict[str, bytes] = {}
+    at_once = 1
 
-    def judged(self) -> "SimulatedStore":
-        """Return the same objects for the checkers: always in reach."""
-        view = SimulatedStore()
-        view.objects = self.objects
-        view.known_manifests = self.known_manifests
-        return view
+    def __init__(
+        self,
+        objects: Objects,
+        mishaps: Mishaps,
+        switch: Callable[[], None],
+        written: Callable[[str, bytes], None],
+        deleted: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Connect a process.
 
-    def read_cut(self, checkpoint_id: CheckpointId, sha256: str | None = None) -> Cut | None:
-        """Read a manifest; None if it is missing, damaged or not the expected one."""
-        data = self.get(manifest_name(checkpoint_id))
-        if data is None or (sha256 is not None and digest(data) != sha256):
-            return None
-        known = self.known_manifests.get(digest(data))
-        cut: Cut | None = None if known is None else unpack(known)
-        return cut
+        Args:
+            objects: The objects.
+            mishaps: What happens to single requests.
+            switch: Lets other tasks run; raises if the process is dead.
+            written: Called after each write that creates or replaces an object.
+            deleted: Called after each delete of an object.
+        """
+        self._objects = objects
+        self._mishaps = mishaps
+        self._switch = switch
+        self._written = written
+        self._deleted = deleted
 
-    def _check(self) -> None:
-        if self.out_of_reach:
-            raise OutOfReach
+    @property
+    def url(self) -> str:
+        """Always `simulated:`."""
+        return "simulated:"
 
-    def _check_write(self, name: str, data: bytes, *, create: bool) -> None:
-        lost = self.out_of_reach
-        if self.mishaps is not None:
-            lost = self.mishaps.write_hangs(name, data, create=create, failed=lost)
+    # -- writing
+
+    def create(self, path: ObjectPath, data: bytes) -> bool:
+        """Write an object unless there is one of that name."""
+        self._begin_write(path, data, create=True)
+        is_new = path not in self._objects.by_name
+        if is_new:
+            self._write(path, data)
+        self._end_write(path)
+        return is_new
+
+    def put(self, path: ObjectPath, data: bytes) -> None:
+        """Write an object, replacing one of that name."""
+        self._begin_write(path, data, create=False)
+        self._write(path, data)
+        self._end_write(path)
+
+    def put_file(self, path: ObjectPath, local_file: Path) -> None:
+        """Write the content of a local file."""
+        self.put(path, local_file.read_bytes())
+
+    def _begin_write(self, path: ObjectPath, data: bytes, *, create: bool) -> None:
+        object_path(path)
+        self._switch()
+        objects = self._objects
+        hangs = self._mishaps.write_hangs(path, data, create=create, failed=objects.out_of_reach)
+        if hangs:
+            raise OutcomeUnknown(path, "the store did not answer")
+        if objects.full:
+            raise Unavailable(path, "the store is full")
+
+    def _write(self, path: ObjectPath, data: bytes) -> None:
+        self._objects.by_name[path] = data
+        self._written(path, data)
+
+    def _end_write(self, path: ObjectPath) -> None:
+        lost = self._mishaps.response_lost(path)
+        self._switch()
         if lost:
-            raise OutOfReach
-        if self.full:
-            raise StoreFull
+            raise OutcomeUnknown(path, "the answer was lost")
 
-    def put(self, name: str, data: bytes) -> BlobRef:
-        """Write an object, whole or not at all."""
-        self._check_write(name, data, create=False)
-        self.objects[name] = data
-        self.writes += 1
-        if name.startswith("manifests/"):
-            self.known_manifests[digest(data)] = data
-        return BlobRef(name, len(data), digest(data))
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Write an object unless the name exists; return whether it was written."""
-        self._check_write(name, data, create=True)
-        if name in self.objects:
-            return False
-        self.objects[name] = data
-        self.writes += 1
-        return True
-
-    def get(self, name: str) -> bytes | None:
-        """Read an object; None if there is none."""
-        self._check()
-        return self.objects.get(name)
-
-    def checked(self, blob: BlobRef) -> bytes:
-        """Read an object and compare it with what its name promises.
-
-        Raises:
-            Damaged: If it is missing or differs.
-        """
-        problem = self.problem(blob)
-        if problem is not None:
-            message = f"{blob.name}: {problem}"
-            raise Damaged(message)
-        return self.objects[blob.name]
-
-    def problem(self, blob: BlobRef) -> str | None:
-        """Return what is wrong with an object; None if nothing is."""
-        data = self.get(blob.name)
-        if data is None:
-            return "missing"
-        if len(data) != blob.size_bytes:
-            return f"{len(data)} bytes instead of {blob.size_bytes}"
-        return None if digest(data) == blob.sha256 else "other content"
-
-    def delete(self, name: str) -> None:
+    def delete(self, path: ObjectPath) -> None:
         """Delete an object if it is there."""
-        self._check()
-        if self.mishaps is None or not self.mishaps.delete_astray(name):
-            self.objects.pop(name, None)
+        self._begin_read(path)
+        if (
+            not self._mishaps.delete_astray(path)
+            and self._objects.by_name.pop(path, None) is not None
+        ):
+            self._deleted(path)
+        self._switch()
 
-    def names(self, kind: str) -> list[str]:
-        """Return the names of all objects of a kind, sorted.
+    # -- reading
 
-        Raises:
-            ListingFailed: If the listing broke off.
-        """
-        self._check()
-        if self.mishaps is not None and self.mishaps.listing_fails():
-            raise ListingFailed
-        return sorted(name for name in self.objects if name.startswith(f"{kind}/"))
+    def _begin_read(self, path: ObjectPath) -> None:
+        object_path(path)
+        self._switch()
+        if self._objects.out_of_reach:
+            raise Unavailable(path, "the store does not answer")
 
-    def read_log(self) -> LogView:
-        """Read the decision log from its first slot to the first free slot."""
-        entries: list[LogEntry] = []
-        while (data := self.get(log_name(Slot(len(entries) + 1)))) is not None:
-            entries.append(unpack(data))
-        return LogView(tuple(entries))
+    def read(self, path: ObjectPath) -> bytes:
+        """Return an object whole."""
+        self._begin_read(path)
+        try:
+            return self._objects.by_name[path]
+        except KeyError:
+            raise NotFound(path) from None
 
-    def found(self) -> list[StoredObject]:
-        """List state and in-flight objects with the generation that wrote each."""
-        return [
-            StoredObject(name, Generation(int(name.split("/")[1]))) for name in self.names(_BLOBS)
-        ]
+    def read_to_file(self, path: ObjectPath, local_file: Path) -> None:
+        """Write an object's content to a local file."""
+        local_file.write_bytes(self.read(path))
 
-    def staged(self, sink: SinkId) -> list[tuple[Generation, str]]:
-        """List what a sink has staged, with the generation that staged it."""
-        parts = [name.split("/") for name in self.names(_STAGED)]
-        return [(Generation(int(path[1])), "/".join(path)) for path in parts if path[2] == sink]
+    def exists(self, path: ObjectPath) -> bool:
+        """Return whether there is an object of that name."""
+        self._begin_read(path)
+        return path in self._objects.by_name
 
-    def highest_attempt(self) -> CheckpointId:
-        """Return the max reserved attempt number."""
-        names = self.names("attempts")
-        return CheckpointId(int(names[-1].split("/")[1]) if names else 0)
+    def size(self, path: ObjectPath) -> int:
+        """Return the size of an object in bytes."""
+        return len(self.read(path))
 
-    def manifests(self) -> list[CheckpointId]:
-        """Return the numbers of all manifests, sorted."""
-        return [CheckpointId(int(name.split("/")[1])) for name in self.names("manifests")]
+    def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> tuple[ObjectPath, ...]:
+        """Return the paths of all objects below a prefix, sorted."""
+        self._begin_read(prefix)
+        if self._mishaps.listing_fails():
+            raise Unavailable(prefix, "the listing broke off")
+        below = f"{prefix}/"
+        found = sorted(path for path in self._objects.by_name if path.startswith(below))
+        return tuple(ObjectPath(path) for path in found if after is None or path > after)
 
-    def committed_slots(self) -> list[Slot]:
-        """Return the slots of all commit records, sorted."""
-        return [Slot(int(name.split("/")[1])) for name in self.names("committed")]
+
+class NoMishaps:
+    """Nothing happens to requests: the connection of checkers."""
+
+    def write_hangs(self, name: str, data: bytes, *, create: bool, failed: bool) -> bool:
+        """Never."""
+        del name, data, create, failed
+        return False
+
+    def response_lost(self, name: str) -> bool:
+        """Never."""
+        del name
+        return False
+
+    def delete_astray(self, name: str) -> bool:
+        """Never."""
+        del name
+        return False
+
+    def listing_fails(self) -> bool:
+        """Never."""
+        return False
+
+
+def calm_backend(objects: Objects) -> SimulatedBackend:
+    """Return a connection for checkers: always in reach, and invisible to processes."""
+    view = Objects()
+    view.by_name = objects.by_name
+    return SimulatedBackend(view, NoMishaps(), lambda: None, lambda *_: None)

@@ -36,10 +36,6 @@ class TooManyLocks(TableDown):
     """A transaction touches more staged batches than the table has locks for."""
 
 
-class TargetBehind(Exception):
-    """The table lacks a commit that the store has recorded."""
-
-
 class Superseded(Exception):
     """The table has committed a later slot and never this one."""
 
@@ -47,9 +43,18 @@ class Superseded(Exception):
 class SimulatedTable:
     """One table: its versions, and the slot of each."""
 
-    def __init__(self, sink: SinkId, *, shows_batches: bool = False) -> None:
-        """Begin with an empty version 0."""
+    def __init__(
+        self, sink: SinkId, *, shows_batches: bool = False, is_atomic: bool = False
+    ) -> None:
+        """Begin with an empty version 0.
+
+        Args:
+            sink: The sink that writes to it.
+            shows_batches: Whether it shows batches before their checkpoint.
+            is_atomic: Whether it commits in one transaction with the other tables.
+        """
         self.sink = sink
+        self.is_atomic = is_atomic
         self.shows_batches = shows_batches
         self.shown: dict[Slot, dict[tuple[Generation, BatchId], Version]] = {Slot(0): {}}
         self.versions: list[tuple[Row, ...]] = [()]
@@ -64,6 +69,8 @@ class SimulatedTable:
         self.address = f"host/{sink}"
         self.identity = f"{sink}#1"
         self.gathered: dict[tuple[Generation, BatchId], list[Row]] = {}
+        # The names of staged batches that the table has committed at least once.
+        self.taken: set[str] = set()
 
     def gather(self, batches: Sequence[Committable], read: Reader) -> None:
         """Collect staged batches in one place, in a separate transaction; may be repeated.
@@ -76,7 +83,9 @@ class SimulatedTable:
         if len(batches) > LOCKS:
             raise TooManyLocks
         for batch in batches:
-            self.gathered.setdefault((batch.generation, batch.batch), list(read(batch)))
+            key = (batch.generation, batch.batch)
+            if key not in self.gathered:
+                self.gathered[key] = list(read(batch))
 
     def commit(self, slot: Slot, batches: Sequence[Committable]) -> Version:
         """Append collected rows in one transaction; repeating a slot changes nothing.

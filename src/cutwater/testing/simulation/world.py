@@ -1,37 +1,47 @@
 """The simulated world: one seed decides every random choice.
 
-It holds what outlives processes (store, tables, outside streams), runs one small action at a time,
-injects faults for a while, then stops the faults and waits for the end. Then the checkers judge.
+It holds what outlives processes (store, tables, outside streams), runs one task at a time until it
+waits, injects faults for a while, then stops the faults and waits for the end. Then the checkers
+judge. The driver in it is the real one (`process`).
 """
 
+import logging
 import random
-from collections import deque
+import tempfile
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
+from cutwater.errors import NotFound
 from cutwater.ids import PipelineId, SinkId, StepId
+from cutwater.operations.offline_pipeline import read_cut
 from cutwater.protocol.channel_log import Bound
-from cutwater.protocol.checkpoint import events
-from cutwater.protocol.cut import Version
+from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.decisions import Decision
 from cutwater.protocol.options import CheckpointOptions, CommitOptions, UnalignedOptions
-from cutwater.testing.simulation.boot import Boot
+from cutwater.store.backends.directories import exists, remove_tree
+from cutwater.store.paths import PipelinePaths
+from cutwater.store.pipeline_store import PipelineStore
+from cutwater.store.records.catalog import open_pipeline
+from cutwater.store.records.requests import Request
 from cutwater.testing.simulation.checkers import Checkers
-from cutwater.testing.simulation.effects import Effects
+from cutwater.testing.simulation.engine import plan_of
 from cutwater.testing.simulation.faults import Faults
 from cutwater.testing.simulation.history import History, Wrong
 from cutwater.testing.simulation.pipelines import SHAPES, Shape
-from cutwater.testing.simulation.process import Process
-from cutwater.testing.simulation.store import (
-    SimulatedStore,
-    committed_name,
-    unpack,
-)
+from cutwater.testing.simulation.process import NAME, Process
+from cutwater.testing.simulation.scheduler import Scheduler, SimulatedClock, SimulatedTask
+from cutwater.testing.simulation.store import Objects, SimulatedBackend, calm_backend
 from cutwater.testing.simulation.tables import SimulatedTable
 
-CHAOS_TURNS: Final = 1500
-HEALING_TURNS: Final = 25_000
+CHAOS_MS: Final = 10_000
+HEALING_TURNS: Final = 60_000
+_IDLE_MS: Final = 20
+"""How far the time goes on at most while no task is ready: faults must get their chance."""
+
+_SHARED_MEMORY: Final = Path("/dev/shm")
 
 Tracer = Callable[[int, str, str, object], None]
 
@@ -143,48 +153,57 @@ class World:
         self.shape = self.scenario.shape
         self.topology = self.shape.topology
         self.functions = self.shape.functions
+        self.plan = plan_of(self.shape)
         self.options = self.scenario.options
         self.bound = self.scenario.bound
-        self.pipeline = PipelineId(f"pipeline-{seed}")
         self.calm = calm
         self.tracer = tracer
-        self.now_ms = 0
         self.healing = False
         self.needs_rewind = False
         self.damaged = False
         self.lost = False
-        self.stop_asked: Process | None = None
         self.kill_soon = False
-        self.stopped: Process | None = None
+        self.finished_by: Process | None = None
         self.slow = not calm and self.rng.random() < 0.4
-        self.store = SimulatedStore()
-        self.judged = self.store.judged()
-        shows_some = self.rng.random() < 0.4
+        self.scheduler = Scheduler(self.rng, self._task_died)
+        self.clock = SimulatedClock(self.scheduler)
+        self.store = Objects()
+        self.use_pipeline(
+            open_pipeline(calm_backend(self.store), NAME, lambda: uuid.UUID(int=seed))
+        )
+        shows_some, atomic = self.rng.random() < 0.4, self.rng.random() < 0.3
         self.tables = {
-            sink: SimulatedTable(sink, shows_batches=shows_some and self.rng.random() < 0.6)
+            sink: SimulatedTable(
+                sink,
+                shows_batches=shows_some and self.rng.random() < 0.6,
+                is_atomic=atomic,
+            )
             for sink in self.topology.sinks
         }
-        rate = self.rng.choice((15, 30, 60))
+        rate = self.rng.choice((5, 10, 20))
         early = not calm and self.rng.random() < 0.25
         self.streams = {
             name: Stream(rate, self.rng.randint(8, 40) if early else None)
             for name in self.topology.sources
         }
-        # The names of staged batches that a table has committed at least once.
-        self.committed: set[str] = set()
-        self.news_lag = self.rng.choice((0.0, 0.0, 0.6, 0.95))
         self.history = History()
         self.timers = _Timers()
         self.processes: list[Process] = []
         self.checkers = Checkers(self)
         self.faults = Faults(self)
-        self.store.mishaps = self.faults.requests
-        self.effects = Effects(self)
-        self.boot = Boot(self)
+        self.directory = Path()
+        self._ending: list[Process] = []
+        self._clients: list[Process] = []
+
+    def use_pipeline(self, pipeline: PipelineId) -> None:
+        """Run the pipeline of this uuid."""
+        self.pipeline = pipeline
+        self.paths = PipelinePaths(pipeline)
+        self.judged = PipelineStore.of(calm_backend(self.store), pipeline)
 
     # -- running
 
-    def run(self, chaos_turns: int = CHAOS_TURNS) -> History:
+    def run(self, chaos_ms: int = CHAOS_MS) -> History:
         """Run to the end.
 
         Returns:
@@ -193,40 +212,43 @@ class World:
         Raises:
             Wrong: If a checker found something.
         """
-        for _ in range(chaos_turns):
+        root = _SHARED_MEMORY if exists(_SHARED_MEMORY) else None
+        self.directory = Path(tempfile.mkdtemp(prefix="cutwater-simulation-", dir=root))
+        disabled = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            self._run(chaos_ms)
+        finally:
+            for process in (*self.processes, *self._clients):
+                process.die()
+            logging.disable(disabled)
+            remove_tree(self.directory)
+        return self.history
+
+    def _run(self, chaos_ms: int) -> None:
+        while self.now_ms < chaos_ms:
+            before_ms = self.now_ms
             self.turn()
             if not self.calm:
-                self.faults.maybe()
+                self.faults.maybe(self.now_ms - before_ms)
             if self.lost:
-                return self.history
+                return
         self._heal()
-        before = self.history.counts["commit points"]
         for _ in range(HEALING_TURNS):
             self.turn()
             if self.lost:
-                return self.history
-            self._stop_when_done(before)
-            if self.stopped is not None:
-                self.checkers.final(self.stopped)
-                return self.history
+                return
+            if self.finished_by is not None:
+                self.checkers.final(self.finished_by)
+                self._raise_verdict()
+                return
         message = f"nothing completes although all is well: {self._diagnosis()}"
         raise Wrong(message)
-
-    def _stop_when_done(self, commits_before: int) -> None:
-        """Request a stop once all steps have ended and a new checkpoint was committed."""
-        process = self.current
-        done = self.history.counts["commit points"] > commits_before
-        if process is None or self.stop_asked is process:
-            return
-        if done and process.finished:
-            process.inbox.append(events.Stop(self.now_ms))
-            self.stop_asked = process
 
     def _heal(self) -> None:
         self.healing = True
         self.slow = False
-        # Steps that rarely poll for barriers miss short deadlines, and each restart repeats work.
-        self.news_lag = 0.0
+        self.finished_by = None
         self.store.out_of_reach = False
         self.store.full = False
         for stream in self.streams.values():
@@ -238,12 +260,12 @@ class World:
             process.die()
         for process in self.processes:
             process.paused = False
-            for engine in process.engines.values():
-                engine.slow = False
+            for step in process.steps.values():
+                step.slow = False
 
     def turn(self) -> None:
-        """Run one small action."""
-        self.now_ms += self.rng.randint(1, 3)
+        """Run one task until it waits."""
+        self.now_ms += self.rng.randint(0, 2)
         self._let_time_pass()
         if self.kill_soon and self.current is not None:
             self.faults.count("crash while a batch is owed")
@@ -251,31 +273,43 @@ class World:
         self.kill_soon = False
         awake = [process for process in self.processes if process.alive and not process.paused]
         if not awake:
-            if self.stopped is None:
-                self._start_process()
-            return
-        process = awake[0] if len(awake) == 1 else self.rng.choice(awake)
-        if not self._act(process):
+            self._start_process()
             self.now_ms += 10
-            process.tick()
-            if process.alive:
-                process.notice_drained()
-        elif self.rng.random() < 0.1:
-            process.tick()
-        if process.running and self.rng.random() < 0.05:
+            return
+        if self.scheduler.step() is None:
+            timer_ms = self.scheduler.next_timer_ms()
+            latest_ms = self.now_ms + _IDLE_MS
+            self.now_ms = latest_ms if timer_ms is None else min(timer_ms, latest_ms)
+        self._raise_verdict()
+        for process in self._ending:
+            process.die()
+        self._ending.clear()
+        process = self.rng.choice(awake)
+        if process.running and self.rng.random() < 0.02:
             self.checkers.bounds(process)
 
-    def _act(self, process: Process) -> bool:
-        actors: list[Callable[[], bool]] = [process.run_task, process.deliver_inbox]
-        if process.coordinator is not None:
-            for step, engine in process.engines.items():
-                actors += (
-                    engine.act,
-                    lambda step=step: process.deliver_control(step),  # type: ignore[misc]
-                    lambda step=step: process.deliver_news(step),  # type: ignore[misc]
-                )
-        self.rng.shuffle(actors)
-        return any(act() for act in actors if process.alive)
+    @property
+    def now_ms(self) -> int:
+        """The time."""
+        return self.scheduler.now_ms
+
+    @now_ms.setter
+    def now_ms(self, value: int) -> None:
+        self.scheduler.now_ms = value
+
+    def judge(self, check: Callable[[], None]) -> None:
+        """Run a checker inside a task; its verdict is raised after the task has given way."""
+        try:
+            check()
+        except Wrong as wrong:
+            self.history.object(str(wrong))
+
+    def _raise_verdict(self) -> None:
+        if self.history.verdict is not None:
+            raise self.history.verdict
+
+    def _task_died(self, task: SimulatedTask, error: BaseException) -> None:
+        self.history.object(f"task {task.name} died of {type(error).__name__}: {error}")
 
     def _let_time_pass(self) -> None:
         timers = self.timers
@@ -301,35 +335,42 @@ class World:
         """The process started last, if it lives."""
         return self.processes[-1] if self.processes and self.processes[-1].alive else None
 
+    def new_process(self) -> Process:
+        """Add a process."""
+        process = Process(self, len(self.processes))
+        self.processes.append(process)
+        return process
+
     def _start_process(self) -> None:
-        process = self.current
-        if process is not None and self.rng.random() < 0.9:
+        if self.current is not None and self.rng.random() < 0.9:
             # It is paused; its lease may not be stale yet.
             return
         if self.needs_rewind:
             self.start_rewind()
             return
         self._grow_ended_streams()
-        process = Process(self, len(self.processes))
-        self.processes.append(process)
-        process.start_task("recovery", self.boot.recover(process))
+        process = self.new_process()
+        process.start(process.drive, "driver")
 
     def start_rewind(self) -> None:
         """Start an operator's rewind, whether or not the pipeline runs."""
-        process = Process(self, len(self.processes))
-        self.processes.append(process)
-        process.start_task("rewind", self.boot.rewind(process))
+        process = self.new_process()
+        process.start(process.rewind, "rewind")
 
-    def process_ends(self, process: Process, command: events.CoordinatorCommand) -> None:
-        """End a process that was requested to stop."""
-        if isinstance(command, events.Halt):
-            self.history.counts[f"halted: {command.reason.name.lower()}"] += 1
-            if command.reason is events.HaltReason.STOPPED:
-                self.checkers.stopped(process)
-                self.stopped = process if self.stop_asked is process else None
-        else:
-            self.history.counts["restarts"] += 1
-        process.die()
+    def start_client(self, request: Request) -> None:
+        """Start a client that sends a request through the store."""
+        client = Process(self, 1000 + len(self._clients))
+        self._clients.append(client)
+        client.start(lambda: client.ask(request), "client")
+
+    def end_soon(self, process: Process) -> None:
+        """End a process whose first task has ended."""
+        self._ending.append(process)
+
+    def finished(self, process: Process) -> None:
+        """Note that a driver has read all input and committed everything."""
+        self.history.counts["pipelines finished"] += 1
+        self.finished_by = process
 
     def _grow_ended_streams(self) -> None:
         if "new data after the end" not in self.faults.enabled or self.healing or self.calm:
@@ -338,6 +379,16 @@ class World:
             if stream.total is not None and self.rng.random() < 0.5:
                 stream.total += 3
                 self.faults.count("new data after the end")
+
+    def connect(self, process: Process) -> SimulatedBackend:
+        """Connect a process to the store."""
+        return SimulatedBackend(
+            self.store,
+            self.faults.requests,
+            process.switch,
+            self.checkers.written,
+            self.checkers.deleted,
+        )
 
     # -- queries
 
@@ -355,18 +406,17 @@ class World:
         self.store.full = True
         self.timers.room_at_ms = self.now_ms + full_ms
 
+    def read_cut(self, decision: Decision) -> Cut | None:
+        """Read the manifest of a decision; None if it is missing or damaged."""
+        return read_cut(self.judged, decision)
+
     def shown_at(self, decision: Decision) -> Mapping[SinkId, Version | None]:
         """Return what the tables showed at a decision, as far as it is known."""
-        record = self.judged.get(committed_name(decision.slot))
-        if record is not None:
-            shown: Mapping[SinkId, Version] = unpack(record)
-            return shown
-        cut = self.judged.read_cut(decision.checkpoint_id)
-        return {} if cut is None else cut.visible
-
-    def new_queue(self) -> deque[Any]:
-        """Make an empty queue."""
-        return deque()
+        try:
+            return self.judged.commits.read(decision.slot).versions
+        except NotFound:
+            cut = self.read_cut(decision)
+            return {} if cut is None else cut.visible
 
     @property
     def wake_at(self) -> dict[int, int]:
@@ -381,12 +431,12 @@ class World:
     def sound_decisions(self) -> list[Decision]:
         """Return the decisions that can be restored, oldest first."""
         sound = []
-        for decision in self.judged.read_log().decisions:
-            cut = self.judged.read_cut(decision.checkpoint_id, decision.manifest_sha256)
-            committed = committed_name(decision.slot) in self.store.objects
+        for decision in self.judged.log.read().decisions:
+            cut = self.read_cut(decision)
+            committed = self.paths.committed(decision.slot) in self.store.by_name
             if cut is None or (decision.commit_point and not committed):
                 continue
-            if all(self.judged.problem(blob) is None for blob in cut.blobs(committed=True)):
+            if all(self.checkers.problem(blob) is None for blob in cut.blobs(committed=True)):
                 sound.append(decision)
         return sound
 
@@ -397,10 +447,8 @@ class World:
 
     def _diagnosis(self) -> str:
         process = self.current
-        if process is None or process.coordinator is None:
-            return "no process runs"
-        engines = {engine.spec.step: engine.state_of.name for engine in process.engines.values()}
-        attempts = {
-            attempt: phase.name for attempt, phase in process.coordinator.open_attempts.items()
-        }
-        return f"steps {engines}, attempts {attempts}, {process.coordinator.committer_state.name}"
+        if process is None or process.supervisor is None:
+            return "no driver runs"
+        state, detail = process.supervisor.state
+        steps = {name: step.machine.finished for name, step in process.steps.items()}
+        return f"{state} {detail}, steps finished {steps}, attempts {process.open_attempts}"

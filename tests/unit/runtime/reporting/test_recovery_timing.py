@@ -58,7 +58,7 @@ def test_a_step_is_timed_from_the_start_of_its_attempt() -> None:
     time.sleep(0.03)
     times.on_seen(ONE)
     times.on_emitted(ONE, 5)
-    times.on_pinned(ONE, time.monotonic() - 0.01)
+    times.on_pinned(ONE, now_ms() - 10)
     times.on_storing(ONE)
     times.on_uploaded(ONE, 42)
 

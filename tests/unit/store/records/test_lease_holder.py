@@ -160,7 +160,8 @@ def test_a_heartbeat_ends_when_somebody_else_has_taken_over(
     with caplog.at_level(logging.WARNING):
         heartbeat.start()
         leases.beat(theirs(0))
-        heartbeat._thread.join(DEADLINE_S)
+        assert heartbeat._task is not None
+        heartbeat._task.join(DEADLINE_S)
         heartbeat.stop()
 
     found = leases.read()

@@ -6,10 +6,13 @@ See `sabotage` for what they are for.
 # Breaking things from inside, in any way, is what this module is for.
 # ruff: noqa: ANN401, SLF001
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from cutwater.errors import CutwaterError
 from cutwater.ids import NO_BATCH, CheckpointId, Slot
+from cutwater.operations.rewind import rewind
 from cutwater.protocol import recovery
 from cutwater.protocol.checkpoint import ledger
 from cutwater.protocol.checkpoint.attempt import AckResult, Attempt, Phase, PhaseTrigger
@@ -20,11 +23,15 @@ from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import DecisionOutcome, uncommitted
 from cutwater.protocol.rewind import plan_rewind
 from cutwater.protocol.step.machine import Step
-from cutwater.testing.simulation import boot, effects
-from cutwater.testing.simulation.boot import Boot
-from cutwater.testing.simulation.effects import Effects
+from cutwater.runtime.effects import Effects
+from cutwater.sinks import lost_commits
+from cutwater.sinks.commit import commit_sinks
+from cutwater.store.records.attempts import Attempts
+from cutwater.store.records.decision_log import DecisionLog
+from cutwater.store.records.targets import IDENTITY
+from cutwater.testing.simulation import process, sinks
 from cutwater.testing.simulation.sabotage.registry import Patch, sabotage
-from cutwater.testing.simulation.store import SimulatedStore, log_name
+from cutwater.testing.simulation.sinks import SimulatedSink
 from cutwater.testing.simulation.tables import SimulatedTable
 
 
@@ -116,14 +123,14 @@ def commit_before_the_decision() -> list[Patch]:
     """Let the sinks act while the decision is only about to be written."""
     original = Effects._decide
 
-    def decide(self: Effects, process: Any, command: Any) -> Any:
+    def decide(self: Effects, command: Any) -> None:
         cut: Cut = command.cut
-        permit = grant(self.world.pipeline, command.slot, cut.checkpoint_id)
+        permit = grant(self._context.pipeline, command.slot, cut.checkpoint_id)
         if cut.commit_point:
             for sink, committables in cut.commit.items():
-                if not self.world.tables[sink].down:
-                    self.commit_sink(CommitSink(permit, sink, committables))
-        yield from original(self, process, command)
+                with suppress(CutwaterError):
+                    commit_sinks(self._context.sinks, [CommitSink(permit, sink, committables)])
+        original(self, command)
 
     return [(Effects, "_decide", decide)]
 
@@ -206,48 +213,54 @@ def complete_without_the_last_step() -> list[Patch]:
 @sabotage("reuse-an-id", "I8")
 def reuse_an_id() -> list[Patch]:
     """Number attempts from the last decision on, whatever was attempted in between."""
-    original = SimulatedStore.create
+    original = Attempts.reserve
 
-    def create(self: SimulatedStore, name: str, data: bytes) -> bool:
-        return original(self, name, data) or name.startswith("attempts/")
+    def reserve(self: Attempts, attempt: Any) -> bool:
+        original(self, attempt)
+        return True
 
-    nothing = lambda _: CheckpointId(0)  # noqa: E731
-    return [(SimulatedStore, "create", create), (SimulatedStore, "highest_attempt", nothing)]
+    return [(Attempts, "reserve", reserve), (Attempts, "highest", lambda *_: CheckpointId(0))]
 
 
 @sabotage("decide-in-any-free-slot", "F5")
 def decide_in_any_free_slot() -> list[Patch]:
-    """Take the next free slot of the log instead of giving way to who took ours."""
-    original = Effects.create_entry
+    """Take the next free slot of the log instead of giving way to the process that took ours."""
+    original = DecisionLog.create
 
-    def create(self: Effects, entry: Any) -> DecisionOutcome:
-        while not self.store.out_of_reach and log_name(entry.slot) in self.store.objects:
-            entry = replace(entry, slot=Slot(entry.slot + 1))
-        return original(self, entry)
+    def create(self: DecisionLog, entry: Any) -> DecisionOutcome:
+        outcome = original(self, entry)
+        while outcome is DecisionOutcome.TAKEN:
+            entry = replace(entry, slot=Slot(self.read().last_slot + 1))
+            outcome = original(self, entry)
+        return outcome
 
-    return [(Effects, "create_entry", create)]
+    return [(DecisionLog, "create", create)]
 
 
 @sabotage("a-lost-commit-goes-unnoticed", "F43")
 def a_lost_commit_goes_unnoticed() -> list[Patch]:
-    """Commit on top of a table without asking whether it holds what is recorded."""
-    return [(effects, "is_behind", lambda *_: False), (boot, "is_behind", lambda *_: False)]
+    """Commit on top of a table without checking that it holds what is recorded."""
+    unseen = lambda *_: False  # noqa: E731
+    return [(lost_commits, "is_behind", unseen), (sinks, "is_behind", unseen)]
 
 
 @sabotage("one-transaction-for-any-backlog", "I6")
 def one_transaction_for_any_backlog() -> list[Patch]:
     """Touch all staged batches of a commit in one transaction, however many there are."""
-
-    def gather(self: Effects, table: SimulatedTable, committables: Any) -> None:
-        table.gather(committables, self.staged_rows)
-
-    return [(Effects, "gather", gather)]
+    return [(SimulatedSink, "gather", SimulatedSink._gather)]
 
 
 @sabotage("targets-compared-by-name", "F33")
 def targets_compared_by_name() -> list[Patch]:
     """Take a table whose host was renamed for another table."""
-    return [(Boot, "identity_of", lambda _, table: table.address)]
+    original = sinks.target_of
+
+    def target(table: SimulatedTable) -> Any:
+        known = original(table)
+        options = {name: value for name, value in known.options.items() if name != IDENTITY}
+        return replace(known, options=options)
+
+    return [(process, "target_of", target)]
 
 
 @sabotage("rewind-leaves-the-sinks", "F13")
@@ -258,4 +271,4 @@ def rewind_leaves_the_sinks() -> list[Patch]:
     def plan(facts: Any, *args: Any) -> Any:
         return original(replace(facts, leave_sinks=True), *args)
 
-    return [(boot, "plan_rewind", plan)]
+    return [(rewind, "plan_rewind", plan)]

@@ -23,16 +23,17 @@ from cutwater.protocol.step.aligner_events import (
     EndSeen,
     Release,
 )
-from cutwater.protocol.step.events import EndReached
+from cutwater.protocol.step.events import Ended
 from cutwater.protocol.step.in_flight import Recording
 from cutwater.protocol.step.machine import Step
 from cutwater.protocol.step.snapshots import Restored, SnapshotBook
-from cutwater.testing.simulation.boot import Boot
-from cutwater.testing.simulation.engine import Engine, EngineState
+from cutwater.runtime.channel import Channel
+from cutwater.runtime.output import Written
+from cutwater.runtime.step import RunningStep
+from cutwater.testing.simulation.engine import SimulatedOutput, SimulatedStep
 from cutwater.testing.simulation.faults import Faults
-from cutwater.testing.simulation.process import Process
 from cutwater.testing.simulation.sabotage.registry import Patch, sabotage
-from cutwater.testing.simulation.store import pack
+from cutwater.testing.simulation.sinks import pack
 
 
 @sabotage("last-committed", "F1")
@@ -53,12 +54,12 @@ def last_committed() -> list[Patch]:
 @sabotage("positions-from-latest-offset", "F1")
 def positions_from_latest_offset() -> list[Patch]:
     """Take positions from the batch that is planned, not from the one that was appended."""
-    plan, note = Engine._plan, Step._note
+    plan, note = SimulatedStep.plan_batch, Step._note
     planned: dict[int, Mapping[InputId, Place]] = {}
 
-    def remember(self: Engine, ends: Mapping[InputId, Place], offset: int) -> None:
-        planned[id(self.step)] = ends
-        plan(self, ends, offset)
+    def remember(self: SimulatedStep, ends: Mapping[InputId, Place], offset: int) -> Any:
+        planned[id(self.machine)] = ends
+        return plan(self, ends, offset)
 
     def note_planned(self: Step, *args: Any) -> Any:
         aligner = self._aligner
@@ -71,7 +72,7 @@ def positions_from_latest_offset() -> list[Patch]:
         finally:
             aligner._positions = positions
 
-    return [(Engine, "_plan", remember), (Step, "_note", note_planned)]
+    return [(SimulatedStep, "plan_batch", remember), (Step, "_note", note_planned)]
 
 
 @sabotage("end-of-input-always-aligned", "F2")
@@ -88,14 +89,20 @@ def end_of_input_always_aligned() -> list[Patch]:
 @sabotage("end-of-input-restored", "F2")
 def end_of_input_restored() -> list[Patch]:
     """Let a step that had ended stay ended after a restore."""
-    original = Boot._begin_step
+    original = Restored.from_snapshot
+    ended: set[str] = set()
 
-    def begin(self: Boot, process: Process, spec: Any, cut: Any) -> None:
-        original(self, process, spec, cut)
-        if cut is not None and cut.snapshots[spec.step].finished and spec.is_source:
-            process.tell(process.steps[spec.step], EndReached())
+    def from_snapshot(snapshot: StepSnapshot) -> Restored:
+        (ended.add if snapshot.finished else ended.discard)(snapshot.step)
+        return original(snapshot)
 
-    return [(Boot, "_begin_step", begin)]
+    def source_ended(self: SimulatedStep) -> bool:
+        return self.is_at_end or self.name in ended
+
+    return [
+        (Restored, "from_snapshot", from_snapshot),
+        (SimulatedStep, "source_ended", source_ended),
+    ]
 
 
 @sabotage("default-open-limit", "F6")
@@ -181,16 +188,16 @@ def holds_survive_the_end() -> list[Patch]:
 @sabotage("cancel-behind-data", "F18")
 def cancel_behind_data() -> list[Patch]:
     """Let the end of an attempt travel behind data that the held step cannot read."""
-    tell, open_attempt = Process.tell_ended, Aligner._open
+    tell, open_attempt = RunningStep.tell, Aligner._open
 
-    def tell_ended(self: Process, checkpoint_id: CheckpointId, *, decided: bool) -> None:
-        if decided:
-            tell(self, checkpoint_id, decided=decided)
+    def tell_decided(self: RunningStep, event: Any) -> None:
+        if not isinstance(event, Ended) or event.decided:
+            tell(self, event)
 
     def on_barrier_open(self: Aligner, barrier: Barrier) -> Any:
         return (None, ()) if self._attempts else open_attempt(self, barrier)
 
-    return [(Process, "tell_ended", tell_ended), (Aligner, "_open", on_barrier_open)]
+    return [(RunningStep, "tell", tell_decided), (Aligner, "_open", on_barrier_open)]
 
 
 @sabotage("hold-an-unaligned-barrier", "F18b")
@@ -255,30 +262,37 @@ def acknowledge_before_commit() -> list[Patch]:
 @sabotage("commit-callback-frees-room", "F17")
 def commit_callback_frees_room() -> list[Patch]:
     """Free room when the engine constructs its next batch, not when one is appended."""
-    waiting: dict[int, dict[InputId, Place]] = {}
+    advance, plan = Channel.advance, SimulatedStep.plan_batch
+    waiting: dict[ReaderId, tuple[Channel, Place]] = {}
 
-    def moved(self: Engine, source: InputId, place: Place) -> None:
-        waiting.setdefault(id(self), {})[source] = place
+    def moved(self: Channel, reader: ReaderId, place: Place) -> None:
+        waiting[reader] = (self, place)
 
-    def committed(self: Engine) -> None:
-        for source, place in waiting.pop(id(self), {}).items():
-            self.inputs[source].advance(ReaderId(self.spec.step, source), place)
+    def planned(self: SimulatedStep, ends: Any, offset: int) -> Any:
+        for source, channel in self.wiring.inputs.items():
+            known, place = waiting.pop(self.reader(source), (None, None))
+            if known is channel and place is not None:
+                advance(channel, self.reader(source), place)
+        return plan(self, ends, offset)
 
-    return [(Engine, "moved", moved), (Engine, "engine_committed_previous", committed)]
+    return [(Channel, "advance", moved), (SimulatedStep, "plan_batch", planned)]
 
 
 @sabotage("empty-events", "F23")
 def empty_events() -> list[Patch]:
     """Append an Event for a batch without rows."""
+    original = SimulatedOutput.write
 
-    def event(self: Engine, batch: Any) -> Event | None:
-        if self.output is None:
-            return None
-        name = f"{self.spec.step}/{batch.number}"
-        self.process.files[name] = batch.rows
-        return Event(batch.number, max(1, len(batch.rows)), 10, (name,))
+    def write(self: SimulatedOutput, rows: Any, batch: Any) -> Written:
+        if rows:
+            return original(self, rows, batch)
+        name = f"b{batch:06d}/rows"
+        file = self._channel.data / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(pack(rows))
+        return Written(0, Event(batch, 1, 10, (name,)))
 
-    return [(Engine, "_event", event)]
+    return [(SimulatedOutput, "write", write)]
 
 
 @sabotage("no-tick-after-restore", "F22")
@@ -295,17 +309,13 @@ def no_tick_after_restore() -> list[Patch]:
 @sabotage("single-step-restart", "F10")
 def single_step_restart() -> list[Patch]:
     """Restart one failed step in place: its batch runs again, its Event stays."""
+    appended, original = SimulatedStep._append, Faults.__init__
 
-    def step_failure(self: Faults) -> bool:
-        process = self.world.current
-        if process is None or not process.running:
-            return False
-        for engine in process.engines.values():
-            if engine.state_of is EngineState.APPENDED and engine.batch is not None:
-                engine.batch.state = pack(engine.evaluate(engine.batch))
-        return True
-
-    original = Faults.__init__
+    def append(self: SimulatedStep, event: Any) -> None:
+        appended(self, event)
+        if self.fails and self._batch is not None:
+            self.fails = False
+            self._batch.state = pack(self.evaluate(self._batch))
 
     def init(self: Faults, world: Any) -> None:
         original(self, world)
@@ -313,7 +323,7 @@ def single_step_restart() -> list[Patch]:
         self.enabled.clear()
         self.enabled.add("step failure")
 
-    return [(Faults, "_step_failure", step_failure), (Faults, "__init__", init)]
+    return [(SimulatedStep, "_append", append), (Faults, "__init__", init)]
 
 
 @sabotage("drain-gate-open", "F30")

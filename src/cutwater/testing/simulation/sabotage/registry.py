@@ -62,6 +62,6 @@ def sabotage(
 
 def load() -> dict[str, Sabotage]:
     """Return all mutations, by name."""
-    for part in ("cut", "commit", "visibility", "store"):
+    for part in ("cut", "commit", "visibility", "store", "driver"):
         import_module(f"cutwater.testing.simulation.sabotage.{part}")
     return dict(sorted(SABOTAGES.items()))

@@ -6,67 +6,63 @@ See `sabotage` for what they are for.
 # Breaking things from inside, in any way, is what this module is for.
 # ruff: noqa: ANN401, SLF001
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from cutwater.errors import Unavailable
 from cutwater.protocol.checkpoint.coordinator import Coordinator
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut
 from cutwater.protocol.decisions import Claim, Decision, LogView
-from cutwater.protocol.messages import START
 from cutwater.protocol.retention import plan_retention, staged_to_keep
-from cutwater.protocol.step.events import EndReached
-from cutwater.testing.simulation import checkers, effects
-from cutwater.testing.simulation.boot import Boot
-from cutwater.testing.simulation.effects import Effects
-from cutwater.testing.simulation.engine import Engine
-from cutwater.testing.simulation.process import Process
+from cutwater.runtime import channel
+from cutwater.runtime.recovery import Recovery
+from cutwater.sinks import retention as sink_retention
+from cutwater.store.blobs.blobs import Blobs
+from cutwater.store.maintenance import garbage
+from cutwater.store.paths import ObjectPath, PipelinePaths
+from cutwater.testing.simulation.engine import SimulatedEngine, SimulatedStep
 from cutwater.testing.simulation.sabotage.registry import Patch, sabotage
-from cutwater.testing.simulation.store import (
-    ListingFailed,
-    SimulatedStore,
-    digest,
-    files_of,
-    pack,
-    unpack,
-)
+from cutwater.testing.simulation.sinks import SimulatedSink, pack, unpack
+from cutwater.testing.simulation.store import SimulatedBackend
 from cutwater.testing.simulation.tables import SimulatedTable, is_ours
 
 
 @sabotage("recover-from-the-highest-id", "F5")
 def recover_from_the_highest_id() -> list[Patch]:
     """Restore the manifest with the highest number, decided or not."""
-    original = Boot._restore
+    original = Recovery.run
 
-    def restore(self: Boot, process: Any, action: Any) -> Any:
-        for checkpoint_id in reversed(self.store.manifests()):
-            cut = self.store.read_cut(checkpoint_id)
-            if cut is not None and action.cut is not None:
-                action = replace(action, cut=cut)
-                break
-        return original(self, process, action)
+    def run(self: Recovery) -> Any:
+        action = original(self)
+        manifests = self.context.store.manifests
+        for checkpoint_id in reversed(manifests.ids()):
+            if action.cut is not None:
+                return replace(action, cut=manifests.read(checkpoint_id))
+        return action
 
-    return [(Boot, "_restore", restore)]
+    return [(Recovery, "run", run)]
 
 
 @sabotage("fall-back-silently", "F4")
 def fall_back_silently() -> list[Patch]:
     """Take an older cut when the newest is damaged, and leave the sinks where they are."""
-    original = Boot._facts
+    original = Recovery._facts
 
-    def facts(self: Boot, process: Any, manifests: Any, verified: Any) -> Any:
-        found = original(self, process, {}, {})
+    def facts(self: Recovery) -> Any:
+        found = original(self)
         entries = tuple(_unless_damaged(self, entry) for entry in found.log.entries)
-        return replace(found, log=LogView(entries), manifests=manifests, verified=verified)
+        return replace(found, log=LogView(entries))
 
-    return [(Boot, "_facts", facts)]
+    return [(Recovery, "_facts", facts)]
 
 
-def _unless_damaged(self: Boot, entry: Any) -> Any:
+def _unless_damaged(self: Recovery, entry: Any) -> Any:
     if not isinstance(entry, Decision):
         return entry
-    cut = self.store.read_cut(entry.checkpoint_id, entry.manifest_sha256)
-    if cut is not None and not self._damages(cut, committed=True):
+    cut = self._read(entry)
+    if cut is not None and not self.context.store.blobs(cut.generation).problems(
+        sorted({blob for snapshot in cut.snapshots.values() for blob in snapshot.blobs})
+    ):
         return entry
     return Claim(entry.slot, entry.generation, entry.nonce)
 
@@ -75,23 +71,23 @@ def _unless_damaged(self: Boot, entry: Any) -> Any:
 def verify_nothing() -> list[Patch]:
     """Restore objects without comparing them with their manifest."""
 
-    def checked(self: SimulatedStore, blob: BlobRef) -> bytes:
-        return self.objects.get(blob.name, b"N.")
+    def fetch(self: Blobs, ref: BlobRef, local_file: Any) -> None:
+        local_file.write_bytes(self.backend.read(ObjectPath(ref.name)))
 
-    return [(Boot, "_damages", lambda *_, **__: ()), (SimulatedStore, "checked", checked)]
+    return [(Recovery, "_damages", lambda *_: ()), (Blobs, "fetch_file", fetch)]
 
 
 @sabotage("prune-after-rewind", "F13")
 def prune_after_rewind() -> list[Patch]:
     """Keep the newest checkpoints by number and forget what the pipeline stands on."""
 
-    def kept(log: LogView, _: Any, retained: int) -> tuple[Decision, ...]:
+    def kept(log: LogView, _: Any, retained: int, *__: Any, **___: Any) -> tuple[Decision, ...]:
         plain = [
             decision for decision in log.decisions if decision.kind is not CheckpointKind.REWIND
         ]
         return tuple(plain[-retained:])
 
-    return [(effects, "kept", kept)]
+    return [(garbage, "kept", kept)]
 
 
 @sabotage("prune-what-is-carried", "F8")
@@ -102,24 +98,24 @@ def prune_what_is_carried() -> list[Patch]:
     def keep(log: LogView, cuts: Any, committed_through: Any) -> Any:
         return original(log, [replace(cut, carried={}) for cut in cuts], committed_through)
 
-    return [(effects, "staged_to_keep", keep)]
+    return [(sink_retention, "staged_to_keep", keep)]
 
 
 @sabotage("staged-rows-deleted-by-the-commit", "I9")
 def staged_rows_deleted_by_the_commit() -> list[Patch]:
     """Delete staged rows once they are committed, although a kept cut still carries them."""
 
-    def committed(self: Effects, command: Any) -> None:
-        for committable in command.committables:
+    def committed(self: SimulatedSink, committables: Any) -> None:
+        for committable in committables:
             for blob in committable.blobs:
-                self.store.objects.pop(blob.name, None)
+                self._backend._objects.by_name.pop(blob.name, None)
 
-    return [(Effects, "committed", committed)]
+    return [(SimulatedSink, "committed", committed)]
 
 
 @sabotage("prune-by-undecided-manifests", "I9")
 def prune_by_undecided_manifests() -> list[Patch]:
-    """Delete the staged rows that a failed attempt's manifest names."""
+    """Delete the objects that a failed attempt's manifest names."""
     original = plan_retention
 
     def plan(log: LogView, keep: Any, cuts: dict[Any, Cut], found: Any, **more: Any) -> Any:
@@ -133,151 +129,154 @@ def prune_by_undecided_manifests() -> list[Patch]:
         }
         return replace(planned, objects=tuple(sorted({*planned.objects, *names})))
 
-    return [(effects, "plan_retention", plan)]
+    return [(garbage, "plan_retention", plan)]
 
 
 @sabotage("skip-by-existence", "F7")
 def skip_by_existence() -> list[Patch]:
     """Reuse any object that exists, while garbage is collected beside the attempt."""
+    original, facts = Blobs._store, Coordinator._facts
 
-    def put(self: Effects, process: Any, checkpoint_id: Any, data: bytes) -> BlobRef:
-        name = f"-{digest(data)}"
-        for known in self.store.names("blobs"):
-            if known.endswith(name):
-                return BlobRef(known, len(data), digest(data))
-        return original(self, process, checkpoint_id, data)
+    def store(self: Blobs, local_file: Any, size_bytes: int, sha256: str, reusable: Any) -> BlobRef:
+        for known in self.backend.list(self._paths.blobs):
+            if known.endswith(f"-{sha256}"):
+                return BlobRef(known, size_bytes, sha256)
+        return original(self, local_file, size_bytes, sha256, reusable)
 
-    original, facts = Effects._put, Coordinator._facts
-
-    def no_lock(self: Coordinator, now_ms: int) -> Any:
+    def no_lock(self: Coordinator, now_ms: Any) -> Any:
         return replace(facts(self, now_ms), garbage=False)
 
-    return [(Effects, "_put", put), (Coordinator, "_facts", no_lock)]
+    return [(Blobs, "_store", store), (Coordinator, "_facts", no_lock)]
 
 
 @sabotage("in-flight-restored-backwards", "I4")
 def in_flight_restored_backwards() -> list[Patch]:
     """Restore in-flight Events in another order."""
-    original = Boot._recorded
+    original = channel._recorded
 
-    def recorded(self: Boot, cut: Any, reader: Any) -> Iterator[Any]:
-        found = list(original(self, cut, reader))
-        events = [(event, rows) for _, event, rows in reversed(found)]
-        for (number, _, _), (event, rows) in zip(found, events, strict=True):
-            yield number, event, rows
+    def recorded(cut: Any, reader: Any) -> Any:
+        found = original(cut, reader)
+        return tuple(
+            replace(entry, event=other.event, blobs=other.blobs)
+            for entry, other in zip(found, reversed(found), strict=True)
+        )
 
-    return [(Boot, "_recorded", recorded)]
+    return [(channel, "_recorded", recorded)]
 
 
 @sabotage("in-flight-not-restored", "I3")
 def in_flight_not_restored() -> list[Patch]:
     """Restore every reader at the barrier, as if nothing had been in flight."""
+    original = SimulatedEngine.build
 
-    def position(_: Boot, cut: Cut | None, reader: Any) -> Any:
-        return START if cut is None else cut.snapshots[reader.step].barriers[reader.input]
+    def build(self: SimulatedEngine, context: Any, restore: Any, *more: Any) -> Any:
+        cut = restore.cut
+        if cut is not None:
+            snapshots = {
+                step: replace(snapshot, positions=snapshot.barriers, in_flight=())
+                for step, snapshot in cut.snapshots.items()
+            }
+            restore = replace(restore, cut=replace(cut, snapshots=snapshots))
+        return original(self, context, restore, *more)
 
-    original = Boot._restored
-
-    def restored(self: Boot, spec: Any, cut: Cut | None) -> Any:
-        found = original(self, spec, cut)
-        if cut is None:
-            return found
-        return replace(found, positions=cut.snapshots[spec.step].barriers)
-
-    return [
-        (Boot, "_position", position),
-        (Boot, "_restored", restored),
-        (Boot, "_recorded", lambda *_: iter(())),
-    ]
+    return [(SimulatedEngine, "build", build)]
 
 
 @sabotage("names-by-content-alone", "I9", shape="line")
 def names_by_content_alone() -> list[Patch]:
     """Store the same content under the same name again, where a late delete finds it."""
+    original = PipelinePaths.blob
 
-    def name(generation: Any, _: Any, sha256: str) -> str:
-        return f"blobs/{generation:04d}/{sha256}"
+    def name(self: PipelinePaths, generation: Any, sha256: str, attempt: Any = None) -> Any:
+        del attempt
+        return original(self, generation, sha256)
 
-    return [(effects, "blob_name", name), (checkers, "blob_name", name)]
+    return [(PipelinePaths, "blob", name)]
 
 
 @sabotage("a-failed-listing-is-empty", "I7")
 def a_failed_listing_is_empty() -> list[Patch]:
     """Take a listing of the store that broke off for one that found nothing."""
-    original = SimulatedStore.names
+    original = SimulatedBackend.list
 
-    def names(self: SimulatedStore, kind: str) -> list[str]:
+    def listed(self: SimulatedBackend, prefix: Any, after: Any = None) -> Any:
         try:
-            return original(self, kind)
-        except ListingFailed:
-            return []
+            return original(self, prefix, after)
+        except Unavailable:
+            return ()
 
-    return [(SimulatedStore, "names", names)]
+    return [(SimulatedBackend, "list", listed)]
 
 
 @sabotage("a-partial-listing-is-whole", "I1")
 def a_partial_listing_is_whole() -> list[Patch]:
     """Store as a snapshot the files that a listing of its directory found before it broke off."""
-    original = Engine.pinned_files
+    original = SimulatedStep.pinned
 
-    def pinned(self: Engine, checkpoint_id: int) -> tuple[bytes, ...]:
+    def pinned(self: SimulatedStep, checkpoint_id: Any) -> Any:
         try:
             return original(self, checkpoint_id)
-        except ListingFailed:
-            return files_of(self.pins[checkpoint_id])[:-1]
+        except FileNotFoundError:
+            raise
+        except OSError:
+            found = self._pinned.get(checkpoint_id)
+            if found is None:
+                raise
+            return replace(found, files=found.files[:-1])
 
-    return [(Engine, "pinned_files", pinned)]
+    return [(SimulatedStep, "pinned", pinned)]
 
 
 @sabotage("a-late-entry-is-forgotten", "F15")
 def a_late_entry_is_forgotten() -> list[Patch]:
     """Take the place of the log that no answer came from, whatever arrived there meanwhile."""
-    original = SimulatedStore.create
+    original = SimulatedBackend.create
 
-    def create(self: SimulatedStore, name: str, data: bytes) -> bool:
-        written = original(self, name, data)
-        if not written and name.startswith("log/"):
-            self.objects[name] = data
+    def create(self: SimulatedBackend, path: Any, data: bytes) -> bool:
+        written = original(self, path, data)
+        if not written and "/log/" in path:
+            self._write(path, data)
         return True
 
-    return [(SimulatedStore, "create", create)]
+    return [(SimulatedBackend, "create", create)]
 
 
 @sabotage("input-watermarks-forgotten", "F22", shape="windows")
 def input_watermarks_forgotten() -> list[Patch]:
     """Restore the watermark of a step but not how far each of its inputs had come."""
-    original = Boot._begin_step
+    original = SimulatedStep.begin
 
-    def begin(self: Boot, process: Any, spec: Any, cut: Cut | None) -> None:
-        original(self, process, spec, cut)
-        engine = process.engines[spec.step]
-        state = unpack(engine.state)
-        state.pop("newest", None)
-        engine.state = pack(state)
+    def begin(self: SimulatedStep, process: Any, restored: Any, state: bytes) -> None:
+        original(self, process, restored, state)
+        known = unpack(self.state)
+        known.pop("newest", None)
+        self.state = pack(known)
 
-    return [(Boot, "_begin_step", begin)]
+    return [(SimulatedStep, "begin", begin)]
 
 
 @sabotage("a-missing-channel-file-is-skipped", "I3")
 def a_missing_channel_file_is_skipped() -> list[Patch]:
     """Read the files of a channel that are there, and no others."""
+    original = SimulatedStep.read_file
 
-    def read(self: Process, event: Any) -> Any:
-        return self.files.get(event.files[0], ())
+    def read(self: SimulatedStep, source: Any, event: Any) -> Any:
+        try:
+            return original(self, source, event)
+        except FileNotFoundError:
+            return ()
 
-    return [(Process, "read_file", read)]
+    return [(SimulatedStep, "read_file", read)]
 
 
 @sabotage("a-stopped-query-is-finished", "F23")
 def a_stopped_query_is_finished() -> list[Patch]:
     """Take a query that was stopped from outside for one that has read all its input."""
 
-    def ended(self: Engine) -> bool:
-        self.stopped = False
-        self.process.tell(self.step, EndReached())
-        return True
+    def ended(self: SimulatedStep) -> bool:
+        return self.is_at_end or self.stopped
 
-    return [(Engine, "query_ended", ended)]
+    return [(SimulatedStep, "source_ended", ended), (SimulatedStep, "problem", lambda _: None)]
 
 
 @sabotage("an-upsert-rewrites-foreign-rows", "I6")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from cutwater.protocol.recovery import TakeBack, next_action
-from cutwater.testing.simulation import boot
+from cutwater.runtime import recovery
 from cutwater.testing.simulation.sabotage.registry import Patch, sabotage
 from cutwater.testing.simulation.tables import SimulatedTable, TableDown
 
@@ -59,4 +59,4 @@ def carried_output_not_shown_again() -> list[Patch]:
         found = next_action(facts)
         return replace(found, carried=()) if isinstance(found, TakeBack) else found
 
-    return [(boot, "next_action", action)]
+    return [(recovery, "next_action", action)]

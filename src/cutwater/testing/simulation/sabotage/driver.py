@@ -1,0 +1,135 @@
+"""Mutations of the driver: stopping, requests, and a store that takes no more writes.
+
+See `sabotage` for what they are for.
+"""
+
+# Breaking things from inside, in any way, is what this module is for.
+# ruff: noqa: ANN401, SLF001
+
+from dataclasses import replace
+from typing import Any
+
+from cutwater.protocol.checkpoint import events
+from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest
+from cutwater.protocol.step.events import EndReached
+from cutwater.protocol.stopping import Stopping
+from cutwater.runtime.effects import Effects
+from cutwater.runtime.event_loop import Generation
+from cutwater.runtime.reporting.attempt_history import AttemptHistory
+from cutwater.runtime.step import RunningStep
+from cutwater.testing.simulation.sabotage.registry import Patch, sabotage
+
+
+@sabotage("a-failed-savepoint-stops-all-the-same", "section 13")
+def a_failed_savepoint_stops_all_the_same() -> list[Patch]:
+    """End the pipeline although the savepoint that it was to stop with has failed."""
+    return [(Stopping, "_resume", lambda self: self._end("it failed"))]
+
+
+@sabotage("a-failed-stop-is-not-resumed", "section 13")
+def a_failed_stop_is_not_resumed() -> list[Patch]:
+    """Refuse every later stop after one whose savepoint has failed, and never end."""
+    return [(Stopping, "_resume", lambda _: ())]
+
+
+@sabotage("finish-without-the-last-commit", "section 13")
+def finish_without_the_last_commit() -> list[Patch]:
+    """Take the run for finished when its input has ended, whatever still waits for a commit."""
+    return [(Stopping, "_must_repeat", lambda *_: False)]
+
+
+@sabotage("finish-when-a-source-pauses", "section 13")
+def finish_when_a_source_pauses() -> list[Patch]:
+    """Take a source that has nothing to read for one that has ended."""
+
+    def try_to_end(self: RunningStep) -> bool:
+        with self.lock:
+            if self.machine.may_end and self.machine.aligner is None and not self.busy:
+                self.tell(EndReached())
+                return True
+        return original(self)
+
+    original = RunningStep.try_to_end
+    return [(RunningStep, "try_to_end", try_to_end)]
+
+
+@sabotage("requests-answered-when-they-start", "requests")
+def requests_answered_when_they_start() -> list[Patch]:
+    """Answer a request as completed when its attempt begins."""
+    original = AttemptHistory._begin
+
+    def begin(self: AttemptHistory, checkpoint_id: Any, request: Any) -> None:
+        original(self, checkpoint_id, request)
+        self._reports[checkpoint_id] = replace(self._reports[checkpoint_id], status="COMPLETED")
+        self._resolve(checkpoint_id)
+
+    return [(AttemptHistory, "_begin", begin)]
+
+
+@sabotage("any-attempt-serves-a-request", "requests")
+def any_attempt_serves_a_request() -> list[Patch]:
+    """Answer a savepoint's request with whatever checkpoint comes next."""
+    return [(CheckpointRequest, "is_served_by", lambda *_: True)]
+
+
+@sabotage("an-aborted-checkpoint-is-decided", "requests")
+def an_aborted_checkpoint_is_decided() -> list[Patch]:
+    """Tell an operator that a checkpoint is aborted, and let it go on."""
+    original = Generation.cancel
+
+    def cancel(self: Generation, asked: Any) -> None:
+        pending = [report.id for report in self.history.reports if report.status == "IN_PROGRESS"]
+        if not pending:
+            original(self, asked)
+            return
+        answer = events.AnswerCancel(asked, CancelResult.CANCELLED, pending[0])
+        self.history.on_command(answer, {})
+
+    return [(Generation, "cancel", cancel)]
+
+
+@sabotage("a-full-store-leaves-no-answer", "F15")
+def a_full_store_leaves_no_answer() -> list[Patch]:
+    """Give up silently when the store takes no number for an attempt."""
+    post = Effects.__init__
+
+    def init(self: Effects, context: Any, generation: Any, answer: Any, failed: Any) -> None:
+        def posted(event: Any) -> None:
+            if not isinstance(event, events.ReserveFailed):
+                answer(event)
+
+        post(self, context, generation, posted, failed)
+
+    return [(Effects, "__init__", init)]
+
+
+@sabotage("a-full-store-has-the-record", "F8")
+def a_full_store_has_the_record() -> list[Patch]:
+    """Go on as if a commit were recorded when the store takes no record."""
+    post = Effects.__init__
+
+    def init(self: Effects, context: Any, generation: Any, answer: Any, failed: Any) -> None:
+        def posted(event: Any) -> None:
+            if isinstance(event, events.RecordFailed):
+                event = events.CommitRecorded(event.slot, event.now_ms)
+            answer(event)
+
+        post(self, context, generation, posted, failed)
+
+    return [(Effects, "__init__", init)]
+
+
+@sabotage("a-full-store-takes-the-manifest", "I7")
+def a_full_store_takes_the_manifest() -> list[Patch]:
+    """Decide a checkpoint whose manifest the store did not take."""
+    post = Effects.__init__
+
+    def init(self: Effects, context: Any, generation: Any, answer: Any, failed: Any) -> None:
+        def posted(event: Any) -> None:
+            if isinstance(event, events.PublishFailed):
+                event = events.Published(event.checkpoint_id, "0" * 64, event.now_ms)
+            answer(event)
+
+        post(self, context, generation, posted, failed)
+
+    return [(Effects, "__init__", init)]
