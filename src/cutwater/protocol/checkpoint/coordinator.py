@@ -394,6 +394,9 @@ class Coordinator:
         """Whether rows wait for the next commit point; a pipeline does not end before it."""
         return self._ledger.carries_output
 
+    # No driver reads the next four: the property tests compare them with their model, and the
+    # seed documents name `completed` and `completed_count` (PROTOCOL.md, seed features).
+
     @property
     def open_attempts(self) -> Mapping[CheckpointId, Phase]:
         """Every attempt that has not ended, and its phase."""
